@@ -9,6 +9,7 @@ import pytest
 
 import comm_peers
 from rlinf.scheduler.comm import AsyncHandle, DirectoryClient, DirectoryServer, on_fork_in_child
+from rlinf.scheduler.comm.reports import forget_io_thread, note_io_thread, on_io_thread
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.mailbox import Mailbox
@@ -122,3 +123,12 @@ def test_others_hear_of_the_fork_too(new_messenger, in_fork):
     on_fork_in_child(note)
     assert in_fork(lambda: heard == [os.getpid()]) == "True"
     assert heard == []
+
+
+def test_no_thread_of_a_forked_child_is_taken_for_an_io_thread_of_its_parent(in_fork):
+    note_io_thread(threading.get_ident())  # the child's has the same number
+    try:
+        assert in_fork(on_io_thread) == "False"
+        assert on_io_thread()
+    finally:
+        forget_io_thread(threading.get_ident())

@@ -1,8 +1,10 @@
 """What a process writes of its spans can be read again: the last ones, whatever there was, and however it ended."""
 
 import errno
+import fcntl
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,22 @@ from effort import tries
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.rundir import RunDirectory
 from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe import spool_thread
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen, read_spool, segment
-from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of, hold_folder
+from rlinf.scheduler.observe.spool_folder import LOCK_NAME, drop_spools, folder_of, hold_folder
 from rlinf.scheduler.observe.spool_thread import SpoolThread
-from rlinf.scheduler.observe.tracing import TraceOn, Tracer
+from rlinf.scheduler.observe.tracing import (
+    CLOCK,
+    SPOOLS,
+    TRACE,
+    DropSpools,
+    ReadSpool,
+    TraceOff,
+    TraceOn,
+    Tracer,
+)
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
@@ -184,7 +196,7 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
     try:
         with LocalRuntime() as runtime:
             tracer = runtime.service(Tracer)
-            tracer.begin(TraceOn("a1", 4000))
+            tracer.begin(tracer.open(TraceOn("a1", 4000)))
             TIMES.note_moved(PUT, 0.0, "put", "items")
             assert stands.wait(30)
             assert Channel.create("items").empty()
@@ -194,6 +206,65 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
     finally:
         disk.set()
         TIMES.clear()
+
+
+@pytest.fixture
+def traced():
+    """A process of which others ask what it has traced."""
+    with LocalRuntime() as runtime:
+        runtime.service(Tracer)
+        folder = folder_of("a2", runtime.messenger.endpoint.machine_id)
+        yield runtime.messenger, folder
+        drop_spools(folder)
+
+
+def asked(messenger, service, head):
+    return messenger.request(messenger.endpoint, service, head, timeout_s=30, reply_type=None)
+
+
+def assert_goes_on(messenger):
+    assert messenger.request(messenger.endpoint, CLOCK, None, reply_type=float).result(0.5).head
+
+
+def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced):
+    messenger, folder = traced
+    with (folder / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as who removes it has
+        asked_for = [asked(messenger, TRACE, TraceOn("a2", size)) for size in (4000, 5000)]
+        assert_goes_on(messenger)
+        assert not any(each.done() for each in asked_for)
+    for each in asked_for:
+        each.result(30)
+    assert TIMES.spool is not None
+    asked(messenger, TRACE, TraceOff("a2")).result(30)
+    assert TIMES.spool is None
+
+
+def test_a_trace_that_is_over_before_its_spool_is_open_is_not_begun(traced):
+    messenger, folder = traced
+    with (folder / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        begun = asked(messenger, TRACE, TraceOn("a2", 4000))
+        asked(messenger, TRACE, TraceOff("a2")).result(30)
+        begun.result(30)
+    wait_until(lambda: list(folder.glob("*0")))  # it was opened, and is closed at once
+    assert_goes_on(messenger)
+    assert TIMES.spool is None
+
+
+def test_a_process_goes_on_while_its_disk_does_not_give_a_spool(traced):
+    messenger, folder = traced
+    os.mkfifo(folder / "slow")  # nobody writes to it
+    slow = asked(messenger, SPOOLS, ReadSpool("a2", "slow", 0, 100))
+    assert_goes_on(messenger)
+    with (folder / "slow").open("wb") as file, suppress(OSError):
+        file.write(b"spans")
+    with pytest.raises(OSError, match="not seekable"):
+        slow.result(30)
+    with pytest.raises(ClusterError, match="is no spool"):
+        asked(messenger, SPOOLS, ReadSpool("a2", "../slow", 0, 100)).result(30)
+    asked(messenger, SPOOLS, DropSpools("a2")).result(30)
+    assert not folder.exists()
 
 
 def test_the_thread_that_writes_is_in_no_trace_and_counts_no_wait(tmp_path, monkeypatch):

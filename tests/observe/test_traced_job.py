@@ -269,7 +269,7 @@ def test_a_process_whose_spool_is_gone_goes_on_without_it():
     with LocalRuntime() as runtime:
         tracer = runtime.service(Tracer)
         machine = runtime.messenger.endpoint.machine_id
-        tracer.begin(TraceOn("a0", 4000))
+        tracer.begin(tracer.open(TraceOn("a0", 4000)))
         folder = folder_of("a0", machine)
         shutil.rmtree(folder)
         try:

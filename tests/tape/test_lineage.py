@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel import Starter, control_wire, record_desk
 from rlinf.scheduler.channel.record_desk import RecordDesk
+from rlinf.scheduler.channel.spec import channels_of
 from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
 from rlinf.scheduler.session import current_session
@@ -24,6 +26,18 @@ from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
 from rlinf.testing import LocalRuntime
 from waits import wait_until
+
+DEADLINE_S = 60.0
+
+
+class AtOnce:
+    """What a desk has things done by."""
+
+    def submit(self, step):
+        step()
+
+    def call_later(self, _delay_s, step):
+        """Nothing here waits so long."""
 
 
 @pytest.fixture(autouse=True)
@@ -455,7 +469,7 @@ def test_the_file_is_of_its_user_alone(channels, tmp_path):
 
 def test_a_recording_for_which_nobody_waits_any_more_is_not_begun(tmp_path):
     answers, wanted = [], control_wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
-    desk = RecordDesk("items", lambda step: step())
+    desk = RecordDesk("items", AtOnce())
     desk.answer(SimpleNamespace(head=wanted, is_cancelled=True, reply=answers.append))
     wait_until(lambda: answers)
     assert desk._log is None
@@ -470,20 +484,66 @@ def test_the_step_of_a_get_that_is_refused_is_forgotten(channels):
     assert not desk._steps
 
 
-def test_a_recording_that_is_not_written_in_time_is_told_of(tmp_path, monkeypatch, caplog):
-    write, disk = os.pwritev, threading.Event()
-    answers, wanted = [], control_wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
-    desk = RecordDesk("items", lambda step: step())
-    desk.answer(SimpleNamespace(head=wanted, is_cancelled=False, reply=answers.append))
-    wait_until(lambda: answers)
-    log = desk._log
-    monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", lambda *args: disk.wait(60) and write(*args))
+class SlowDisk:
+    """What is written to recordings waits while it is held."""
+
+    def __init__(self, monkeypatch):
+        write, self._free = os.pwritev, threading.Event()
+        self._free.set()
+        monkeypatch.setattr(
+            "rlinf.scheduler.tape.files.os.pwritev",
+            lambda *args: self._free.wait(DEADLINE_S) and write(*args),
+        )
+
+    def hold(self):
+        self._free.clear()
+
+    def go_on(self):
+        self._free.set()
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.go_on()
+
+
+def test_a_recording_that_is_not_written_in_time_is_told_of_and_nobody_waits_for_it(
+    channels, tmp_path, disk, monkeypatch, caplog
+):
     monkeypatch.setattr(record_desk, "CLOSE_S", 0.05)
-    log.add((0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)]), [], 10)
-    desk.close()
-    assert (
-        f"channel 'items': its recording '{tmp_path / 'items.rec'}' is not all on disk after 0.05 s"
-        in caplog.text
-    )
-    disk.set()
-    assert log.ended.wait(60)
+    prompts, _ = channels
+    disk.hold()
+    prompts.put("late")
+    assert prompts.get() == "late"
+    prompts.delete()
+    told = f"channel 'prompts': its recording '{tmp_path / 'prompts.rec'}' is not all on disk after 0.05 s"
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["in memory", "durable"])
+def test_a_channel_whose_disk_is_slow_is_deleted_while_others_go_on(
+    channels, tmp_path, disk, recordings, durable
+):
+    slow, other = Channel.create("slow", durable=tmp_path / "journal" if durable else None), channels[1]
+    slow.record(tmp_path / "slow.rec", payload=True)
+    disk.hold()
+    with Worker.at_step(1):
+        slow.put("recorded")
+        assert slow.get() == "recorded"
+    with ThreadPoolExecutor(1) as pool:
+        deleted = pool.submit(slow.delete)
+        wait_until(lambda: "slow" not in channels_of(current_session()))
+        began = time.monotonic()
+        for number in range(3):
+            other.put(number, timeout_s=DEADLINE_S)
+            assert other.get(timeout_s=DEADLINE_S) == number
+        took_s = time.monotonic() - began
+        assert not deleted.done()
+        disk.go_on()
+        deleted.result(DEADLINE_S)
+    assert took_s < record_desk.CLOSE_S / 2
+    assert [item.payload for item in recordings(tmp_path / "slow.rec").step(1).batches[0].items] == [
+        "'recorded'"
+    ]

@@ -182,9 +182,24 @@ class DurableChannel:
         freed[-1].add_done_callback(self._on_freed)
 
     def _on_freed(self, _freed: Any) -> None:
-        self._outside.stop(DELETED, returns=False)
         self._is_over = True
-        self._journal.remove()
+        self._session.messenger.off_end(self._end)  # it would close what is about to be removed
+        if self._server is None:
+            self._beside(self._remove)
+        else:  # whoever deletes it may read what was recorded next
+            self._server.end_recording(partial(self._beside, self._remove))
+
+    def _remove(self) -> None:
+        """Remove the journal, in a thread of its own: of a large one it takes a while."""
+        try:
+            self._journal.remove()
+        except OSError as error:
+            logger.warning("channel '%s': its journal cannot be removed: %s", self.spec.name, error)
+            self._journal.close()
+        self._session.messenger.submit(self._on_removed)
+
+    def _on_removed(self) -> None:
+        self._outside.stop(DELETED, returns=False)
         self._tell_stopped()
 
     def _on_failed(self, error: OSError) -> None:
@@ -198,14 +213,18 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
-        if self._server is not None:
-            self._server.end_recording()
-        self._session.messenger.off_stay(self._is_recording_behind)
         self._say_no_more()
         self._session.messenger.unserve(self._aside)
         self._session.messenger.off_end(self._end)
         self._session.forget(self._settle)
         self._session.forget(self._journal.close)
+        if self._server is None:
+            self._on_recorded()
+        else:
+            self._server.end_recording(self._on_recorded)
+
+    def _on_recorded(self) -> None:
+        self._session.messenger.off_stay(self._is_recording_behind)
         if self.on_stopped is not None:
             self.on_stopped()
 
@@ -263,7 +282,7 @@ class DurableChannel:
 
     def _on_written(self, new: NewJournal, since: int) -> None:
         if self._is_over:
-            new.drop()
+            self._beside(new.drop)
             return
         if self._journal.size_bytes - since > _SMALL_BYTES:  # much has happened since
             self._beside(self._follow, new, since)

@@ -29,6 +29,7 @@ import numpy as np
 
 from rlinf.scheduler.comm.framing import JOIN_BYTES, Buffer, flat
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ChannelJournalError
 
 logger = Reporter(__name__)
@@ -172,7 +173,7 @@ class Journal:
             new.drop()
             raise
         if self._fd >= 0:
-            os.close(self._fd)
+            _close_beside(self._fd)
         self._fd = fd
         self._is_unnamed = True
         self.size_bytes, self.image_bytes = os.lseek(fd, 0, os.SEEK_END), image_bytes
@@ -336,6 +337,14 @@ def _copy(source: int, start: int, end: int, target: int) -> None:
         if not piece:
             raise OSError(errno.EIO, f"it ends at byte {start} and not at {end}")
         start += _write(target, [piece])
+
+
+def _close_beside(fd: int) -> None:
+    """Close a file that has no name any more: only now its room on the disk is given back, which takes a while."""
+    try:
+        run_beside(os.close, fd)
+    except RuntimeError:  # there is no thread for it
+        os.close(fd)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -143,7 +143,7 @@ class JournaledOutside:
         lines: which of its lines each of them uses.
         epoch: which process this is, of those that have held the channel.
         job: the job in which it does.
-        withholds: say nothing until it is stopped.
+        withholds: hear and say nothing until it is stopped: the channel was deleted.
     """
 
     def __init__(
@@ -445,6 +445,10 @@ class JournaledOutside:
             self._lazy_due = True
             self._messenger.call_later(LAZY_S, self._commit_lazily)
 
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped or self.withholds
+
     def _commit_soon(self) -> None:
         """When everything at hand has been read."""
         if not self._commit_due:
@@ -464,7 +468,7 @@ class JournaledOutside:
     def _commit(self) -> None:
         """Write down what has come, then let it happen."""
         self._commit_due = False
-        if self._stopped:
+        if self._is_over:
             return
         records, self._pending = self._pending, []
         frames, self._pending_frames = self._pending_frames, []

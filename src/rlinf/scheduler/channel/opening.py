@@ -86,8 +86,11 @@ def _open(
     session.messenger.stay_while(server.is_recording_behind)
 
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
-        session.messenger.off_stay(server.is_recording_behind)
         forget()
+        server.end_recording(partial(left, tell))
+
+    def left(tell: Callable[[], None] | None) -> None:
+        session.messenger.off_stay(server.is_recording_behind)
         if tell is not None:
             tell()
 

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from rlinf.scheduler.channel import control_wire, wire
+from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.remote_items import RemoteItem
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.queueing import Deliver, Tapped, rounded
 from rlinf.scheduler.queueing.item import Item
@@ -30,14 +32,17 @@ class RecordDesk:
 
     Args:
         channel: its name.
-        submit: has something done on the I/O thread.
+        beside: of the I/O thread, and no part of what happens to the channel.
     """
 
-    def __init__(self, channel: str, submit: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, channel: str, beside: Outside) -> None:
         self._channel = channel
-        self._submit = submit
+        self._call_later = beside.call_later
+        self._submit = beside.submit
         self._is_closed = False
         self._log: DeliveryLog | None = None
+        # The last one, of which something is to be written yet, perhaps.
+        self._ending: DeliveryLog | None = None
         self._has_payload = False
         # At which step they work who asked and said so; by client and ticket.
         self._steps: dict[tuple[str, int], int] = {}
@@ -120,22 +125,33 @@ class RecordDesk:
     @property
     def is_behind(self) -> bool:
         """Whether something is recorded and not written yet."""
-        return self._log is not None and self._log.is_behind
+        return any(log is not None and log.is_behind for log in (self._log, self._ending))
 
-    def close(self) -> None:
-        """Record no more; what is to be written still is, if that does not take long."""
+    def close(self, then: Callable[[], None]) -> None:
+        """Record no more; have `then` called once all is written, or that takes long: it is still written then."""
         self._is_closed = True
         if self._log is not None:
             self._log.close()
-            if not self._log.ended.wait(CLOSE_S):
-                logger.warning(
-                    "channel '%s': its recording '%s' is not all on disk after %g s, and is still being written; if "
-                    "this process ends before that, the last deliveries are missing there",
-                    self._channel,
-                    self._log.path,
-                    CLOSE_S,
-                )
-            self._log = None
+            self._ending, self._log = self._log, None
+        ending = self._ending
+        if ending is None or ending.ended.done():
+            then()
+            return
+        told: Promise[None] = Promise()
+        told.add_done_callback(lambda _: self._submit(then))
+        ending.ended.add_done_callback(lambda _: told.set_result(None))
+        self._call_later(CLOSE_S, partial(self._on_late, ending, told))
+
+    def _on_late(self, ending: DeliveryLog, told: Promise[None]) -> None:
+        if not told.done():
+            logger.warning(
+                "channel '%s': its recording '%s' is not all on disk after %g s, and is still being written; if this "
+                "process ends before that, the last deliveries are missing there",
+                self._channel,
+                ending.path,
+                CLOSE_S,
+            )
+            told.set_result(None)
 
     def _item(self, item: Item, frames: list[Buffer]) -> tuple[Any, ...]:
         its: list[bytes] = []

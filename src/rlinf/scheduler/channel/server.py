@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
@@ -135,7 +134,7 @@ class ChannelServer:
             self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
-        self._records = RecordDesk(spec.name, (beside or messenger).submit)
+        self._records = RecordDesk(spec.name, beside or messenger)
         self._clients: dict[str, KnownClient] = {}
         self._stopped = False
         self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
@@ -222,9 +221,9 @@ class ChannelServer:
         """How the channel is reached."""
         return ChannelRef(self.spec, self._messenger.endpoint)
 
-    def end_recording(self) -> None:
-        """Record no more, and have what is recorded written; on the I/O thread."""
-        self._records.close()
+    def end_recording(self, then: Callable[[], None]) -> None:
+        """Record no more, and have `then` called once what is recorded is written, or that takes long."""
+        self._records.close(then)
 
     def is_recording_behind(self) -> bool:
         """Whether something is recorded and not written yet: its process stays until it is."""
@@ -448,8 +447,7 @@ class ChannelServer:
         """Refuse puts, free the name, answer, and leave."""
         self._carry_out(self._state.close())
 
-        def leave(_unregistered: Any = None) -> None:
-            self.end_recording()  # whoever deletes it may read that next
+        def leave() -> None:
             request.reply(None)
             self._stop()
 
@@ -457,8 +455,8 @@ class ChannelServer:
             leave()
         else:
             freed = [self._directory.unregister_async(name) for name in self._names]
-            # The directory answers in order.
-            freed[-1].add_done_callback(leave)
+            # The directory answers in order. Whoever deletes it may read what was recorded next.
+            freed[-1].add_done_callback(lambda _: self.end_recording(leave))
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -508,7 +506,7 @@ class ChannelServer:
         self._news.flush()
         self._door.close()
         self._leases.close()
-        self._records.close()
+        self._records.close(_nothing)
         self._remote.close()
         self._arrivals.close()
         self._messenger.off_peer_lost(self._lose)
@@ -521,6 +519,10 @@ class ChannelServer:
         self._state.clear()
         if self.on_stopped is not None:
             self.on_stopped()
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) -> str:

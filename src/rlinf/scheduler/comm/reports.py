@@ -25,9 +25,10 @@ class _Writer:
     """The thread that writes, started with the first line."""
 
     def __init__(self) -> None:
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin anew, in a forked child: it has none of its parent's threads, and its own may have their numbers."""
         self.io_threads: set[int] = set()
         self._lines: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._is_running = False
@@ -35,7 +36,6 @@ class _Writer:
     def write(self, name: str, level: int, text: str, args: tuple[Any, ...], exc_info: Any) -> None:
         """Have a line written; on an I/O thread."""
         if not self._is_running:
-            on_fork_in_child(self._forget)
             try:
                 run_beside(self._run, self._lines)
             except RuntimeError:  # no thread to be had: a line less is no reason to end the I/O thread
@@ -58,6 +58,7 @@ class _Writer:
 
 
 _writer = _Writer()
+on_fork_in_child(_writer.forget)
 
 
 def note_io_thread(ident: int) -> None:

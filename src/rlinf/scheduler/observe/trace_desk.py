@@ -32,6 +32,7 @@ from rlinf.scheduler.observe.tracing import (
     TRACE,
     DropSpools,
     ListSpools,
+    OpenSpool,
     ReadSpool,
     TraceOff,
     TraceOn,
@@ -161,14 +162,18 @@ class TraceDesk:
             raise ConfigError(f"trace(max_bytes={max_bytes}): a trace needs a megabyte at least")
         file, tracing = Path(path).absolute(), Tracing(secrets.token_hex(8), max_bytes)
         trace = JobTrace(file, partial(self._finish, file, tracing))
+        opened: list[OpenSpool] = []
         try:
             self._claim(trace, tracing)
             with file.open("wb"):  # now, and not when all is over
                 pass
             self._session.bus.subscribe(self._on_event)
             self._session.on_close_first(self._stop_at_close)
-            self._on_io_thread(partial(self._begin_telling, tracing))
+            opened.append(self._tracer.open(TraceOn(tracing.trace_id, max_bytes)))
+            self._on_io_thread(partial(self._begin_telling, tracing, opened))
         except BaseException:
+            with suppress(IndexError):
+                opened.pop().close()
             if self._tracing is tracing:
                 self._give_up(tracing)
                 self._messenger.submit(partial(self._call_off, tracing))
@@ -226,13 +231,15 @@ class TraceDesk:
 
     # -- telling ---------------------------------------------------------------------------------
 
-    def _begin_telling(self, tracing: Tracing) -> None:
+    def _begin_telling(self, tracing: Tracing, opened: list[OpenSpool]) -> None:
+        if opened:  # else whoever begins it was interrupted
+            self._tracer.begin(opened.pop())
         tracing.gone_before = frozenset(self._roll_call.departed)
         self._tell_all(tracing)
 
     def _tell_all(self, tracing: Tracing) -> None:
         tracing.told_share = self._share(tracing)
-        self._tracer.begin(TraceOn(tracing.trace_id, tracing.told_share))
+        self._tracer.limit(TraceOn(tracing.trace_id, tracing.told_share))
         for name, known in self._roll_call.members.values():
             self._tell(name, known.endpoint, tracing)
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rlinf.scheduler.comm import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
@@ -83,8 +86,21 @@ class DropSpools(msgspec.Struct, tag=2, frozen=True, array_like=True):
     trace_id: str
 
 
+class OpenSpool(NamedTuple):
+    """A spool to be written: the file, and what keeps its folder there."""
+
+    trace_id: str
+    lock_fd: int
+    writer: SpoolWriter
+
+    def close(self) -> None:
+        """Nobody writes it."""
+        self.writer.close()
+        os.close(self.lock_fd)
+
+
 class Tracer:
-    """The spool of this process; on the I/O thread, but for its making and its end.
+    """The spool of this process; on the I/O thread, which touches no file, but for its making and its end.
 
     Args:
         session: this process's.
@@ -95,6 +111,8 @@ class Tracer:
         self._messenger = messenger = session.messenger
         self._spool: SpoolThread | None = None
         self._trace_id = ""
+        # Who has asked for traces whose spools are being opened.
+        self._opening: dict[str, list[Request]] = {}
         # Of the folder of the last trace, until what lies there was fetched.
         self._lock_fd = -1
         messenger.serve(TRACE, self._on_trace, TraceOn | TraceOff)
@@ -107,35 +125,51 @@ class Tracer:
         """Whether this is the job's home, by whose clock all times are told."""
         return self._session.home.process_id == self._messenger.endpoint.process_id
 
-    def begin(self, order: TraceOn) -> None:
-        """Write from now on, or as much as is said now.
+    def open(self, order: TraceOn) -> OpenSpool:
+        """Open the file of a spool, for `begin`; not on the I/O thread: somebody may remove its folder just now.
 
         Raises:
-            ClusterError: there is no folder for it, or no thread.
+            ClusterError: there is no folder for it.
             OSError: it cannot be written.
         """
-        if self._spool is not None and self._trace_id == order.trace_id:
-            self._spool.limit(order.max_bytes)
-            return
+        folder = self._folder(order.trace_id)
+        lock_fd = hold_folder(folder)
+        try:
+            head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
+            process_id = self._messenger.endpoint.process_id
+            return OpenSpool(order.trace_id, lock_fd, SpoolWriter(folder / process_id, head, order.max_bytes))
+        except BaseException:
+            os.close(lock_fd)
+            raise
+
+    def begin(self, opened: OpenSpool) -> None:
+        """Write from now on; what was written before is over.
+
+        Raises:
+            ClusterError: there is no thread for it.
+        """
+        try:
+            spool = SpoolThread(opened.writer, self._session.name)
+        except RuntimeError as error:
+            opened.close()
+            raise ClusterError(f"'{self._session.name}' is not traced: {error}") from error
         self.end(self._trace_id)
         self.release(self._trace_id)
-        process_id = self._messenger.endpoint.process_id
-        folder = self._folder(order.trace_id)
-        self._lock_fd = hold_folder(folder)
+        self._lock_fd, self._spool, self._trace_id = opened.lock_fd, spool, opened.trace_id
         self._session.on_close_last(self._release)
         self._session.on_fork(self._release)
-        head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
-        writer = SpoolWriter(folder / process_id, head, order.max_bytes)
-        try:
-            self._spool = SpoolThread(writer, self._session.name)
-        except RuntimeError as error:
-            writer.close()
-            raise ClusterError(f"'{self._session.name}' is not traced: {error}") from error
-        self._trace_id = order.trace_id
         self._session.on_close(self._end_at_close)
-        TIMES.trace(self._spool.add)
-        self._compare_clocks(order.trace_id)
-        self._note_open(order.trace_id)
+        TIMES.trace(spool.add)
+        self._compare_clocks(opened.trace_id)
+        self._note_open(opened.trace_id)
+
+    def limit(self, order: TraceOn) -> bool:
+        """Write as much as is said now, if that trace goes on; whether it does."""
+        spool = self._spool
+        if spool is None or self._trace_id != order.trace_id:
+            return False
+        spool.limit(order.max_bytes)
+        return True
 
     def end(self, trace_id: str) -> Promise[None]:
         """Write what is left of a trace, and no more; done when that is written. From any thread."""
@@ -215,22 +249,62 @@ class Tracer:
     # -- what others ask -------------------------------------------------------------------------
 
     def _on_trace(self, request: Request) -> None:
-        if isinstance(request.head, TraceOn):
-            self.begin(request.head)
+        order = request.head
+        if isinstance(order, TraceOff):
+            for opening in self._opening.pop(order.trace_id, ()):
+                opening.reply(None)
+            self.end(order.trace_id).add_done_callback(lambda _: request.reply(None))
+        elif self.limit(order):
             request.reply(None)
+        elif order.trace_id in self._opening:
+            self._opening[order.trace_id].append(request)
         else:
-            self.end(request.head.trace_id).add_done_callback(lambda _: request.reply(None))
+            self._opening[order.trace_id] = [request]
+            self._beside(self._open, order)
+
+    def _open(self, order: TraceOn) -> None:
+        """Open a spool, in a thread of its own."""
+        opened: Promise[OpenSpool] = Promise()
+        opened.set_from(lambda: self.open(order))
+        self._messenger.submit(partial(self._on_opened, order, opened))
+
+    def _on_opened(self, order: TraceOn, opened: Promise[OpenSpool]) -> None:
+        asked = self._opening.pop(order.trace_id, None)
+        try:
+            spool = opened.result(0)
+            if asked is None or self._messenger.why_closed:  # it is over by now
+                spool.close()
+                return
+            self.begin(spool)
+        except (ClusterError, OSError) as error:
+            for request in asked or ():
+                request.fail(error)
+        else:
+            for request in asked:
+                self.limit(request.head)
+                request.reply(None)
 
     def _on_ask(self, request: Request) -> None:
-        match request.head:
-            case ListSpools(trace_id):
-                request.reply(spools_in(self._folder(trace_id)))
-            case ReadSpool(trace_id, name, start, size_bytes):
-                request.reply(None, [part_of(self._folder(trace_id), name, start, size_bytes)])
-            case DropSpools(trace_id):
-                self.release(trace_id)
-                drop_spools(self._folder(trace_id))
-                request.reply(None)
+        if isinstance(request.head, DropSpools):
+            self.release(request.head.trace_id)
+        self._beside(self._answer_spools, request)
+
+    def _answer_spools(self, request: Request) -> None:
+        """Answer what is asked of a trace's folder, in a thread of its own."""
+        try:
+            match request.head:
+                case ListSpools(trace_id):
+                    request.reply(spools_in(self._folder(trace_id)))
+                case ReadSpool(trace_id, name, start, size_bytes):
+                    request.reply(None, [part_of(self._folder(trace_id), name, start, size_bytes)])
+                case DropSpools(trace_id):
+                    drop_spools(self._folder(trace_id))
+                    request.reply(None)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            request.fail(error)
+
+    def _beside(self, function: Callable[..., object], *args: Any) -> None:
+        run_beside_in_time(self._messenger.call_later, function, *args)
 
 
 def _answer(request: Request, value: float) -> None:

@@ -456,7 +456,7 @@ class _Launch:
 
     def _on_exit(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
         rank.release_witness()
-        self._on_end(rank, [*explanation, *self._last_words(rank).splitlines()])
+        self._on_end(rank, explanation)
 
     def _on_peer_lost(self, process_id: str) -> None:
         lost = self._session.messenger.peers.lost.get(process_id)
@@ -526,8 +526,9 @@ class _Launch:
             )
             cause = most_telling(explanation)
             reason = f"{where}: {cause}" if rank.pid else cause
-            rank.exited.set_result(reason + self._last_words(rank))
-            self._session.messenger.submit(partial(self._on_exit, rank, explanation))
+            words = self._last_words(rank)  # read here: a disk may be slow, and the I/O thread waits for none
+            rank.exited.set_result(reason + words)
+            self._session.messenger.submit(partial(self._on_exit, rank, [*explanation, *words.splitlines()]))
 
         process_end.add_done_callback(ended)
 
