@@ -380,6 +380,41 @@ def test_a_durable_channel_that_was_deleted_leaves_nothing_to_be_done_when_its_p
     assert counts[1:] == counts[:1] * 2
 
 
+def test_a_journal_that_takes_long_to_remove_holds_up_nobody_but_who_deletes_its_channel(
+    tmp_path, monkeypatch
+):
+    remove, disk = Journal.remove, threading.Event()
+    monkeypatch.setattr(Journal, "remove", lambda journal: disk.wait(DEADLINE_S) and remove(journal))
+    with LocalRuntime() as runtime, ThreadPoolExecutor(1) as pool:
+        large, other = Channel.create("large", durable=tmp_path / "journal"), Channel.create("other")
+        large.put("item", timeout_s=DEADLINE_S)
+        deleted = pool.submit(large.delete, timeout_s=DEADLINE_S)
+        try:
+            wait_until(lambda: "large" not in channels_of(runtime))
+            other.put("goes on", timeout_s=1)
+            assert other.get(timeout_s=1) == "goes on"
+            assert not deleted.done()
+        finally:
+            disk.set()
+        deleted.result(DEADLINE_S)
+        assert not (tmp_path / "journal").exists()
+        assert Channel.create("large", durable=tmp_path / "journal").empty()
+
+
+def test_a_channel_whose_journal_cannot_be_removed_is_deleted_and_its_disk_told_of(
+    tmp_path, monkeypatch, caplog
+):
+    def fail(_journal):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Journal, "remove", fail)
+    with LocalRuntime() as runtime:
+        channel = Channel.create("stays", durable=tmp_path / "journal")
+        channel.delete(timeout_s=DEADLINE_S)
+        assert "stays" not in channels_of(runtime)
+    assert "channel 'stays': its journal cannot be removed: [Errno 30] Read-only file system" in caplog.text
+
+
 def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
     channel = holders.start()
     assert channel.qsize() == 0

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -223,7 +222,7 @@ def asked(messenger, service, head):
 
 
 def assert_goes_on(messenger):
-    assert messenger.request(messenger.endpoint, CLOCK, None, reply_type=float).result(0.5).head
+    assert messenger.request(messenger.endpoint, CLOCK, None, reply_type=float).result(1.5).head
 
 
 def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced):
@@ -257,8 +256,7 @@ def test_a_process_goes_on_while_its_disk_does_not_give_a_spool(traced):
     os.mkfifo(folder / "slow")  # nobody writes to it
     slow = asked(messenger, SPOOLS, ReadSpool("a2", "slow", 0, 100))
     assert_goes_on(messenger)
-    with (folder / "slow").open("wb") as file, suppress(OSError):
-        file.write(b"spans")
+    (folder / "slow").open("wb").close()
     with pytest.raises(OSError, match="not seekable"):
         slow.result(30)
     with pytest.raises(ClusterError, match="is no spool"):

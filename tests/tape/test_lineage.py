@@ -524,8 +524,9 @@ def test_a_recording_that_is_not_written_in_time_is_told_of_and_nobody_waits_for
 
 @pytest.mark.parametrize("durable", [False, True], ids=["in memory", "durable"])
 def test_a_channel_whose_disk_is_slow_is_deleted_while_others_go_on(
-    channels, tmp_path, disk, recordings, durable
+    channels, tmp_path, disk, recordings, monkeypatch, durable
 ):
+    monkeypatch.setattr(record_desk, "CLOSE_S", 20.0)
     slow, other = Channel.create("slow", durable=tmp_path / "journal" if durable else None), channels[1]
     slow.record(tmp_path / "slow.rec", payload=True)
     disk.hold()
@@ -533,7 +534,7 @@ def test_a_channel_whose_disk_is_slow_is_deleted_while_others_go_on(
         slow.put("recorded")
         assert slow.get() == "recorded"
     with ThreadPoolExecutor(1) as pool:
-        deleted = pool.submit(slow.delete)
+        deleted = pool.submit(slow.delete, timeout_s=DEADLINE_S)
         wait_until(lambda: "slow" not in channels_of(current_session()))
         began = time.monotonic()
         for number in range(3):
@@ -543,7 +544,7 @@ def test_a_channel_whose_disk_is_slow_is_deleted_while_others_go_on(
         assert not deleted.done()
         disk.go_on()
         deleted.result(DEADLINE_S)
-    assert took_s < record_desk.CLOSE_S / 2
+    assert took_s < 10
     assert [item.payload for item in recordings(tmp_path / "slow.rec").step(1).batches[0].items] == [
         "'recorded'"
     ]
