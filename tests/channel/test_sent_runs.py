@@ -2,6 +2,7 @@
 
 import threading
 
+import msgspec
 import pytest
 
 from rlinf.scheduler.channel import Channel, wire
@@ -12,6 +13,7 @@ from rlinf.scheduler.comm.codec import decode, encode
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 60.0
+_decode = msgspec.msgpack.Decoder(wire.OperationMessage).decode
 
 
 class Line:
@@ -22,7 +24,7 @@ class Line:
         self.frames = []
 
     def tell(self, message, frames):
-        self.operations += message.operations
+        self.operations += [_decode(each) for each in message.operations]
         self.frames += frames
 
 
@@ -40,7 +42,7 @@ def ref(runtime):
 def _sent(runtime, ref, operations):
     """What goes to a channel's server for operations, each with its item or without."""
     line = Line()
-    sender = OperationSender(line, ref)
+    sender = OperationSender(line, ref, pytest.fail)
     for operation, item in operations:
         if operation.kind == "put":
             encoded = encode(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from numbers import Real
 from typing import Any, TypeGuard
@@ -39,6 +40,21 @@ def is_seconds(value: Any) -> bool:
     (True, True, False, False, False)
     """
     return issubclass(type(value), Real) and type(value) is not bool and value >= 0
+
+
+def absolute_path(path: Any) -> str:
+    """A user's path as messages carry it: absolute, and text.
+
+    Raises:
+        ValueError: it is not UTF-8.
+    """
+    absolute = os.path.abspath(os.fsdecode(path))
+    try:
+        absolute.encode()
+    except UnicodeEncodeError:
+        message = f"the path {absolute!r} is not UTF-8, and messages between processes carry no other"
+        raise ValueError(message) from None
+    return absolute
 
 
 def is_text_or_number(value: Any) -> TypeGuard[str | int]:

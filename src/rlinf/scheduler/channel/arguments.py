@@ -8,9 +8,11 @@ from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
+import msgspec
+
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
-from rlinf.scheduler.checks import is_seconds
+from rlinf.scheduler.checks import absolute_path, is_seconds
 from rlinf.scheduler.errors import ChannelArgumentError
 from rlinf.scheduler.queueing import (
     GroupName,
@@ -28,6 +30,8 @@ DEFAULT_QUEUE = "default"
 # The largest integer that travels as one.
 MAX_INTEGER = 2**63 - 1
 MAX_VERSION = 2**53
+# Names of queues and groups are no longer, in bytes.
+MAX_NAME_BYTES = 64 << 10
 # Thirty years: a longer deadline is none.
 FOREVER_S = 1e9
 
@@ -39,16 +43,16 @@ def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
             problem = f"queue_name={queue_name!r} and key={key!r} are two names of one argument"
             raise ChannelArgumentError(channel, problem)
         queue_name = key
-    if type(queue_name) is not str or not queue_name.isascii():
-        _check_queue_name(channel, queue_name, queue_name)
+    if type(queue_name) is not str or not queue_name.isascii() or len(queue_name) > MAX_NAME_BYTES:
+        _check_name(channel, queue_name, "queue")
     name: QueueName = queue_name
     return name
 
 
 def checked_group(channel: str, group: Any) -> GroupName:
     """Return the group that an item belongs to."""
-    if type(group) is not str or not group.isascii():
-        _check_queue_name(channel, group, group, "group")
+    if type(group) is not str or not group.isascii() or len(group) > MAX_NAME_BYTES:
+        _check_name(channel, group, "group")
     name: GroupName = group
     return name
 
@@ -222,10 +226,18 @@ def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any)
         raise ChannelArgumentError(channel, f"durable is the path of a folder, not {durable!r}")
     if own_process is False:
         raise ChannelArgumentError(channel, "a durable channel has a process of its own")
-    folder = os.path.abspath(os.fspath(durable))
+    folder = checked_path(channel, "durable", durable)
     # The same channel in every process that holds it: whoever uses it stays connected.
     number = blake2b(f"{channel}\n{folder}".encode(), digest_size=8).hexdigest()
     return {"durable": folder, "survives": survives, "channel_id": number}
+
+
+def checked_path(channel: str, what: str, path: Any) -> str:
+    """Return a path as it travels."""
+    try:
+        return absolute_path(path)
+    except ValueError as error:
+        raise ChannelArgumentError(channel, f"{what}: {error}") from error
 
 
 def checked_device_items(channel: str, device_items: Any, *, durable: bool) -> bool:
@@ -268,6 +280,10 @@ def checked_name(name: Any) -> str:
     """Return a channel's name."""
     if not isinstance(name, str) or not name:
         raise ChannelArgumentError(str(name), f"a channel's name is a string that is not empty, not {name!r}")
+    if len(name) > MAX_NAME_BYTES:
+        raise ChannelArgumentError(
+            f"{name[:40]}...", f"a name of {len(name)} characters; it may have {MAX_NAME_BYTES}"
+        )
     if ":" in name or not _is_text(name):
         problem = f"a channel's name is text without ':', which separates it from a rank, not {name!r}"
         raise ChannelArgumentError(name, problem)
@@ -277,15 +293,24 @@ def checked_name(name: Any) -> str:
 def checked_subscription(channel: str, name: Any) -> str:
     """Return a subscription's name."""
     if isinstance(name, str) and name and _is_text(name):
+        _check_name(channel, name, "subscription")
         return name
     raise ChannelArgumentError(channel, f"a subscription's name is text that is not empty, not {name!r}")
 
 
-def _check_queue_name(channel: str, part: Any, whole: Any, what: str = "queue") -> None:
+def _check_name(channel: str, name: Any, what: str) -> None:
+    _check_part(channel, name, name, what)
+    size_bytes = len(msgspec.msgpack.encode(name))
+    if size_bytes > MAX_NAME_BYTES:
+        problem = f"a {what}'s name of {size_bytes} bytes; it may have {MAX_NAME_BYTES}"
+        raise ChannelArgumentError(channel, problem)
+
+
+def _check_part(channel: str, part: Any, whole: Any, what: str) -> None:
     """Raise unless it is text, a whole number of 64 bits, or a tuple of such."""
     if isinstance(part, tuple):
         for inner in part:
-            _check_queue_name(channel, inner, whole, what)
+            _check_part(channel, inner, whole, what)
     elif isinstance(part, str):
         if not _is_text(part):
             raise ChannelArgumentError(channel, f"a {what}'s name is text, not {whole!r}")

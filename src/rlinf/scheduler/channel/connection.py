@@ -357,8 +357,10 @@ class ChannelConnection:
         given: Promise[None] = Promise()
 
         def drop(what: Operation) -> None:
-            self._shell.drop(what)
-            given.set_result(None)
+            try:
+                self._shell.drop(what)
+            finally:
+                given.set_result(None)
 
         self._hand_over(drop, operation)
         given.wait(ANSWER_S)
@@ -524,8 +526,10 @@ class ChannelConnection:
         left: Promise[None] = Promise()
 
         def leave(_nothing: None) -> None:
-            self._shell.leave(reason)
-            left.set_result(None)
+            try:
+                self._shell.leave(reason)
+            finally:
+                left.set_result(None)
 
         self._hand_over(leave, None)
         if self._messenger.on_io_thread():

@@ -9,7 +9,12 @@ import msgspec
 
 from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.access import ChannelAccess
-from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE, check_host_items, checked_optional_count
+from rlinf.scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    check_host_items,
+    checked_optional_count,
+    checked_path,
+)
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.report import ChannelReport
@@ -116,7 +121,7 @@ class Inspecting(ChannelAccess):
             check_host_items(
                 self._name, spec.device_items, "are recorded without their bytes (payload=False)"
             )
-        where = "" if path is None else os.path.abspath(path)
+        where = "" if path is None else checked_path(self._name, "path", path)
         limit = checked_optional_count(self._name, "max_bytes", max_bytes)
         done: control_wire.Done = self._connection().ask(
             control_wire.Record(where, payload, limit), control_wire.Done

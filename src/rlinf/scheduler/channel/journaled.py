@@ -33,7 +33,7 @@ from rlinf.scheduler.channel.journal_records import (
 )
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import dump_failure
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import Buffer, encode_head
 from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
@@ -87,10 +87,17 @@ class JournaledRequest:
         return self._answer(FAILURE, None, [dump_failure(error)])
 
     def _answer(self, kind: int, head: Any, frames: list[Buffer]) -> bool:
-        ident, self._ident = self._ident, 0
-        if ident:
-            self._outside.say(self.peer_id, _saying(kind, ident, "", head, frames))
-        return ident != 0
+        ident = self._ident
+        if not ident:
+            return False
+        try:
+            saying = _saying(kind, ident, "", head, frames)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            self.fail(error)
+            return False
+        self._ident = 0
+        self._outside.say(self.peer_id, saying)
+        return True
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Nobody cancels what goes this way."""
@@ -578,7 +585,7 @@ class JournaledOutside:
 
 
 def _saying(kind: int, ident: int, service: str, head: Any, frames: list[Buffer]) -> Saying:
-    return Saying(Words(kind, ident, service, msgspec.Raw(_encode(head))), frames)
+    return Saying(Words(kind, ident, service, msgspec.Raw(encode_head(service, head, len(frames)))), frames)
 
 
 _NOTHING = _saying(HEARD, 0, "", None, [])

@@ -39,7 +39,7 @@ class KnownClient:
         # Items accepted from it, and delivered to it, by this process.
         self.num_put = self.num_got = 0
         self.accepted: list[int] = []
-        self.answers: list[wire.Granted | wire.Delivered | wire.Handed | wire.Refused] = []
+        self.answers: list[wire.Answer] = []
         self.frames: list[Buffer] = []
         # Its puts that lie in shared memory which cannot be read here, and why.
         self.unreadable: dict[int, str] = {}

@@ -24,7 +24,7 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import load_failure
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import Buffer, encode_head
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request, decode_head
@@ -123,7 +123,7 @@ class Lifeline:
         self._messenger.stay_while(self._is_busy)
         self._look()
 
-    def tell(self, message: wire.Operations, frames: Sequence[Buffer]) -> None:
+    def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
         """See `Line`."""
         self._say(wire.OPERATIONS, 0, message, frames, waits=bool(message.operations))
 
@@ -146,8 +146,8 @@ class Lifeline:
         self, message: control_wire.Control, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
     ) -> None:
         ident = self._next_ident()
-        self._pending[ident] = _Pending(reply_type, promise)
         self._say(wire.CONTROL, ident, message, ())
+        self._pending[ident] = _Pending(reply_type, promise)
         if timeout_s is not None:
             self._start_clock(ident, timeout_s)
 
@@ -261,7 +261,8 @@ class Lifeline:
     def _say(
         self, service: str, ident: int, head: Any, frames: Sequence[Buffer], *, waits: bool = True
     ) -> None:
-        words = Words(REQUEST, ident, service, msgspec.Raw(msgspec.msgpack.encode(head)))
+        # Whatever cannot be sent raises here: what has a number is expected.
+        words = Words(REQUEST, ident, service, msgspec.Raw(encode_head(service, head, len(frames))))
         message = _Message(words, frames, waits)
         number = self._stream.say(message)
         if self._found:

@@ -20,8 +20,8 @@ class ServerLine(Protocol):
     def begin(self, on_news: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
         """Hear news from now on; `on_lost` is called if the server is found to be gone for good."""
 
-    def tell(self, message: wire.Operations, frames: Sequence[Buffer]) -> None:
-        """Send operations; nobody changes the frames any more."""
+    def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
+        """Send operations; nobody changes the frames any more. What raises has said nothing."""
 
     def ask(
         self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
@@ -58,7 +58,7 @@ class DirectLine:
         self._messenger.unserve(self._news)
         self._messenger.serve(self._news, on_news, wire.News)
 
-    def tell(self, message: wire.Operations, frames: Sequence[Buffer]) -> None:
+    def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
         """See `ServerLine`."""
         self._messenger.notify(self._server, self._operations, message, frames, snapshot=False)
 

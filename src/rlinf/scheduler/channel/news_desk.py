@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlinf.scheduler.channel import wire
@@ -15,6 +16,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.timekeeping import TIMES
+from rlinf.scheduler.errors import CodecError
 from rlinf.scheduler.queueing import NOTHING, Deliver, Item, marks_tell, rounded
 
 
@@ -26,6 +28,7 @@ class NewsDesk:
         channel_id: the channel.
         is_kept: whether an item is held for others than its getter.
         before: called each time before what has gathered is sent.
+        give_back: gives back what was delivered to an operation of a client.
 
     Attributes:
         is_due: something has gathered, and is about to be sent.
@@ -37,12 +40,14 @@ class NewsDesk:
         channel_id: str,
         is_kept: Callable[[Item], bool],
         before: Callable[[], None],
+        give_back: Callable[[str, int], None],
     ) -> None:
         self.is_due = False
         self._messenger = messenger
         self._service = wire.service(channel_id, wire.NEWS)
         self._is_kept = is_kept
         self._before = before
+        self._give_back = give_back
         self._waiting: dict[KnownClient, None] = {}
 
     def deliver(self, known: KnownClient, instruction: Deliver, ids: list[Any] | None) -> None:
@@ -94,11 +99,36 @@ class NewsDesk:
             run_guarded(self._send_news, client)
 
     def _send_news(self, client: KnownClient) -> None:
-        news = wire.News(client.accepted, client.answers)
-        frames = client.frames
+        accepted, answers, frames = client.accepted, client.answers, client.frames
         client.accepted, client.answers, client.frames = [], [], []
-        # Nobody writes into frames that the state machine holds.
-        self._messenger.notify(client.endpoint, self._service, news, frames, snapshot=False)
+        self._send(client, accepted, answers, frames)
+
+    def _send(
+        self, client: KnownClient, accepted: list[int], answers: list[wire.Answer], frames: list[Buffer]
+    ) -> None:
+        """Send news, in several messages where they are too much for one."""
+        try:
+            # Nobody writes into frames that the state machine holds.
+            news = wire.News(accepted, answers)
+            self._messenger.notify(client.endpoint, self._service, news, frames, snapshot=False)
+        except CodecError as error:
+            if accepted and answers:
+                self._send(client, accepted, [], [])
+                self._send(client, [], answers, frames)
+            elif len(accepted) + len(answers) > 1:
+                half, half_accepted = len(answers) // 2, len(accepted) // 2
+                num_frames = sum(map(wire.num_frames_of, answers[:half]))
+                self._send(client, accepted[:half_accepted], answers[:half], frames[:num_frames])
+                self._send(client, accepted[half_accepted:], answers[half:], frames[num_frames:])
+            else:
+                self._refuse(client, answers[0], error)
+
+    def _refuse(self, client: KnownClient, answer: wire.Answer, error: CodecError) -> None:
+        """No message has room for what is said of a delivery: it goes back."""
+        if isinstance(answer, wire.Delivered):
+            problem = f"{len(answer.num_frames)} items are too many at once: {error}"
+            self._send(client, [], [wire.Refused(answer.ticket, wire.INVALID, problem)], [])
+            self._messenger.submit(partial(self._give_back, client.who[1], answer.ticket))
 
     def forget(self, known: KnownClient) -> None:
         """A client is gone."""

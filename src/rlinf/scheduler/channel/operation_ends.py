@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,12 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import PromiseRef
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
 from rlinf.scheduler.queueing import ClientInstruction, ClientState, End, Ending, Send, SendItem, SendRecall
+
+logger = Reporter(__name__)
 
 
 class OperationEnds:
@@ -119,14 +122,22 @@ class OperationEnds:
             if kind is End:
                 self._end(*instruction)
             elif kind is Send:
-                self._sender.begin(self._operations[instruction.ticket])
+                self._send_or_refuse(self._sender.begin, self._operations[instruction.ticket])
                 self._held.pop(instruction.ticket, None)
             elif kind is SendItem:
-                self._fill(self._operations[instruction.ticket])
+                self._send_or_refuse(self._fill, self._operations[instruction.ticket])
             elif kind is SendRecall:
                 self._outbox.append((wire.Recall(instruction.ticket), []))
             else:
                 self._outbox.append((wire.Withdraw(instruction.ticket), []))
+
+    def _send_or_refuse(self, send: Callable[[Operation], None], operation: Operation) -> None:
+        """Send a part of an operation; what cannot be sent ends that, and nothing beside it."""
+        try:
+            send(operation)
+        except Exception as error:
+            logger.exception("channel '%s': an operation cannot be sent", self._ref.spec.name)
+            self._refuse(operation.ticket, repr(error))
 
     def _fill(self, operation: Operation) -> None:
         """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""

@@ -17,6 +17,7 @@ from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelTimeout,
     ChannelUnanswered,
+    CodecError,
     CommError,
     CommTimeout,
     ItemsLost,
@@ -108,7 +109,9 @@ def request_error(
         condition: why nothing comes from the server now; "" where nothing is known to be wrong.
     """
     failure: BaseException
-    if isinstance(error, CommTimeout):
+    if isinstance(error, CodecError):
+        failure = ChannelError(channel, f"{what}: {error}")
+    elif isinstance(error, CommTimeout):
         failure = ChannelUnanswered(channel, queue, what, error.waited_s, condition or NO_ANSWER)
     elif isinstance(error, CommError):
         failure = lost_error(channel, error)

@@ -20,7 +20,9 @@ from rlinf.scheduler.channel.arguments import check_host_items, checked_timeout,
 from rlinf.scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.lease import Lease
+from rlinf.scheduler.checks import absolute_path
 from rlinf.scheduler.comm.codec import Encoded, encode
+from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError, CommError
 
@@ -63,9 +65,10 @@ class Saving(ChannelAccess):
         leases = _leases(acknowledge)
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
         _check_savable(self._connection())
-        message = control_wire.Save("", _done(leases, self._connection()), os.path.abspath(path))
+        file = _absolute(path)
+        message = control_wire.Save("", _done(leases, self._connection()), file)
         saved: control_wire.Saved = self._connection().ask(message, control_wire.Saved, limit_s)
-        _check(saved, self._connection(), os.path.abspath(path), leases)
+        _check(saved, self._connection(), file, leases)
         for lease in leases:
             lease.ack()
 
@@ -78,11 +81,11 @@ def save_job(
     timeout_s: float | None,
 ) -> None:
     """Save channels and a state in one cut; see `Cluster.save`."""
-    leases = _leases(acknowledge)
+    leases, path = _leases(acknowledge), _absolute(path)
     connections = _connections_to(path, channels, leases)
     limit_s = or_forever(None if timeout_s is None else float(timeout_s))
     encoded = encode(extra)
-    folder = JobFolder(os.path.abspath(path))
+    folder = JobFolder(path)
     try:
         _write(folder, connections, leases, encoded, limit_s)
     finally:
@@ -95,13 +98,19 @@ def file_to_restore(restore: Restorable | None, channel: str) -> str:
     """The file that a channel is restored from; "" for none.
 
     Raises:
-        CheckpointError: a job's checkpoint has no such channel.
+        CheckpointError: a job's checkpoint has no such channel, or there can be no such file.
     """
     if restore is None:
         return ""
-    if isinstance(restore, Checkpoint):
-        return restore.file_of(channel) or ""
-    return os.path.abspath(restore)
+    file = restore.file_of(channel) or "" if isinstance(restore, Checkpoint) else restore
+    return _absolute(file) if file else ""
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    try:
+        return absolute_path(path)
+    except ValueError as error:
+        raise CheckpointError(sendable(os.fspath(path)), str(error)) from None
 
 
 def _write(
@@ -183,7 +192,7 @@ def _check_savable(connection: ChannelConnection) -> None:
 
 
 def _connections_to(
-    path: str | os.PathLike[str], channels: Iterable[ChannelAccess], leases: Iterable[Lease]
+    path: str, channels: Iterable[ChannelAccess], leases: Iterable[Lease]
 ) -> list[ChannelConnection]:
     """The connections to channels.
 
@@ -193,19 +202,17 @@ def _connections_to(
     """
     connections = []
     if isinstance(channels, ChannelAccess):  # to iterate it would be to take its items
-        raise CheckpointError(os.path.abspath(path), f"`channels` is a list of them: [{channels!r}]")
+        raise CheckpointError(path, f"`channels` is a list of them: [{channels!r}]")
     for channel in channels:
         # A subscription reaches a channel as well.
         if not isinstance(channel, Saving):
-            raise CheckpointError(
-                os.path.abspath(path), f"{channel!r} is no channel, and only channels are saved"
-            )
+            raise CheckpointError(path, f"{channel!r} is no channel, and only channels are saved")
         connections.append(channel._connection())
         _check_savable(connections[-1])
     names = [connection.ref.spec.name for connection in connections]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise CheckpointError(os.path.abspath(path), f"channel '{twice}' is to be saved twice")
+        raise CheckpointError(path, f"channel '{twice}' is to be saved twice")
     for lease in leases:
         if not any(lease.is_of(connection) for connection in connections):
             there = ", ".join(f"'{name}'" for name in names) or "no channel"

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+
+import msgspec
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.fixed_parcel import SmallParcel
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.spec import ChannelRef
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import SIZE_BYTES, Buffer
+from rlinf.scheduler.errors import CodecError
 
-# In one message.
+# In one message; of bytes, heads and frames together.
 MAX_OPERATIONS = 1024
 MAX_BYTES = 1 << 20
+# What one operation says, with the sizes of its frames, is no larger.
+MAX_HEAD_BYTES = 16 << 20
 # Of what travels as a run: so many.
 RUN_OPERATIONS = 64
+
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class OperationSender:
@@ -24,6 +33,7 @@ class OperationSender:
     Args:
         line: leads to the channel's server.
         ref: the channel.
+        on_unsent: called with operations that cannot be sent, and why.
 
     Attributes:
         waiting: operations with their frames, in order.
@@ -32,12 +42,18 @@ class OperationSender:
         num_sent: how many messages it has sent, or is about to send.
     """
 
-    def __init__(self, line: ServerLine, ref: ChannelRef) -> None:
+    def __init__(
+        self,
+        line: ServerLine,
+        ref: ChannelRef,
+        on_unsent: Callable[[list[wire.OperationMessage], Exception], None],
+    ) -> None:
         self.waiting: deque[tuple[wire.OperationMessage, list[Buffer]]] = deque()
         self.confirmed: list[int] = []
         self.arrived: list[int] = []
         self.num_sent = 0
         self._line = line
+        self._on_unsent = on_unsent
         self._server = ref.endpoint
         self._inline_bytes_limit = ref.spec.inline_bytes
 
@@ -100,19 +116,31 @@ class OperationSender:
             self.num_sent += 1
             confirmed, self.confirmed = self.confirmed, []
             arrived, self.arrived = self.arrived, []
-            operations: list[wire.OperationMessage] = []
+            sent: list[wire.OperationMessage] = []
+            heads: list[msgspec.Raw] = []
             frames: list[Buffer] = []
             count = size = 0
             while self.waiting and count < MAX_OPERATIONS and size < MAX_BYTES:
                 operation, its_frames = self.waiting.popleft()
-                operations.append(operation)
+                try:
+                    head = _head_of(operation, len(its_frames))
+                except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the operation
+                    self._on_unsent([operation], error)
+                    continue
+                sent.append(operation)
+                heads.append(msgspec.Raw(head))
                 count += len(wire.tickets_of(operation))
+                size += len(head)
                 for frame in its_frames:
                     frames.append(frame)
                     size += len(frame)
-            message = wire.Operations(confirmed, arrived, operations)
-            # Frames were copied when the put began.
-            self._line.tell(message, frames)
+            try:
+                # Frames were copied when the put began.
+                self._line.tell(wire.EncodedOperations(confirmed, arrived, heads), frames)
+            except Exception as error:  # noqa: BLE001 - likewise
+                # It counts for what goes by shortcuts: something is to come in its place.
+                self._line.tell(wire.EncodedOperations(confirmed, arrived, []), [])
+                self._on_unsent(sent, error)
 
     def clear(self) -> None:
         """Forget what has gathered: there is nobody to send it to."""
@@ -128,6 +156,15 @@ class OperationSender:
             and parcel.size_bytes > self._inline_bytes_limit
             and not parcel.goes_as_descriptor(self._server)
         )
+
+
+def _head_of(operation: wire.OperationMessage, num_frames: int) -> bytes:
+    head = _encode(operation)
+    size_bytes = len(head) + SIZE_BYTES * num_frames
+    if size_bytes > MAX_HEAD_BYTES:
+        limit = f"{MAX_HEAD_BYTES >> 20} MiB"
+        raise CodecError(f"what it says beside its item has {size_bytes} bytes; it may have {limit}")
+    return head
 
 
 def _is_joined(run: wire.Puts | wire.Gets, operation: Operation) -> bool:

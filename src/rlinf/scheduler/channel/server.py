@@ -140,7 +140,11 @@ class ChannelServer:
         self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         heap, state = Heap(messenger.call_later), self._state
         self._news = NewsDesk(
-            messenger, spec.channel_id, self._saves.holds, lambda: heap.note(state.bounded_bytes)
+            messenger,
+            spec.channel_id,
+            self._saves.holds,
+            lambda: heap.note(state.bounded_bytes),
+            self._give_back,
         )
         self._operations = OperationDesk(
             messenger,

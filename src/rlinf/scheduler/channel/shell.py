@@ -82,7 +82,7 @@ class ClientShell(OperationEnds):
         # Those that wait for credit; and whether what was handed over is being looked at.
         self._held: dict[int, Operation] = {}
         self._busy = False
-        self._sender = OperationSender(line, ref)
+        self._sender = OperationSender(line, ref, self._on_unsent)
         self._outbox = self._sender.waiting
         self.puts = PutsUnderWay(self._operations)
         self.shortcuts = ShortcutOpening(messenger, self._invite)
@@ -123,10 +123,27 @@ class ClientShell(OperationEnds):
             step, what = inbox.popleft()
             try:
                 step(what)
-            except Exception:
+            except Exception as error:
                 logger.exception("channel '%s': a step on the I/O thread failed", self._ref.spec.name)
+                run_guarded(self._fail, what, error)
         self._look_at_dropped()
         self._busy = was_busy
+
+    def _fail(self, what: Any, error: Exception) -> None:
+        """End what the thread waits for that has handed over a step which failed."""
+        for each in what if isinstance(what, tuple) else (what,):
+            if isinstance(each, Promise):
+                each.set_exception(error)
+        if isinstance(what, Operation):
+            promise = what.find_promise()
+            if promise is not None and not promise.done():
+                self._refuse(what.ticket, repr(error))
+                promise.set_exception(error)
+
+    def _on_unsent(self, operations: list[wire.OperationMessage], error: Exception) -> None:
+        """What the server has not been told of ends here."""
+        for ticket in (ticket for each in operations for ticket in wire.tickets_of(each)):
+            self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, str(error) or repr(error))))
 
     def begin(self, operation: Operation) -> None:
         """Begin an operation."""

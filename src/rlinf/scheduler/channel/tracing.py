@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.arguments import MAX_INTEGER
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.errors import ChannelArgumentError
 from rlinf.scheduler.tape.work import current_step, current_work
 
-# An item says so many sources itself, and of more, how many.
+# An item says so many sources itself, and of more, how many; with so many bytes of names.
 MAX_NAMED = 4096
+MAX_NAMES_BYTES = 4 << 20
 
 
 def note_taken(items: Iterable[Any]) -> None:
@@ -40,6 +42,7 @@ def trace_of(channel: str, sources: Any) -> wire.Trace:
         ChannelArgumentError: something in it is neither.
     """
     ids = _ids(channel, sources)
+    _check_ids(channel, ids[:MAX_NAMED])
     return wire.Trace(ids[:MAX_NAMED], max(0, len(ids) - MAX_NAMED), current_step())
 
 
@@ -53,3 +56,27 @@ def _ids(channel: str, sources: Any) -> list[wire.ItemId]:
         problem = f"sources are batches, leases, or ids of their items (`batch.ids`), not {sources!r}"
         raise ChannelArgumentError(channel, problem)
     return list(ids)
+
+
+def _check_ids(channel: str, ids: Sequence[Any]) -> None:
+    """Raise unless a message can carry them."""
+    if not all(type(each) is wire.ItemId for each in ids):
+        strange = next(each for each in ids if type(each) is not wire.ItemId)
+        raise ChannelArgumentError(channel, f"sources are ids of items (`batch.ids`), not {strange!r}")
+    texts = [text for each in ids for text in each[:2]]
+    numbers = [each.number for each in ids]
+    if not all(type(text) is str for text in texts) or not all(_is_number(number) for number in numbers):
+        raise ChannelArgumentError(channel, "sources are ids of items as a batch has them (`batch.ids`)")
+    try:
+        size_bytes = len("".join(texts).encode())
+    except UnicodeEncodeError as error:
+        raise ChannelArgumentError(channel, f"sources: the name of a producer is no text: {error}") from error
+    if size_bytes > MAX_NAMES_BYTES:
+        limit = f"{MAX_NAMES_BYTES >> 20} MiB"
+        raise ChannelArgumentError(
+            channel, f"sources have {size_bytes} bytes of names; they may have {limit}"
+        )
+
+
+def _is_number(number: Any) -> bool:
+    return type(number) is int and 0 <= number <= MAX_INTEGER

@@ -181,6 +181,14 @@ class Operations(msgspec.Struct, array_like=True):
     operations: list[OperationMessage]
 
 
+class EncodedOperations(msgspec.Struct, array_like=True):
+    """`Operations` as they are sent: each operation was encoded on its own, so what cannot be is refused alone."""
+
+    confirmed: list[int]
+    arrived: list[int]
+    operations: list[msgspec.Raw]
+
+
 class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
     """There is room for an item that was announced; or its shared memory cannot be read (`problem`)."""
 
@@ -250,6 +258,16 @@ class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
 
 INVALID = "invalid"
 
+# In `News`, in order.
+Answer = Granted | Delivered | Handed | Refused
+
+
+def num_frames_of(answer: Answer) -> int:
+    """How many frames belong to an answer."""
+    if isinstance(answer, Delivered):
+        return sum(answer.num_frames)
+    return answer.num_frames * len(answer.tickets) if isinstance(answer, Handed) else 0
+
 
 class Direct(msgspec.Struct, array_like=True, gc=False):
     """By a shortcut: an operation with its frames; before it come so many `Operations` of the same client."""
@@ -289,7 +307,7 @@ class News(msgspec.Struct, array_like=True):
     """Server to client: tickets of accepted puts, and other answers in order; `left`: the server is no more."""
 
     accepted: list[int]
-    answers: list[Granted | Delivered | Handed | Refused]
+    answers: list[Answer]
     left: bool = False
 
 

@@ -34,6 +34,9 @@ ACK = 9  # `ident` messages have been received; carries no number itself
 
 PREFIX_BYTES = 4
 MAX_CONTROL_BYTES = 64 << 20
+# A control part has at most so much for each frame, and so much for what stands around a head.
+SIZE_BYTES = 9
+ENVELOPE_BYTES = 4 << 10
 # Up to here one joined piece is cheaper to send than many pieces, and copying it is a microsecond or two.
 JOIN_BYTES = 16 << 10
 # So is one of many frames of up to so many bytes on average, as items that travel together are. Measured: of 2 KB a
@@ -103,19 +106,30 @@ def pack(
     sizes = [len(frame) for frame in rows]
     control = _encode(_Outgoing(kind, ident, service, head, sizes))
     if len(control) > MAX_CONTROL_BYTES:
-        raise _too_large(control, service)
+        raise _too_large(len(control), service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")
     if not rows or sum(sizes) <= max(JOIN_BYTES, SMALL_FRAME_BYTES * len(sizes)):
         return [b"".join((prefix, control, *rows))]
     return [prefix + control, *(detached(frame) if snapshot else frame for frame in rows if len(frame))]
 
 
-def _too_large(control: bytes, service: str) -> CodecError:
+def encode_head(service: str, head: Any, num_frames: int) -> bytes:
+    """`head` as it will travel with so many frames, in a message that is made later.
+
+    Raises:
+        TypeError, CodecError: as of `pack`.
+    """
+    encoded = _encode(head)
+    size_bytes = len(encoded) + SIZE_BYTES * num_frames
+    if size_bytes > MAX_CONTROL_BYTES - ENVELOPE_BYTES:
+        raise _too_large(size_bytes, service)
+    return encoded
+
+
+def _too_large(size_bytes: int, service: str) -> CodecError:
     limit = f"{MAX_CONTROL_BYTES >> 20} MiB"
     what = f"a message to '{service}'" if service else "an answer"
-    return CodecError(
-        f"the head of {what} has {len(control)} bytes; it may have {limit}, frames may be larger"
-    )
+    return CodecError(f"the head of {what} has {size_bytes} bytes; it may have {limit}, frames may be larger")
 
 
 def flat(frame: Buffer) -> Buffer:

@@ -1,12 +1,27 @@
-"""Callbacks of others on the I/O thread: their mistakes are reported, and end nothing."""
+"""What runs on the I/O thread for others: a mistake is reported, and ends nothing but the wait that it belongs to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 
 logger = Reporter(__name__)
+
+
+def ending(promise: Promise[Any], step: Callable[[], None]) -> Callable[[], None]:
+    """`step`, to be handed over to the I/O thread; if it raises, a promise that its caller waits for fails."""
+
+    def run() -> None:
+        try:
+            step()
+        except Exception as error:
+            logger.exception("a step on the I/O thread failed")
+            promise.set_exception(error)
+
+    return run
 
 
 def run_guarded(callback: Callable[..., None], *args: object) -> None:

@@ -263,8 +263,13 @@ class Messenger:
             if self._peers.closed:
                 future.set_exception(CommError(self._peers.closed))
                 return
-            target = self._peers.at(peer)
-            target.ask(ident, pieces, future)
+            try:
+                target = self._peers.at(peer)
+                target.ask(ident, pieces, future)
+            except Exception as error:
+                logger.exception("a request to '%s' cannot be sent", service)
+                future.set_exception(error)
+                return
             if timeout_s is not None and not future.done():
                 left_s = began + timeout_s - time.monotonic()
                 future.timer = self._loop.call_later(

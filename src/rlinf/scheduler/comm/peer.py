@@ -146,7 +146,7 @@ class Request:
         snapshot: bool = True,
         settled: Callable[[bool], None] | None = None,
     ) -> bool:
-        """Answer; from any thread, at any time, once.
+        """Answer; from any thread, at any time, once. An answer that cannot be packed fails the request.
 
         Args:
             head: a small object that msgpack can carry.
@@ -156,14 +156,17 @@ class Request:
                 when it had been cancelled or the process died before. It costs one small message.
 
         Returns:
-            False if nobody waits for the answer (cancelled, dead, answered before); `settled` is then not
-            called.
+            False if nobody gets the answer (cancelled, dead, answered before, or it cannot be packed); `settled`
+            is then not called.
         """
         if not self._is_open:
             return False
-        # Packed while the request is still open: a head that cannot be packed leaves it to `fail`.
         kind = framing.REPLY if settled is None else framing.REPLY_SETTLE
-        pieces = framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot)
+        try:
+            pieces = framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            self.fail(error)
+            return False
         self._peer.run_soon(lambda: self._answer(pieces, settled))
         return True
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from rlinf.scheduler.checks import absolute_path
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.host.info import check_detached, keeps_elsewhere
 from rlinf.scheduler.host.protocol import WorkerFactory
@@ -187,7 +188,10 @@ class GroupBuilder(Generic[T]):
 def _recordings(wanted: str | os.PathLike[str] | None) -> str:
     """The folder in which ranks are recorded; "" if they are not."""
     folder = wanted or os.environ.get(RECORD_VARIABLE)
-    return os.path.abspath(folder) if folder else ""
+    try:
+        return absolute_path(folder) if folder else ""
+    except ValueError as error:
+        raise ConfigError(f"recordings of ranks: {error}") from None
 
 
 def _level(wanted: int | str | None) -> int:

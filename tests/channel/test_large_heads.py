@@ -1,0 +1,120 @@
+"""What a message says beside its frames has a size: what is too large is refused, and disturbs nothing else."""
+
+import threading
+
+import pytest
+
+from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.comm import framing
+from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, ChannelLost
+from rlinf.scheduler.tape.work import Work, working_at
+from rlinf.testing.local import LocalRuntime
+
+DEADLINE_S = 60.0
+LONG = 60_000
+# So many long names are more than any message says.
+NUM_LONG = framing.MAX_CONTROL_BYTES // LONG + 100
+
+
+def begin_together(runtime, begin):
+    """What `begin` begins: the I/O thread looks at all of it at once."""
+    held = threading.Event()
+    runtime.messenger.submit(lambda: held.wait(DEADLINE_S))
+    try:
+        return begin()
+    finally:
+        held.set()
+
+
+def sources(size_bytes):
+    """Ids of items, of so many bytes together."""
+    return [wire.ItemId("p" * (size_bytes // 4), "process", number) for number in range(4)]
+
+
+@pytest.fixture(params=["plain", "durable"])
+def create(request, tmp_path):
+    """Makes a channel."""
+    options = {"durable": tmp_path / "journal", "survives": "process"} if request.param == "durable" else {}
+
+    # What is taken here is no source of what other tests put.
+    with LocalRuntime() as runtime, working_at(Work("test")):
+        yield lambda: (runtime, Channel.create("items", **options))
+
+
+def test_puts_that_say_more_than_a_message_holds_arrive_in_order(create):
+    runtime, channel = create()
+    channel.qsize()
+    numbers = range(30)
+    puts = begin_together(
+        runtime, lambda: [channel.put(n, async_op=True, sources=sources(3_000_000)) for n in numbers]
+    )
+    for put in puts:
+        put.wait(DEADLINE_S)
+    for number in range(30, 40):  # the last ones by a shortcut
+        channel.put(number, timeout_s=DEADLINE_S)
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(40)] == [*range(40)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("sources", lambda: sources(5 << 20)),
+        ("sources", lambda: [wire.ItemId("\ud800", "process", 1)]),
+        ("sources", lambda: [wire.ItemId("producer", "process", "one")]),
+        ("sources", lambda: [wire.ItemId("producer", "process", 1 << 70)]),
+        ("sources", lambda: [1, 2]),
+        ("queue_name", lambda: "q" * 70_000),
+        ("queue_name", lambda: ("q" * 40_000, "q" * 40_000)),
+        ("group", lambda: "g" * 70_000),
+    ],
+)
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_put_that_says_too_much_is_refused_at_once(option, value, async_op):
+    with LocalRuntime():
+        channel = Channel.create("items")
+        with pytest.raises(ChannelArgumentError):
+            channel.put("an item", async_op=async_op, **{option: value()})
+        channel.put("another", timeout_s=DEADLINE_S)
+        assert channel.get(timeout_s=DEADLINE_S) == "another"
+        assert channel.qsize() == 0
+
+
+def put_recorded(channel, folder, num_items):
+    """Items of which each delivery is to say which they are."""
+    channel.record(folder / "deliveries")
+    for put in [channel.put(number, weight=1, async_op=True) for number in range(num_items)]:
+        put.wait(DEADLINE_S)
+
+
+def test_answers_that_say_more_than_a_message_holds_all_arrive(create, tmp_path, monkeypatch):
+    runtime, channel = create()
+    put_recorded(channel, tmp_path, 2000)
+    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 50_000)
+    gets = begin_together(runtime, lambda: [channel.get_batch(100, async_op=True) for _ in range(20)])
+    batches = [get.wait(DEADLINE_S) for get in gets]
+    assert [item for batch in batches for item in batch] == [*range(2000)]
+
+
+def test_a_batch_of_which_more_is_to_be_said_than_a_message_holds_goes_back(create, tmp_path, monkeypatch):
+    _, channel = create()
+    put_recorded(channel, tmp_path, 2000)
+    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 50_000)
+    with pytest.raises(ChannelArgumentError, match="2000 items are too many at once"):
+        channel.get_batch(2000, timeout_s=DEADLINE_S)
+    assert channel.get_batch(100, timeout_s=DEADLINE_S) == [*range(100)]
+    assert channel.qsize() == 1900
+
+
+@pytest.mark.parametrize("question", [Channel.stats, Channel.explain])
+def test_a_report_that_is_too_large_is_an_error_and_the_channel_lives(create, question):
+    _, channel = create()
+    puts = [
+        channel.put("an item", queue_name=f"{number:0{LONG}d}", async_op=True) for number in range(NUM_LONG)
+    ]
+    for put in puts:
+        put.wait(DEADLINE_S)
+    with pytest.raises(ChannelError, match=r"the head of an answer has \d+ bytes") as caught:
+        question(channel)
+    assert not isinstance(caught.value, ChannelLost)
+    channel.put("another", timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == "another"
