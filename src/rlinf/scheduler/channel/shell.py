@@ -29,7 +29,7 @@ from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.errors import ChannelError, ChannelLost
 from rlinf.scheduler.queueing import ClientState, Ending, Reason
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.tape.shared_devices import open_devices
@@ -138,7 +138,10 @@ class ClientShell(OperationEnds):
             promise = what.find_promise()
             if promise is not None and not promise.done():
                 self._refuse(what.ticket, repr(error))
-                promise.set_exception(error)
+                # One that had not begun is over, too.
+                failure = ChannelError(self._ref.spec.name, f"{what.kind} cannot be begun: {error!r}")
+                failure.__cause__ = error
+                promise.set_exception(failure)
 
     def _on_unsent(self, operations: list[wire.OperationMessage], error: Exception) -> None:
         """What the server has not been told of ends here."""
@@ -199,9 +202,9 @@ class ClientShell(OperationEnds):
     def _open(self) -> None:
         if self._is_open:
             return
-        self._is_open = True
         self._line.begin(self._on_news, self.lose)
         opened = self._line.ask(control_wire.Open(self._messenger.endpoint))
+        self._is_open = True
         opened.add_done_callback(self._on_opened)
 
     def _on_opened(self, opened: Any) -> None:
