@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import slow_errors
+from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.channel.asking import Asking
+from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
@@ -47,6 +49,38 @@ def test_a_large_answer_is_an_array_that_can_be_written(backend):
     assert answer.sum() == 3 * (1 << 18)
     channel.close()
     other.result(DEADLINE_S)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("async_op", [False, True])
+def test_nested_tensors_are_items_questions_and_answers(in_process, layout, async_op):
+    channel = in_process.create()
+    sent = nested(layout)
+    put = channel.put(sent, async_op=async_op, timeout_s=DEADLINE_S)
+    assert put is None or put.wait() is None
+    assert parts_of(channel.get(timeout_s=DEADLINE_S)) == parts_of(sent)
+    other = in_process.run(lambda: channel.next_request(timeout_s=DEADLINE_S).answer(lambda item: item))
+    assert parts_of(channel.ask(sent, timeout_s=DEADLINE_S)) == parts_of(sent)
+    assert other.result(DEADLINE_S)
+
+
+@pytest.mark.timeout(30)
+def test_an_answer_that_cannot_be_sent_gives_its_question_back(in_process, monkeypatch):
+    channel = in_process.create()
+    asked = channel.ask("question", async_op=True, timeout_s=DEADLINE_S)
+    first = channel.next_request(timeout_s=DEADLINE_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(Messenger, "request", fails)
+        first.reply("lost")
+        del first
+        channel._connection()._messenger.submit(lambda: patch.undo())
+        again = in_process.run(lambda: channel.next_request(timeout_s=DEADLINE_S).reply("answer"))
+        again.result(DEADLINE_S)
+    assert asked.wait(DEADLINE_S) == "answer"
+
+
+def fails(*_args, **_options):
+    raise MemoryError
 
 
 def test_the_items_of_questions_are_forgotten_when_they_are_answered(backend):

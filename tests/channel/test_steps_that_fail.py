@@ -109,8 +109,7 @@ def test_an_operation_that_cannot_be_sent_fails_at_once(owner, name, do, channel
     "settle", [lambda lease: lease.ack(), lambda lease: lease.nack(), lambda lease: lease.extend(1)]
 )
 def test_a_lease_that_cannot_be_settled_says_so_at_once(settle, channel, monkeypatch):
-    with channel.lease(timeout_s=DEADLINE_S) as lease:
-        with monkeypatch.context() as patch:
-            patch.setattr(DirectLine, "ask", fails)
-            with pytest.raises(MemoryError):
-                settle(lease)
+    with channel.lease(timeout_s=DEADLINE_S) as lease, monkeypatch.context() as patch:
+        patch.setattr(DirectLine, "ask", fails)
+        with pytest.raises(MemoryError):
+            settle(lease)

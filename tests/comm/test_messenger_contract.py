@@ -1,6 +1,7 @@
 """What holds for every transport."""
 
 import concurrent.futures
+import queue
 import signal
 import threading
 
@@ -343,6 +344,22 @@ def test_a_head_that_is_too_large_fails_its_sender_and_not_the_connection(pair, 
     with pytest.raises(CodecError, match="the head of an answer has"):
         client.request(server.endpoint, "long", 20_000).result(DEADLINE_S)
     assert client.request(server.endpoint, "long", 10).result(DEADLINE_S).head == "y" * 10
+
+
+@pytest.mark.parametrize(
+    "head", ["y" * 20_000, "no text: \udcff", object()], ids=["large", "no text", "no data"]
+)
+def test_an_answer_that_cannot_be_packed_fails_its_request_whenever_it_is_given(pair, monkeypatch, head):
+    client, server = pair
+    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 10_000)
+    requests = queue.SimpleQueue()
+    settled = []
+    server.serve("later", requests.put)
+    answer = client.request(server.endpoint, "later", None)
+    assert requests.get(timeout=DEADLINE_S).reply(head, settled=settled.append) is False
+    with pytest.raises((CodecError, UnicodeEncodeError, TypeError)):
+        answer.result(DEADLINE_S)
+    assert settled == []
 
 
 @pytest.mark.parametrize("text", ["cannot read \udcff.bin", "y" * 1_000_000])

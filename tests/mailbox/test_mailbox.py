@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
+from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf.scheduler.mailbox import Mailbox, outbox
 
 DEADLINE_S = 60.0
 LIMIT_BYTES = 10_000
@@ -317,3 +318,76 @@ def test_items_that_arrived_for_dropped_handles_come_back_in_order(boxes):
         del dropped[0]
     assert [rollout.recv("env:0", timeout_s=DEADLINE_S).wait() for _ in range(4)] == [0, 1, 2, 3]
     assert rollout.held_bytes("env:0") == 0
+
+
+# -- tensors that have no shape in numbers ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_nested_tensor_is_sent_and_received_as_any_object(boxes, layout):
+    env, rollout = boxes
+    sent = nested(layout)
+    env.send(sent, "rollout:0", timeout_s=DEADLINE_S).wait()
+    env.send({"inside": sent}, "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert parts_of(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == parts_of(sent)
+    assert parts_of(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()["inside"]) == parts_of(sent)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_nested_tensor_is_broadcast(boxes, layout):
+    env, rollout = boxes
+    sent, groups = nested(layout), [("env", [0]), ("rollout", [0])]
+    waiting = rollout.broadcast(groups=groups, timeout_s=DEADLINE_S)
+    env.broadcast(sent, groups, timeout_s=DEADLINE_S).wait()
+    assert parts_of(waiting.wait()) == parts_of(sent)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_nested_tensor_has_no_shape_for_send_tensor_to_compare(boxes, layout):
+    env, rollout = boxes
+    for call in (env.send_tensor, rollout.recv_tensor):
+        with pytest.raises(CommError, match="nested there is no shape to compare; send and recv take it"):
+            call(nested(layout), "rollout:0")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_nested_tensor_that_comes_is_none_that_recv_tensor_fills(boxes, layout):
+    env, rollout = boxes
+    env.send(nested(layout), "rollout:0", timeout_s=DEADLINE_S).wait()
+    with pytest.raises(CommError, match="the next item from 'env:0' is no tensor, not a float32 tensor"):
+        rollout.recv_tensor(torch.zeros(3), "env:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait().is_nested
+
+
+# -- what cannot be sent ---------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["\ud800:0", "x" * (65 << 20)], ids=["no text", "too long"])
+def test_a_name_that_no_message_carries_fails_at_once(boxes, name):
+    env, _ = boxes
+    for begin in (
+        lambda: env.send(1, name),
+        lambda: env.recv(name),
+        lambda: env.broadcast(1, [("env", [0]), (name.partition(":")[0], [0])]),
+    ):
+        with pytest.raises((UnicodeEncodeError, CodecError)):
+            begin().wait(DEADLINE_S)
+    env.send("next", "env:0", timeout_s=DEADLINE_S).wait()
+    assert env.recv("env:0", timeout_s=DEADLINE_S).wait() == "next"
+
+
+@pytest.mark.timeout(30)
+def test_a_send_that_cannot_be_written_fails_at_once_and_the_next_one_arrives(boxes, monkeypatch):
+    env, rollout = boxes
+    env.send("first", "rollout:0", timeout_s=DEADLINE_S).wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "MailPut", fails)
+        with pytest.raises(MemoryError):
+            env.send("lost", "rollout:0").wait()
+    env.send("next", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert [rollout.recv("env:0", timeout_s=DEADLINE_S).wait() for _ in range(2)] == ["first", "next"]
+
+
+def fails(*_args, **_options):
+    raise MemoryError

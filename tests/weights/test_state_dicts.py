@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from nested_tensors import nested
 from rlinf.scheduler.comm.codec import copying
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
@@ -180,6 +181,8 @@ def test_hundreds_of_keys_that_do_not_fit_make_a_short_message():
         (np.array([{}]), "'a' is an array of objects"),
         (torch.zeros(2, 2).to_sparse(), "plain dense tensors"),
         (torch.zeros(2, device="meta"), "plain dense tensors"),
+        (nested("jagged"), "plain dense tensors"),
+        (nested("strided"), "plain dense tensors"),
     ],
 )
 def test_what_has_no_plain_elements_cannot_be_published(value, problem):

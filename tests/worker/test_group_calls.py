@@ -6,9 +6,14 @@ import pytest
 
 import slow_errors
 from local_group import DEADLINE_S
+from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf.scheduler import Worker
+from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
+from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.worker.attributes import declared_attributes
+from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.group_launch import claim_name
 from rlinf.scheduler.worker.signatures import check_arguments
 from slow_errors import SlowError
@@ -322,3 +327,33 @@ def test_the_class_of_what_a_method_raised_is_read_by_who_takes_the_result(job):
     assert len(result.results(return_exceptions=True)) == 2
     assert slow_errors.readings
     assert not any(slow_errors.readings)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nested_tensors_are_arguments_and_results(group, layout):
+    sent = nested(layout)
+    for _, received, _ in wait(group.train(sent)):
+        assert parts_of(received) == parts_of(sent)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", [(Call, "start"), (Parcel, "frames_for"), (Messenger, "request")])
+def test_a_call_that_cannot_be_sent_fails_at_once(group, monkeypatch, part):
+    def fails(*_args, **_options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*part, fails)
+        with pytest.raises(MemoryError):
+            group.train("b").wait()
+    assert len(wait(group.train("b"))) == 4
+
+
+@pytest.mark.timeout(30)
+def test_a_result_that_cannot_be_sent_fails_its_call_at_once(group, monkeypatch):
+    large = "x" * (1 << 20)  # it would lie in shared memory
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "_lend", lambda *_: bytes(1 << 62))
+        with pytest.raises(MemoryError):
+            group[0].train(large).wait()
+    assert len(wait(group.train("b"))) == 4

@@ -13,6 +13,7 @@ from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
@@ -119,7 +120,7 @@ class ChannelRequest:
     def _send(self, answer: _Answer) -> None:
         # The answer keeps the lease from here on.
         answer.lease = self._context
-        self._messenger.submit(answer.send)
+        self._messenger.submit(ending(answer.send, answer.fail))
         self._context = None
 
     def _settle(self) -> None:
@@ -176,6 +177,10 @@ class _Answer:
 
     def send(self) -> None:
         self._send(self._frames if self._parcel is None else self._parcel.frames_for(self._asker))
+
+    def fail(self, _error: Exception) -> None:
+        """It cannot be sent: the question goes back."""
+        self.lease = self._parcel = None
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         receipt = self._messenger.request(

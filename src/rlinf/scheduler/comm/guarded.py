@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 
 logger = Reporter(__name__)
 
 
-def ending(promise: Promise[Any], step: Callable[[], None]) -> Callable[[], None]:
-    """`step`, to be handed over to the I/O thread; if it raises, a promise that its caller waits for fails."""
+def ending(step: Callable[[], None], fail: Callable[[Exception], object]) -> Callable[[], None]:
+    """`step`, to be handed over to the I/O thread; if it raises, `fail` ends the wait of whoever did that."""
 
     def run() -> None:
         try:
             step()
         except Exception as error:
             logger.exception("a step on the I/O thread failed")
-            promise.set_exception(error)
+            fail(error)
 
     return run
 

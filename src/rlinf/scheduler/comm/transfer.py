@@ -6,11 +6,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 from rlinf.scheduler.checks import is_seconds
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.finder import Finder, Search
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise, Wake
@@ -109,14 +111,18 @@ class Transfers:
         self.under_way: set[Transfer] = set()
         messenger.at_end(self._close)
 
-    def hand_over(self, step: Callable[[], None]) -> None:
+    def hand_over(self, step: Callable[[], None], fail: Callable[[Exception], object]) -> None:
         """Let the I/O thread do something; from a user's thread.
+
+        Args:
+            step: what to do.
+            fail: called with what that raises: it ends the wait for it.
 
         Raises:
             CommError: this is a forked child, or its parent has left the cluster.
         """
         self.messenger.check_process()
-        self.messenger.submit(step)
+        self.messenger.submit(ending(step, fail))
         # Looked at afterwards: what was handed over before the end is part of it, what came later is not.
         if self.messenger.why_closed:
             raise CommError(self.messenger.why_closed)
@@ -164,8 +170,8 @@ class Transfer(ABC):
         self._transfers.under_way.add(self)
         self.arm()
         left_s = max(0.0, self._timeout_s - self.waited_s())
-        self._search = Search(self._found, self._not_found, returns=self._waits_for_return)
-        self._transfers.finder.find(self.peer, left_s, self._search)
+        self._search = search = Search(self._found, self._not_found, returns=self._waits_for_return)
+        ending(lambda: self._transfers.finder.find(self.peer, left_s, search), self._fail)()
 
     def lose(self, error: PeerDied) -> None:
         """The peer is gone: that is the end, or it is looked for again after a moment."""
@@ -236,7 +242,11 @@ class Transfer(ABC):
     def _found(self, endpoint: Endpoint) -> None:
         self._search = None
         if not self.over:
-            self.found(endpoint)
+            ending(partial(self.found, endpoint), self._fail)()
+
+    def _fail(self, error: Exception) -> None:
+        """A step of it has failed, so it ends."""
+        self.end(error=error)
 
     def _not_found(self, error: BaseException) -> None:
         self._search = None

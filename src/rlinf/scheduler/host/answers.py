@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.job import Demand, Job
@@ -125,7 +126,7 @@ class Answers:
         # the memory would not be free for the next one.
         handed = [parcel]
         del parcel
-        self._messenger.submit(partial(self._lend, reply, handed))
+        self._messenger.submit(ending(partial(self._lend, reply, handed), reply.request.fail))
 
     def _lend(self, reply: _Unsent, handed: list[Parcel]) -> None:
         """Answer with what lies in shared memory; on the I/O thread."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rlinf.scheduler.comm import WAIT_S, Messenger, Request
 from rlinf.scheduler.comm.cancellation import working_in
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import SharedMemoryUnreadable
@@ -222,15 +223,15 @@ class CallLoop:
                     result = self._answers.stream(job.demand, result, self._tape)
         except BaseException as error:  # the process boundary: the caller gets it
             self._tell_method("")
-            self._answers.fail(job, error)
-            self._forget(job)
+            self._fail(job, error)
             if isinstance(error, SystemExit):
                 raise
             return
         self._tell_method("")
         if inspect.iscoroutine(result):
             # Of a method that only returns a coroutine.
-            self._messenger.submit(partial(self._begin, job, partial(_same, result)))
+            begin = partial(self._begin, job, partial(_same, result))
+            self._messenger.submit(ending(begin, partial(self._fail, job)))
             return
         self._answers.succeed(job, result, wait_s=WAIT_S)
         self._forget(job)
@@ -244,6 +245,10 @@ class CallLoop:
         if call.kind == "get":
             return _attribute_of(self._worker, call.method)
         return getattr(self._worker, call.method)(*args, **kwargs)
+
+    def _fail(self, job: Job, error: BaseException) -> None:
+        self._answers.fail(job, error)
+        self._forget(job)
 
     def _forget(self, job: Job) -> None:
         """It was answered: there is nothing left of it to cancel, nor to ask it for."""
@@ -259,7 +264,7 @@ class CallLoop:
             if job.claim():
                 self._begin(job, partial(self._invoke_async, job))
 
-        self._messenger.submit(begin)
+        self._messenger.submit(ending(begin, partial(self._fail, job)))
 
     async def _invoke_async(self, job: Job) -> Any:
         result = self._invoke(job)
@@ -275,8 +280,7 @@ class CallLoop:
             try:
                 loop = asyncio.new_event_loop()
             except OSError as error:  # out of descriptors
-                self._answers.fail(job, error)
-                self._forget(job)
+                self._fail(job, error)
                 return
             threading.Thread(target=loop.run_forever, name="rlinf-async-calls", daemon=True).start()
             self._loop = loop

@@ -181,7 +181,7 @@ class Inbox:
         """
         receiving = _Receiving(self, operation, peer, topic, timeout_s, check, waiting_for, wait_for_return)
         promise = receiving.new_promise()
-        self.transfers.hand_over(partial(self._start, receiving))
+        self.transfers.hand_over(partial(self._start, receiving), partial(self.end, receiving))
         return promise
 
     def held_bytes(self, peer: str) -> int:

@@ -127,7 +127,7 @@ class Mailbox:
         """
         kind = _tensor_type(tensor)
         if kind is None:
-            raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
+            raise CommError(f"send_tensor takes a torch tensor, {_what_else(tensor)}")
         return self._send(tensor.detach(), kind, dst, timeout_s, wait_s, wait_for_return)
 
     def recv_tensor(
@@ -146,7 +146,7 @@ class Mailbox:
         """
         wanted = _tensor_type(tensor)
         if wanted is None:
-            raise CommError(f"recv_tensor fills a torch tensor, not {type(tensor).__qualname__}")
+            raise CommError(f"recv_tensor fills a torch tensor, {_what_else(tensor)}")
 
         def check(there: TensorType | None) -> CommError | None:
             if there == wanted:
@@ -290,8 +290,19 @@ def _load(letter: Letter) -> Any:
         return letter.arrived.load()
 
 
+def _what_else(obj: Any) -> str:
+    """What an object is that is no tensor for `send_tensor` and `recv_tensor`."""
+    if getattr(obj, "is_nested", False):
+        return "and of one that is nested there is no shape to compare; send and recv take it"
+    return f"not {type(obj).__qualname__}"
+
+
 def _tensor_type(obj: Any) -> TensorType | None:
-    dtype, shape = getattr(obj, "dtype", None), getattr(obj, "shape", None)
-    if not str(dtype).startswith("torch.") or not isinstance(shape, Sequence):
+    """What `recv_tensor` compares; None of what is no tensor, or has no shape in numbers, as nested ones."""
+    dtype = getattr(obj, "dtype", None)
+    if not str(dtype).startswith("torch.") or getattr(obj, "is_nested", False):
+        return None
+    shape = getattr(obj, "shape", None)
+    if not isinstance(shape, Sequence) or not all(type(size) is int for size in shape):
         return None
     return TensorType(str(dtype).removeprefix("torch."), tuple(shape))

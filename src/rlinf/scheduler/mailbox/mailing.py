@@ -73,7 +73,7 @@ class Mailing:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
         promise = OwnedPromise(messenger, self._cancel, None, self._awaits)
-        self._outbox.transfers.hand_over(partial(self._start, promise))
+        self._outbox.transfers.hand_over(partial(self._start, promise), promise.set_exception)
         return promise
 
     def _awaits(self) -> Wait:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Key, Publisher
@@ -146,7 +148,7 @@ class _Recipient:
             if isinstance(instruction, SendWithdraw):
                 self._outbox.messenger.notify(self._endpoint, WITHDRAW, MailWithdraw(instruction.ticket))
             elif sending is not None and isinstance(instruction, Send):
-                self._send(sending)
+                ending(partial(self._send, sending), partial(self._refuse, sending.ticket))()
             elif sending is not None and isinstance(instruction, End):
                 sending.end(error=_error_of(sending, instruction))
 
@@ -178,6 +180,9 @@ class _Recipient:
             self._endpoint, PUT, put, frames, snapshot=False, reply_type=PutOutcome
         )
         answer.add_done_callback(lambda done: self._answered(sending.ticket, done))
+
+    def _refuse(self, ticket: int, error: Exception) -> None:
+        self.follow(self.client.refused(ticket, error))
 
     def _answered(self, ticket: int, answer: Promise[Reply]) -> None:
         if answer.cancelled():

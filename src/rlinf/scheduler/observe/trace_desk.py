@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlinf.scheduler.comm import Endpoint
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
@@ -356,7 +357,7 @@ class TraceDesk:
         inquiry = Inquiry(TRACE, None, TOLD_S, head=order, is_patient=True)
         everybody = [known for _, known in members.values()]
         asking = AskingAll(self._session, inquiry, members, everybody, told.set_result)
-        self._messenger.submit(asking.begin)
+        self._messenger.submit(ending(asking.begin, told.set_exception))
         return {each.process: each.detail for each in _result(told).silent}
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:

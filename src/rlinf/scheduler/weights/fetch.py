@@ -132,7 +132,7 @@ class Fetch(Transfer):
         """Hand it over to the I/O thread; the promise of its `FetchedWeights`, which ends it when it is dropped."""
         promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped, self.awaits)
         self._promise = weakref.ref(promise)
-        self._transfers.hand_over(self._begin)
+        self._transfers.hand_over(self._begin, self._fail)
         return promise
 
     def awaits(self) -> Wait:

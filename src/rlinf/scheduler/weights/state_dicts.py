@@ -105,6 +105,7 @@ class _Table:
             or data.layout != torch.strided
             or data.is_quantized
             or data.is_meta
+            or data.is_nested
         ):
             kind = f"{type(data).__qualname__} ({data.layout}, {data.dtype}, {data.device})"
             raise WeightsError(self._name, f"'{key}' is a {kind}; plain dense tensors can be published")

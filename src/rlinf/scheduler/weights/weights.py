@@ -184,7 +184,9 @@ class Weights:
 
     def _put(self, name: str, version: int, new: Parcel | Staged) -> object:
         done: Promise[object] = Promise()
-        self._transfers.hand_over(lambda: done.set_from(lambda: self._versions.put(name, version, new)))
+        self._transfers.hand_over(
+            lambda: done.set_from(lambda: self._versions.put(name, version, new)), done.set_exception
+        )
         try:
             return done.result(PUT_TIMEOUT_S)
         except TimeoutError as error:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.timekeeping import Cause
@@ -140,7 +141,7 @@ class Call:
         # Released before the ranks hear of this call: then they find their memory warm.
         self.messenger.parcels.release_dropped()
         for index in range(len(self._targets)):
-            self._send(index)
+            ending(partial(self._send, index), partial(self._note, index))()
 
     def aim(self, index: int, target: Target) -> None:
         """Before it is started: a rank may have another process by now, or none."""
@@ -180,6 +181,12 @@ class Call:
         if not self.settled.done():
             self.aborted = error
         self._end()
+
+    def fail(self, error: Exception) -> None:
+        """It cannot be carried out here: no rank will answer that has not."""
+        for index, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                self._note(index, error)
 
     def _end(self) -> None:
         self.settled.set_result(None)

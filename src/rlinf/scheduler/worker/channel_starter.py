@@ -28,6 +28,7 @@ from rlinf.scheduler.channel.starting import (
     check_group,
 )
 from rlinf.scheduler.comm import Endpoint, Request
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
@@ -156,9 +157,7 @@ class ChannelStarter(Starter):
 
     def _hand_over(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
         placement = self._place(wanted, None)
-        self._messenger.submit(
-            partial(self._open, _Opening(wanted, wanted.spec.channel_id, placement, started))
-        )
+        self._open_soon(_Opening(wanted, wanted.spec.channel_id, placement, started))
 
     def _place_and_open(
         self, wanted: StartChannel, asker: WorkerAddress | None, started: Promise[Endpoint]
@@ -169,9 +168,7 @@ class ChannelStarter(Starter):
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the channel
             started.set_exception(error)
         else:
-            self._messenger.submit(
-                partial(self._open, _Opening(wanted, wanted.spec.channel_id, placement, started))
-            )
+            self._open_soon(_Opening(wanted, wanted.spec.channel_id, placement, started))
 
     def _find_holder(self, asker: WorkerAddress | None, found: Promise[Endpoint]) -> None:
         """What a thread of its own does for a holder: where its asker is may have to be looked up."""
@@ -181,8 +178,10 @@ class ChannelStarter(Starter):
             found.set_exception(error)
         else:
             seat = f"the items of node {beside.node_rank}"
-            opening = _Opening(None, seat, self._anywhere_on(beside.node_rank), found)
-            self._messenger.submit(partial(self._open, opening))
+            self._open_soon(_Opening(None, seat, self._anywhere_on(beside.node_rank), found))
+
+    def _open_soon(self, opening: _Opening) -> None:
+        self._messenger.submit(ending(partial(self._open, opening), opening.started.set_exception))
 
     def _beside(self, function: Callable[..., None], *args: Any) -> None:
         run_beside_in_time(self._messenger.call_later, function, *args)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from rlinf.scheduler.comm import Endpoint
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import CommError, WorkerDied
@@ -157,7 +158,7 @@ class GroupCalls(ABC, Generic[RankT]):
         """
         messenger = self.session.messenger
         self._watch_unread(call, result)
-        messenger.submit(partial(self._start, call))
+        messenger.submit(ending(partial(self._start, call), call.fail))
         if messenger.why_closed:  # what is handed over after that may not be looked at any more
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
 

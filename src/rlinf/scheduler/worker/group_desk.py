@@ -12,6 +12,7 @@ from typing import Any
 
 from rlinf.scheduler.comm import Buffer, Endpoint, Request
 from rlinf.scheduler.comm.directory import WORLD_SIZE
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ClusterError, CommError, WorkerDied
@@ -246,7 +247,7 @@ class GroupDesk:
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
             request.fail(error)
         else:
-            self._messenger.submit(partial(self._on_claimed, request, name))
+            self._messenger.submit(ending(partial(self._on_claimed, request, name), request.fail))
 
     def _on_claimed(self, request: Request, name: str) -> None:
         self._claims[name] = request.peer_id
@@ -276,7 +277,7 @@ class GroupDesk:
         group = Supervision(
             self._session, wanted.name, ranks, wanted.on_failure, start_successor, limit, stall_after_s
         )
-        self._messenger.submit(partial(self._on_launched, request, group, recipe))
+        self._messenger.submit(ending(partial(self._on_launched, request, group, recipe), request.fail))
 
     def _give_back(self, kept: KeptGroup) -> None:
         """The job may go on for long without this group: others are to have its devices."""

@@ -6,10 +6,12 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from rlinf.scheduler.comm import Buffer, RequestFuture, decode, encode
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
+from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ClusterError, CodecError, ConfigError, LaunchTimeout
 from rlinf.scheduler.host.log_lines import level_to_forward
@@ -144,7 +146,9 @@ class _RecordAsked:
         self._session = session
         self._groups = session.service(FollowedGroups)
         self._request: RequestFuture | None = None
-        session.messenger.submit(lambda: self._begin(service, head, frames))
+        session.messenger.submit(
+            ending(partial(self._begin, service, head, frames), self.answer.set_exception)
+        )
 
     def give_up(self) -> None:
         """Nobody wants it any more; from any thread."""
