@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from disks import small_disk, stopping_disk  # noqa: F401
 from effort import tries
 
 # A busy machine is no mistake; whole tests have a limit.
