@@ -17,6 +17,7 @@ from pathlib import Path
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
+_MAX_FILES = 500
 
 
 def _call(name, *args):
@@ -38,7 +39,14 @@ def _enter_namespace():
 
 def _mount(kind, size_bytes):
     if kind == "tmpfs":
-        _call("mount", b"tmpfs", b"disk", b"tmpfs", 0, b"size=%d,mode=0700" % size_bytes)
+        _call(
+            "mount",
+            b"tmpfs",
+            b"disk",
+            b"tmpfs",
+            0,
+            b"size=%d,nr_inodes=%d,mode=0700" % (size_bytes, _MAX_FILES),
+        )
         return
     with open("image", "wb") as image:
         image.truncate(size_bytes)

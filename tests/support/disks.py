@@ -5,7 +5,9 @@ by the process's entry in /proc, from every process of this user; nothing is lef
 """
 
 import contextlib
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 PAGE_BYTES = 4096
 SMALL_BYTES = 256 << 10
 _EXT4_BYTES = 4 << 20
-_FILLING = "filling"
+_FILLING, _CROWD = "filling", "crowd"
 _HOLDER = str(Path(__file__).with_name("disk_holder.py"))
 
 
@@ -41,9 +43,17 @@ class Disk:
         size = (self.path / _FILLING).stat().st_size
         os.truncate(self.path / _FILLING, size - leave_bytes // PAGE_BYTES * PAGE_BYTES)
 
+    def fill_with_files(self):
+        """Let it have no room for another file; those that are there can grow."""
+        (self.path / _CROWD).mkdir()
+        with contextlib.suppress(OSError):
+            for number in itertools.count():
+                (self.path / _CROWD / str(number)).touch()
+
     def clear(self):
         """Let there be room again."""
         (self.path / _FILLING).unlink(missing_ok=True)
+        shutil.rmtree(self.path / _CROWD, ignore_errors=True)
 
     @contextlib.contextmanager
     def stopped(self):
