@@ -1,6 +1,5 @@
 """What a process writes of its spans can be read again: the last ones, whatever there was, and however it ended."""
 
-import errno
 import fcntl
 import os
 import threading
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disks import PAGE_BYTES
 from effort import tries
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.rundir import RunDirectory
@@ -147,26 +147,61 @@ def test_a_share_that_becomes_smaller_is_kept_from_then_on(tmp_path):
     assert read(tmp_path / "p").spans[-1].name == "step 1199"
 
 
-def test_where_the_disk_is_full_spans_are_dropped_and_the_rest_is_read(tmp_path, monkeypatch):
-    writer = SpoolWriter(tmp_path / "p", HEAD, 1 << 20)
+def test_where_the_disk_is_full_spans_are_dropped_and_the_rest_is_read(small_disk):
+    writer = SpoolWriter(small_disk.path / "p", HEAD, 1 << 20)
     writer.write(spans(0, 3))
-    full = writer._file
-
-    class Full:
-        def write(self, data):
-            full.write(data[:5])
-            raise OSError(errno.ENOSPC, "no space left")
-
-        def __getattr__(self, name):
-            return getattr(full, name)
-
-    monkeypatch.setattr(writer, "_file", Full())
-    writer.write(spans(3, 3))
-    monkeypatch.setattr(writer, "_file", full)
-    writer.write(spans(6, 3))
+    for first in (3, 1006):
+        small_disk.fill(leave_bytes=PAGE_BYTES)  # a part of it is written
+        writer.write(spans(first, 1000))
+        small_disk.clear()
+        writer.write(spans(first + 1000, 3))
     writer.close()
-    assert read(tmp_path / "p").spans == spans(0, 3) + spans(6, 3)
-    assert read(tmp_path / "p").head.num_dropped == writer.num_dropped == 3
+    content = read(small_disk.path / "p")
+    assert content.spans == spans(0, 3) + spans(1003, 3) + spans(2006, 3)
+    assert content.head.num_dropped == writer.num_dropped == 2000
+
+
+def test_what_is_said_once_is_written_when_there_is_room_again(small_disk):
+    writer = SpoolWriter(small_disk.path / "p", HEAD, 1 << 20)
+    writer.write(spans(0, 1000))
+    small_disk.fill()
+    writer.note_clock(ClockNote(1.0, 0.25, 0.001))
+    writer.note_threads({1: "MainThread" * 1000})
+    writer.note_open(StillOpen(1.0, spans(9, 1000)))
+    small_disk.clear()
+    writer.write(spans(1000, 1))
+    writer.close()
+    content = read(small_disk.path / "p")
+    assert content.clocks == [ClockNote(1.0, 0.25, 0.001)]
+    assert content.threads == {1: "MainThread" * 1000}
+    assert content.still_open == StillOpen(1.0, spans(9, 1000))
+    assert content.spans == spans(0, 1001)
+
+
+def test_a_segment_that_begins_on_a_full_disk_is_read_from_when_there_was_room(small_disk):
+    small_disk.fill()
+    writer = SpoolWriter(small_disk.path / "p", HEAD, 4000)
+    writer.write(spans(0, 10))
+    small_disk.clear()
+    writer.write(spans(10, 10))
+    writer.close()
+    content = read(small_disk.path / "p")
+    assert content.spans == spans(10, 10)
+    assert content.head.num_dropped == writer.num_dropped == 10
+
+
+def test_a_disk_that_has_no_room_for_another_file_ends_no_trace(small_disk):
+    writer = SpoolWriter(small_disk.path / "p", HEAD, 4000)
+    writer.write(spans(0, 20))
+    small_disk.fill_with_files()
+    writer.write(spans(20, 20))
+    writer.write(spans(40, 20))
+    small_disk.clear()
+    writer.write(spans(60, 20))
+    writer.close()
+    content = read(small_disk.path / "p")
+    assert content.spans[-20:] == spans(60, 20)
+    assert len(content.spans) + content.head.num_dropped == 80
 
 
 def test_what_gathers_faster_than_it_is_written_goes_and_is_counted(tmp_path, monkeypatch):

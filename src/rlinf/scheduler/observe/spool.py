@@ -5,7 +5,7 @@ Two segments, `NAME.0` and `NAME.1`, are written in turn: where one is full the 
     segment     frames
     frame       u32 size, little-endian; msgpack of one of `Frame`
 
-A process that is killed may leave half a frame, which is not read.
+A process that is killed may leave half a frame, which is not read; of one that has no room on the disk nothing is left.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from rlinf.scheduler.comm.timekeeping import Span
+from rlinf.scheduler.tape.framing import append_whole
 from rlinf.scheduler.wording import plain_text
 
 _SIZE = struct.Struct("<I")
@@ -127,6 +128,9 @@ class SpoolWriter:
     Attributes:
         num_dropped: how many spans were dropped, as far as the file says it.
         max_bytes: see above.
+
+    Raises:
+        OSError: there can be no such file.
     """
 
     def __init__(self, path: Path, head: SpoolHead, max_bytes: int) -> None:
@@ -139,10 +143,11 @@ class SpoolWriter:
         self._num_spans = [0] * NUM_SEGMENTS
         # What was dropped, and is not written anywhere.
         self._num_untold = 0
-        self._threads: dict[int, str] = {}
-        self._clock: ClockNote | None = None
-        self._open: StillOpen | None = None
-        self._file = self._begin()
+        # What was said last, of each kind; and of that what this segment is to say before anything else.
+        self._said: dict[type[Frame], Frame] = {}
+        self._owed: dict[type[Frame], Frame] = {SpoolHead: head}
+        self._file = open_private(segment(path, 0))
+        self._size_bytes = 0
 
     def write(self, spans: list[Span]) -> None:
         """Write spans; the oldest ones go where there is no room."""
@@ -163,25 +168,32 @@ class SpoolWriter:
 
     def note_threads(self, names: dict[int, str]) -> None:
         """Threads are called so."""
-        if names.items() - self._threads.items():
-            self._threads.update(names)
-            self._append(_encode(ThreadNames(self._threads)))
+        known = self._said.get(ThreadNames, ThreadNames({}))
+        if isinstance(known, ThreadNames) and names.items() - known.names.items():
+            self._note(ThreadNames({**known.names, **names}))
 
     def note_clock(self, note: ClockNote) -> None:
         """The clock differs by so much from now on."""
-        self._clock = note
-        self._append(_encode(note))
+        self._note(note)
 
     def note_open(self, note: StillOpen) -> None:
         """That has not ended."""
-        self._open = note
-        self._append(_encode(note))
+        self._note(note)
 
     def close(self) -> None:
         """Write no more."""
+        self._pay()
         if self._num_untold:
             self._tell_dropped()
         self._file.close()
+
+    def _note(self, frame: Frame) -> None:
+        """Write a frame that takes the place of the one before of its kind, as soon as there is room."""
+        self._said[type(frame)] = frame
+        data = _encode(frame)
+        if self._make_room(len(data)):
+            self._owed[type(frame)] = frame
+            self._pay()
 
     def _tell_dropped(self) -> None:
         # A segment that it begins does not count them.
@@ -190,33 +202,47 @@ class SpoolWriter:
             self._num_untold = 0
 
     def _append(self, data: bytes) -> bool:
-        room = self.max_bytes // NUM_SEGMENTS
-        if self._file.tell() + _SIZE.size + len(data) > room and self._num_spans[self._number % NUM_SEGMENTS]:
-            self._file.close()
-            self._number += 1
-            self._file = self._begin()
-        return self._put(data)
+        return self._make_room(len(data)) and self._pay() and self._put(data)
 
-    def _begin(self) -> BinaryIO:
-        place = self._number % NUM_SEGMENTS
-        self.num_dropped += self._num_spans[place]
-        self._num_spans[place] = 0
-        file = open_private(segment(self._path, place))
+    def _make_room(self, num_bytes: int) -> bool:
+        """Begin the next segment if this one has no room for a frame of so many bytes; False: it cannot be."""
+        room = self.max_bytes // NUM_SEGMENTS
+        if self._size_bytes + _SIZE.size + num_bytes <= room or not self._num_spans[self._place]:
+            return True
+        try:
+            file = open_private(segment(self._path, (self._number + 1) % NUM_SEGMENTS))
+        except FileNotFoundError:  # its folder is gone
+            raise
+        except OSError:  # no room for a file, either
+            return False
+        self._file.close()
+        self._file, self._size_bytes = file, 0
+        self._number += 1
+        self.num_dropped += self._num_spans[self._place]
+        self._num_spans[self._place] = 0
         head = msgspec.structs.replace(self._head, number=self._number, num_dropped=self.num_dropped)
-        self._file = file
-        for frame in (head, ThreadNames(self._threads), self._clock, self._open):
-            if frame is not None:
-                self._put(_encode(frame))
-        return file
+        self._owed = {SpoolHead: head, **self._said}
+        return True
+
+    @property
+    def _place(self) -> int:
+        return self._number % NUM_SEGMENTS
+
+    def _pay(self) -> bool:
+        """Write what is owed; whether there was room."""
+        while self._owed:
+            kind, frame = next(iter(self._owed.items()))
+            if not self._put(_encode(frame)):
+                return False
+            del self._owed[kind]
+        return True
 
     def _put(self, data: bytes) -> bool:
-        before = self._file.tell()
         try:
-            self._file.write(_SIZE.pack(len(data)) + data)
-        except OSError:  # the disk is full: half a frame would hide all that follow
-            self._file.seek(before)
-            with suppress(OSError):
-                self._file.truncate()
+            self._size_bytes = append_whole(
+                self._file.fileno(), self._size_bytes, [_SIZE.pack(len(data)) + data]
+            )
+        except OSError:  # the disk is full
             return False
         return True
 
