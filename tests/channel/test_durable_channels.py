@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import multiprocessing
 import operator
 import os
 import queue
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from durable_roles import hold
 
+from disks import PAGE_BYTES
 from rlinf.scheduler import Channel
 from rlinf.scheduler.channel import (
     ChannelReport,
@@ -439,6 +442,38 @@ def test_a_full_disk_ends_the_channel_with_the_reason_and_loses_nothing_that_was
     again = holders.start(disk_bytes=None)
     assert [number for number, _ in drain(again, len(put))] == put
     assert again.empty()
+
+
+def test_a_full_disk_leaves_a_journal_of_what_was_answered_and_nothing_else(small_disk):
+    with LocalRuntime() as runtime:
+        (small_disk.path / "ballast").write_bytes(bytes(16 * PAGE_BYTES))
+        holders = Holders(runtime, small_disk.path / "journal")
+        channel = holders.start()
+        put = []
+        with pytest.raises(ChannelLost, match=r"its journal cannot be written: .*No space left"):
+            put_for_ever(channel, put)
+        holders.kill()
+        with contextlib.closing(Journal(holders.folder, "name")) as journal:
+            size = os.stat(f"{holders.folder}/journal").st_size
+            assert len(list(journal.read())) > len(put)
+            assert journal.size_bytes == size
+        os.truncate(small_disk.path / "ballast", 0)
+        again = holders.start()
+        assert [number for number, _ in drain(again, len(put))] == put
+        assert again.empty()
+        holders.kill()
+
+
+def test_a_channel_whose_journal_is_deleted_answers_nobody_any_more(holders):
+    channel = holders.start()
+    channel.put("before")
+    shutil.rmtree(holders.folder)
+    with pytest.raises(ChannelLost, match=r"its journal cannot be written: .*deleted, moved or replaced"):
+        channel.put("lost")
+    with LocalRuntime():
+        other = Channel.create(holders.name, durable=holders.folder)
+        other.put("of the other")
+        assert drain(other, 1) == ["of the other"]
 
 
 def test_it_is_saved_as_any_other_and_a_new_one_is_restored_from_a_checkpoint(holders, tmp_path):

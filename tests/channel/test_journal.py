@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disks import PAGE_BYTES
 from rlinf.scheduler.channel.journal import Journal
 from rlinf.scheduler.errors import ChannelJournalError
 
@@ -149,7 +151,7 @@ def test_one_that_cannot_be_finished_is_dropped_and_the_present_one_goes_on(tmp_
 def test_one_that_cannot_be_begun_is_dropped(tmp_path, monkeypatch):
     journal = Journal(str(tmp_path), "name")
     open_before = os.listdir("/proc/self/fd")
-    monkeypatch.setattr(os, "writev", no_room)
+    monkeypatch.setattr(os, "pwritev", no_room)
     with pytest.raises(OSError, match="No space left"):
         journal.begin(b"header")
     assert os.listdir("/proc/self/fd") == open_before
@@ -205,6 +207,57 @@ def test_one_whose_lock_cannot_be_written_is_refused_and_not_held(tmp_path, monk
         with pytest.raises(ChannelJournalError, match=r"cannot be used: .*No space left"):
             Journal(str(tmp_path), "name")
     Journal(str(tmp_path), "name").close()
+
+
+@pytest.mark.parametrize("fails", [None, "fdatasync"])
+def test_a_block_that_cannot_be_written_whole_is_taken_back(small_disk, monkeypatch, fails):
+    path = write(small_disk.path)
+    before = path.read_bytes()
+    journal = Journal(str(small_disk.path), "name")
+    assert len(list(journal.read())) == 5
+    with monkeypatch.context() as patch:
+        if fails:
+            patch.setattr(os, fails, no_room)
+        else:
+            small_disk.fill(leave_bytes=2 * PAGE_BYTES)
+        with pytest.raises(OSError, match="No space left"):
+            journal.append(b"four", [bytes(20_000)])
+    assert path.read_bytes() == before
+    small_disk.clear()
+    journal.append(b"four", [b"four" * 3, bytes(20_000)])
+    journal.close()
+    assert read(small_disk.path) == expected([*HEADS, b"four"])
+
+
+@pytest.mark.parametrize("taken", ["journal", "lock", "folder", "moved", "replaced"])
+def test_one_that_somebody_takes_away_takes_no_block_any_more(tmp_path, taken):
+    folder = tmp_path / "channel"
+    write(folder)
+    journal = Journal(str(folder), "name")
+    list(journal.read())
+    if taken == "folder":
+        shutil.rmtree(folder)
+    elif taken == "moved":
+        folder.rename(tmp_path / "elsewhere")
+    elif taken == "replaced":
+        shutil.copy(folder / "journal", tmp_path / "copy")
+        (tmp_path / "copy").rename(folder / "journal")
+    else:
+        (folder / taken).unlink()
+    new = None if taken in {"folder", "moved"} else journal.begin(b"header")
+    with pytest.raises(FileNotFoundError, match="deleted, moved or replaced"):
+        journal.append(b"four", [b"four"])
+    if new is not None:
+        with pytest.raises(FileNotFoundError, match="deleted, moved or replaced"):
+            journal.finish(new, journal.size_bytes)
+    other = None if taken in {"journal", "replaced"} else Journal(str(folder), "name")
+    if other is not None:
+        other.finish(other.begin(b"header"), 0)
+    journal.remove()
+    if other is not None:
+        other.append(b"of the other", [])
+        other.close()
+        assert read(folder) == [(b"of the other", b"")]
 
 
 def no_room(*_args):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disks import PAGE_BYTES
 from effort import tries
 from rlinf.scheduler.errors import RecordingError
 from rlinf.scheduler.tape import files
@@ -144,3 +145,17 @@ def test_what_a_signal_handler_appends_meanwhile_comes_after(tmp_path, monkeypat
     file.append([b"of the thread"])
     file.close()
     assert contents(tmp_path / "a.rec") == ([[b"of the thread"], [b"from the handler"]], 0)
+
+
+def test_a_record_that_has_no_room_is_taken_back_and_later_ones_are_read(small_disk):
+    path = str(small_disk.path / "a.tape")
+    file = TapeFile(path)
+    file.append([b"before"])
+    small_disk.fill(leave_bytes=PAGE_BYTES)
+    with pytest.raises(OSError, match="No space left"):
+        file.append([bytes(4 * PAGE_BYTES)])
+    assert os.stat(path).st_size == file.size_bytes
+    small_disk.clear()
+    file.append([b"after"])
+    file.close()
+    assert contents(path) == ([[b"before"], [b"after"]], 0)

@@ -31,14 +31,13 @@ from rlinf.scheduler.comm.framing import JOIN_BYTES, Buffer, flat
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ChannelJournalError
+from rlinf.scheduler.tape.framing import append_whole
 
 logger = Reporter(__name__)
 
 MAGIC = b"RLINFCH\x03"
 _HEADER = struct.Struct("<QII")
 _LENGTH = struct.Struct("<I")
-# The kernel takes so many pieces at once.
-_MAX_PIECES = 512
 _CHUNK = 1 << 20
 _NEW = "journal.new-"
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -85,7 +84,10 @@ class Journal:
         self._channel = channel
         self._to_disk = survives == "machine"
         self._path = self._folder / "journal"
+        self._place = str(self._path)
         self._fd = -1
+        # Of the file: its device's number and its own.
+        self._ident = (0, 0)
         # The folder may not say on the disk yet that this file is the journal.
         self._is_unnamed = False
         self.size_bytes = self.image_bytes = 0
@@ -142,7 +144,7 @@ class Journal:
         path = self._folder / f"{_NEW}{os.urandom(8).hex()}"
         new = NewJournal(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path)
         try:
-            _write(new.fd, [MAGIC, *_block(head, ()), *_block(image, frames)])
+            append_whole(new.fd, 0, [MAGIC, *_block(head, ()), *_block(image, frames)])
         except BaseException:
             new.drop()
             raise
@@ -165,6 +167,7 @@ class Journal:
             raise self._error("is held by this process no more")
         try:
             if self._fd >= 0:
+                self._check_place()
                 _copy(self._fd, since, self.size_bytes, fd)
             image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
             os.fsync(fd)
@@ -174,22 +177,48 @@ class Journal:
             raise
         if self._fd >= 0:
             _close_beside(self._fd)
-        self._fd = fd
+        self._open(fd)
         self._is_unnamed = True
-        self.size_bytes, self.image_bytes = os.lseek(fd, 0, os.SEEK_END), image_bytes
+        self.size_bytes, self.image_bytes = os.fstat(fd).st_size, image_bytes
+
+    def _open(self, fd: int) -> None:
+        status = os.fstat(fd)
+        self._fd, self._ident = fd, (status.st_dev, status.st_ino)
 
     def append(self, head: bytes, frames: Sequence[Buffer]) -> None:
         """Write one block; when this returns it is where `survives` says.
 
         Raises:
-            OSError: it cannot be written: the disk is full, say.
+            OSError: it cannot be written, the disk being full, say, and nothing of it is there; or somebody has
+                deleted, moved or replaced the journal.
         """
-        self.size_bytes += _write(self._fd, _block(head, frames))
-        if self._to_disk:
-            os.fdatasync(self._fd)
-        if self._is_unnamed:
-            _sync_folder(self._folder)
-            self._is_unnamed = False
+        end = append_whole(self._fd, self.size_bytes, _block(head, frames))
+        try:
+            if self._to_disk:
+                os.fdatasync(self._fd)
+            self._check_place()
+            if self._is_unnamed:
+                _sync_folder(self._folder)
+                self._is_unnamed = False
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._fd, self.size_bytes)
+            raise
+        self.size_bytes = end
+
+    def _check_place(self) -> None:
+        """Raise if its files are not where another process would look for them: one may hold the channel, too.
+
+        Raises:
+            OSError: somebody has deleted, moved or replaced the journal, its lock or the folder.
+        """
+        try:
+            found = os.stat(self._place)
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._ident or not os.fstat(self._lock).st_nlink:
+            problem = "its journal, or the lock beside it, was deleted, moved or replaced"
+            raise FileNotFoundError(errno.ENOENT, problem, str(self._path))
 
     def copy_since(self, new: NewJournal, since: int, until: int) -> None:
         """Copy what has happened meanwhile to what was begun; from any thread."""
@@ -201,7 +230,7 @@ class Journal:
         Raises:
             ChannelJournalError: it is no journal, or damaged.
         """
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._open(os.open(self._path, os.O_RDWR | os.O_CLOEXEC))
         size = os.fstat(self._fd).st_size
         if os.pread(self._fd, len(MAGIC), 0) != MAGIC:
             raise self._error("is not the journal of a channel, or of another version of this library")
@@ -227,16 +256,17 @@ class Journal:
         if number < 2:
             raise self._error("is empty")
         self.size_bytes = position
-        os.lseek(self._fd, position, os.SEEK_SET)
 
     def remove(self) -> None:
         """Delete it: the channel is no more. Nothing happens once another process may have it."""
         if self._lock < 0:
             return
-        self._remove_new()
-        for name in ("journal", "lock"):
-            (self._folder / name).unlink(missing_ok=True)
-        with suppress(OSError):  # somebody else's files lie there too
+        with suppress(OSError):  # it is not its own any more, or somebody else's files lie there too
+            if self._fd >= 0:
+                self._check_place()
+            self._remove_new()
+            for name in ("journal", "lock"):
+                (self._folder / name).unlink(missing_ok=True)
             self._folder.rmdir()
         self.close()
 
@@ -316,27 +346,14 @@ def _likely_blocks(fd: int, position: int, size: int) -> Iterator[int]:
         position += _CHUNK
 
 
-def _write(fd: int, pieces: list[Buffer]) -> int:
-    """Write all of it; how much that was."""
-    written = first = 0
-    views = [memoryview(piece) for piece in pieces if len(piece)]
-    while first < len(views):
-        count = os.writev(fd, views[first : first + _MAX_PIECES])
-        written += count
-        while first < len(views) and count >= len(views[first]):
-            count -= len(views[first])
-            first += 1
-        if count:
-            views[first] = views[first][count:]
-    return written
-
-
 def _copy(source: int, start: int, end: int, target: int) -> None:
+    size = os.fstat(target).st_size
     while start < end:
         piece = os.pread(source, min(_CHUNK, end - start), start)
         if not piece:
             raise OSError(errno.EIO, f"it ends at byte {start} and not at {end}")
-        start += _write(target, [piece])
+        start += len(piece)
+        size = append_whole(target, size, [piece])
 
 
 def _close_beside(fd: int) -> None:

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.errors import RecordingError
-from rlinf.scheduler.tape.framing import HEAD, framed, frames_in
+from rlinf.scheduler.tape.framing import HEAD, append_whole, framed, frames_in
 
 MAGIC = b"\x93RLTAPE\n"
-# What the kernel takes in one call.
-MAX_PIECES = 1024
 
 
 class TapeFile:
@@ -89,23 +87,8 @@ class TapeFile:
         if self._is_torn:  # somebody was interrupted here
             os.ftruncate(self._file, self.size_bytes)
         self._is_torn = True
-        end = self.size_bytes
-        left = [memoryview(piece) for piece in pieces]
-        while left:
-            written = os.pwritev(self._file, left[:MAX_PIECES], end)
-            end += written
-            left = _after(left, written)
-        self.size_bytes = end
+        self.size_bytes = append_whole(self._file, self.size_bytes, pieces)
         self._is_torn = False
-
-
-def _after(pieces: list[memoryview], num_bytes: int) -> list[memoryview]:
-    """What is left of pieces after so many bytes."""
-    for place, piece in enumerate(pieces):
-        if num_bytes < piece.nbytes:
-            return [piece[num_bytes:], *pieces[place + 1 :]]
-        num_bytes -= piece.nbytes
-    return []
 
 
 class TapePlace(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from zlib import crc32
 
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import Buffer, total_bytes
 
 HEAD = struct.Struct("<IQI")
 # The kernel takes so many pieces in one call.
@@ -51,24 +51,32 @@ def append_whole(file: int, end: int, pieces: Sequence[Buffer]) -> int:
     Args:
         file: its descriptor, which does not append by itself.
         end: where the file ends.
-        pieces: of one byte or more each.
+        pieces: bytes, in order.
 
     Raises:
         OSError: they cannot be written, there being no room for all of them, say; the file ends where it did.
     """
-    place, first = end, 0
-    left = [memoryview(piece).cast("B") for piece in pieces]
     try:
-        while first < len(left):
-            written = os.pwritev(file, left[first : first + _MAX_PIECES], place)
-            place += written
-            while first < len(left) and written >= left[first].nbytes:
-                written -= left[first].nbytes
-                first += 1
-            if written:
-                left[first] = left[first][written:]
+        written = os.pwritev(file, pieces[:_MAX_PIECES], end)
+        if written < total_bytes(pieces):
+            return _append_rest(file, end, pieces, written)
     except BaseException:  # an interruption, too
         with suppress(OSError):
             os.ftruncate(file, end)
         raise
-    return place
+    return end + written
+
+
+def _append_rest(file: int, place: int, pieces: Sequence[Buffer], written: int) -> int:
+    """Write what follows after so many bytes of pieces; where that ends."""
+    left = [memoryview(piece).cast("B") for piece in pieces]
+    first = 0
+    while True:
+        place += written
+        while first < len(left) and written >= left[first].nbytes:
+            written -= left[first].nbytes
+            first += 1
+        if first == len(left):
+            return place
+        left[first] = left[first][written:]
+        written = os.pwritev(file, left[first : first + _MAX_PIECES], place)
