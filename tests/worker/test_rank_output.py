@@ -5,7 +5,6 @@ import ctypes
 import fcntl
 import logging
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -251,28 +250,6 @@ def test_ps_shows_the_rank_and_its_method(speaking):
     wait_until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") == b"speaker:0")
 
 
-def test_a_full_file_is_put_aside_and_nothing_is_lost(tmp_path, monkeypatch):
-    program = """
-import sys
-from pathlib import Path
-from rlinf.scheduler.host import followed_file
-followed_file.MAX_FILE_BYTES = 1000
-path = Path(sys.argv[1])
-out = followed_file.FollowedFile(path, 1)
-sent = []
-for number in range(300):
-    print("line", number, flush=True)
-    for lines in out.new_lines():
-        sent += lines
-path.with_name("sent").write_text("\\n".join(sent))
-"""
-    path = tmp_path / "g-0.log"
-    subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)
-    assert path.with_name("sent").read_text().splitlines() == [f"line {number}" for number in range(300)]
-    assert path.with_suffix(".log.1").stat().st_size > 1000
-    assert path.stat().st_size < 1000
-
-
 def test_the_oldest_of_many_jobs_are_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(output, "NUM_KEPT_JOBS", 3)
     home = tmp_path / "logs"
@@ -311,6 +288,43 @@ def test_a_rank_that_can_have_no_file_runs_all_the_same(forked_job, tmp_path):
     (tmp_path / "logs").write_text("no folder")
     forked_job.session.provide(LogFolder, LogFolder(str(tmp_path / "logs" / "job")))
     assert launch(forked_job).say("heard nowhere").wait(DEADLINE_S) == [0]
+
+
+def test_a_rank_prints_and_logs_on_while_the_disk_of_its_files_is_full(
+    forked_job, small_disk, capsys, caplog
+):
+    forked_job.session.provide(LogFolder, LogFolder(str(small_disk.path / "job")))
+    with caplog.at_level(logging.INFO, "rlinf.worker"):
+        group = launch(forked_job)
+        group.say("before").wait(DEADLINE_S)
+        small_disk.fill()
+        assert group.say(*(f"line {number:06d}" for number in range(2000))).wait(DEADLINE_S) == [0]
+        group.log().wait(DEADLINE_S)
+        small_disk.clear()
+        group.say("after").wait(DEADLINE_S)
+        lines = shown(capsys, until="after")
+        forked_job.session.log_bus.flush(DEADLINE_S)
+    assert any("bytes are missing here: the disk took no more" in line for line in lines)
+    assert "[speaker:0] mine" in caplog.messages
+
+
+def test_a_rank_that_starts_on_a_full_disk_is_heard_when_there_is_room(forked_job, small_disk, capsys):
+    folder = small_disk.path / "job"
+    folder.mkdir(mode=0o700)
+    small_disk.fill()
+    forked_job.session.provide(LogFolder, LogFolder(str(folder)))
+    group = launch(forked_job)
+    assert group.say("lost").wait(DEADLINE_S) == [0]
+    small_disk.clear()
+    group.say("heard").wait(DEADLINE_S)
+    assert "[speaker:0] heard" in shown(capsys, until="heard")
+
+
+def test_a_line_that_is_too_long_is_shown_in_part_and_the_next_one_as_it_is(speaking, capsys, tmp_path):
+    launch(speaking).say("x" * 200_000, "next").wait(DEADLINE_S)
+    long, after = shown(capsys, until="next")
+    assert long.endswith(f"x ... 191,808 bytes more, in {tmp_path}/logs/job/speaker-0.log")
+    assert after == "[speaker:0] next"
 
 
 def test_nested_groups_have_files_too():

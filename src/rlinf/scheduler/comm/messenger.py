@@ -302,6 +302,16 @@ class Messenger:
         pieces = framing.pack(framing.NOTIFY, 0, service, head, (), snapshot=False)
         self._peers.at(peer).send(pieces)
 
+    def num_sent(self, process_id: str) -> int:
+        """How many messages were handed over for a process, the last of them having that number; on the I/O thread."""
+        line = self._peers.line_to(process_id)
+        return line.session.num_queued if line is not None else 0
+
+    def num_taken(self, process_id: str) -> int:
+        """How many of these it has acknowledged; a process that is stopped acknowledges none. On the I/O thread."""
+        line = self._peers.line_to(process_id)
+        return line.session.num_queued - line.session.num_unacknowledged if line is not None else 0
+
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
         self.check_process()

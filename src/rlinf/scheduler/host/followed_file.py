@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from rlinf.scheduler.comm.failure import sendable
+from rlinf.scheduler.comm.shm.kernel import take_front
+from rlinf.scheduler.host.line_cutter import SENT, LineCutter
 
-# Then the file is put aside, over the one that was put aside before.
-MAX_FILE_BYTES = 16 << 20
+# Of a larger file the beginning goes, so that so much is left.
+MAX_FILE_BYTES, KEPT_BYTES = 32 << 20, 16 << 20
 # Who writes faster than the lines can be shown is shown the last of them.
 MAX_BEHIND_BYTES = 1 << 20
 _CHUNK_BYTES = 64 << 10
-_MAX_LINE_BYTES = 8 << 10
 # Of what a process that died had written, an error shows so much.
 _LAST_BYTES, _NUM_LAST = 4 << 10, 15
-# What has already travelled as a log line begins so in the file.
-_SENT = b"\x1e"
 # What a process writes begins with such a line.
-_BEGINS = _SENT + b"---\n"
+_BEGINS = SENT + b"---\n"
 
 
 def last_lines(path: str) -> list[str]:
@@ -33,87 +33,103 @@ def last_lines(path: str) -> list[str]:
         return []
     *_, written = written.rpartition(_BEGINS)
     lines = [
-        line.removeprefix(_SENT).decode(errors="replace") for line in written.splitlines() if line.strip()
+        line.removeprefix(SENT).decode(errors="replace") for line in written.splitlines() if line.strip()
     ]
     return [sendable(line) for line in lines[-_NUM_LAST:]]
 
 
 def as_sent(text: str) -> bytes:
     """A text as it is written to such a file if it travels by itself: it is not among the new lines then."""
-    return b"".join(_SENT + line for line in text.encode(errors="replace").splitlines(keepends=True))
+    return b"".join(SENT + line for line in text.encode(errors="replace").splitlines(keepends=True))
 
 
 class FollowedFile:
-    """One stream of this process.
+    """One stream of this process, read on by one thread.
 
     Args:
         path: the file.
-        descriptor: what becomes the file, 1 or 2.
 
     Raises:
         OSError: there can be no such file.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        writing = os.open(path, flags, 0o600)
-        os.dup2(writing, descriptor)
-        os.write(writing, _BEGINS)
-        os.close(writing)
-        self._reading = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # Read so far, and taken so far: what lies between is being taken.
-        self._offset = self._taken = self._size()
-        self._rest = b""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(path, flags, 0o600)
+        # Read so far; and how much of the file's beginning was taken away and is a hole.
+        self._offset = self._size()
+        self._hole_bytes = 0
+        # How much went before it was read.
+        self._num_gone = 0
+        self._lines = LineCutter(str(path))
+        # While its beginning is taken away nobody reads: where what follows lies may change.
+        self._moving = threading.Lock()
+
+    def take(self, descriptor: int) -> None:
+        """Let the file take what this process and its children write to a descriptor from now on."""
+        os.dup2(self._file, descriptor)
+        with suppress(OSError):  # the disk is full
+            os.write(self._file, _BEGINS)
+        self._offset = self._size()
+
+    def close(self) -> None:
+        """Read no more."""
+        os.close(self._file)
 
     def _size(self) -> int:
-        return os.fstat(self._reading).st_size
+        return os.fstat(self._file).st_size
 
     @property
     def has_grown(self) -> bool:
         """Whether there is something new; from any thread."""
-        return self._size() != self._taken
+        return self._size() != self._offset
 
     def new_lines(self) -> Iterator[list[str]]:
-        """What was written since the last time, in whole lines; an empty list is no line yet."""
+        """What was written since the last time, in whole lines; an empty list is no line yet.
+
+        Nothing while the beginning is taken away: then it comes the next time.
+        """
+        if not self._moving.acquire(blocking=False):
+            return
+        try:
+            yield from self._read_on()
+        finally:
+            self._moving.release()
+
+    def _read_on(self) -> Iterator[list[str]]:
         size = self._size()
         if size < self._offset:  # somebody has emptied it
-            self._offset = 0
-        behind = size - self._offset
+            self._offset = self._hole_bytes = 0
+        behind = size - self._offset + self._num_gone
         if behind > MAX_BEHIND_BYTES:
-            self._rest = b""
-            self._offset += behind - _CHUNK_BYTES
-            yield [f"... {(behind - _CHUNK_BYTES) / (1 << 20):.1f} MiB more, in {self._path}"]
-        while chunk := os.pread(self._reading, _CHUNK_BYTES, self._offset):
+            self._lines.restart()
+            self._offset, self._num_gone = max(self._offset, size - _CHUNK_BYTES), 0
+            left_out = behind - (size - self._offset)
+            yield [f"... {left_out / (1 << 20):.1f} MiB more, in {self._path}"]
+        while chunk := os.pread(self._file, _CHUNK_BYTES, self._offset):
             self._offset += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > _MAX_LINE_BYTES:
-                lines.append(self._rest)
-                self._rest = b""
-            yield _shown(lines)
-        if self._offset > MAX_FILE_BYTES:
-            self._put_aside()
-        self._taken = self._offset
+            yield self._lines.cut(chunk)
 
     def last_line(self) -> list[str]:
         """What was written last without the end of a line."""
-        rest, self._rest = self._rest, b""
-        return _shown([rest]) if rest else []
+        return self._lines.end()
 
-    def _put_aside(self) -> None:
-        """Begin the file anew. It is emptied, not replaced: children of this process write to it, too."""
-        aside = self._path.with_suffix(f"{self._path.suffix}.1")
-        with suppress(OSError), self._path.open("r+b") as full, aside.open("wb") as copy:  # else it grows on
-            os.fchmod(copy.fileno(), 0o600)
-            size, done = self._offset, 0
-            while part := os.sendfile(copy.fileno(), full.fileno(), done, size - done):
-                done += part
-            if os.fstat(full.fileno()).st_size == size:  # else somebody writes now: another time
-                full.truncate(0)
-                self._offset = 0
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time for `shorten`."""
+        return self._size() - self._hole_bytes > MAX_FILE_BYTES
 
+    def shorten(self) -> None:
+        """Take away the beginning of the file, where its file system can do that; in a thread that may wait for a disk.
 
-def _shown(lines: Sequence[bytes]) -> list[str]:
-    # Of a line that was written over again and again, such as a progress bar, the last state.
-    shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines if not line.startswith(_SENT)]
-    return [sendable(line.decode(errors="replace")[:_MAX_LINE_BYTES]) for line in shown]
+        It is neither replaced nor emptied: children of this process write to it, too, and so does this one meanwhile.
+        """
+        with self._moving, suppress(OSError):  # else it grows on
+            front = self._size() - KEPT_BYTES
+            moved = take_front(self._file, front)
+            if moved:
+                self._num_gone += max(0, moved - self._offset)
+                self._offset = max(0, self._offset - moved)
+            else:
+                self._hole_bytes = front

@@ -27,6 +27,7 @@ from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
 from rlinf.scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
+from rlinf.scheduler.host.line_sender import LineSender
 from rlinf.scheduler.host.log_forwarding import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.own_frames import without_own_frames
@@ -111,8 +112,10 @@ class Hosting:
             unreachable_after_s=spec.unreachable_after_s,
             unresponsive_after_s=spec.unresponsive_after_s,
         )
+        where = LogFolder(spec.log_folder).file_of(self._address) if output is not None else ""
+        self._line_sender = LineSender(self.session, self._address, where)
         if output is not None:
-            output.follow(self.session)
+            output.follow(self.session, self._line_sender)
         # Now: who finds this worker by its name may send to it.
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
@@ -278,7 +281,7 @@ class Hosting:
         if self._spec.kept_job:
             self.session.provide(KeptJob, KeptJob(self._spec.kept_job))
         forward_logs(
-            self.session, self._address, self._spec.log_level, self._spec.library_level, self._output
+            self.session, self._line_sender, self._spec.log_level, self._spec.library_level, self._output
         )
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.

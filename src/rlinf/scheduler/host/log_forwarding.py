@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 
 from rlinf.scheduler.comm.failure import sendable
-from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.host.line_sender import LineSender
 from rlinf.scheduler.host.output import RankOutput
 from rlinf.scheduler.session import Session
 
@@ -15,10 +15,10 @@ LOGGER_NAME = "rlinf.worker"
 
 
 class _Forwarder(logging.Handler):
-    def __init__(self, session: Session, address: WorkerAddress, output: RankOutput | None) -> None:
+    def __init__(self, session: Session, sender: LineSender, output: RankOutput | None) -> None:
         super().__init__()
-        self._session = session
-        self._address = address
+        self._messenger = session.messenger
+        self._sender = sender
         self._output = output
         self._pid = os.getpid()
 
@@ -30,20 +30,19 @@ class _Forwarder(logging.Handler):
                 return
             if self._output is not None:
                 self._output.note(f"{record.levelname} {text}")
-            line = protocol.LogLine(self._address.group, self._address.rank, record.levelno, text)
-            self._session.messenger.notify(self._session.home, protocol.LOG, line)
+            self._messenger.submit(partial(self._sender.send_log_line, record.levelno, text))
         except Exception:  # noqa: BLE001 - as in all of logging: a line that cannot be written ends no work
             self.handleError(record)
 
 
 def forward_logs(
-    session: Session, address: WorkerAddress, level: int, library_level: int, output: RankOutput | None
+    session: Session, sender: LineSender, level: int, library_level: int, output: RankOutput | None
 ) -> None:
     """Send what this process logs to the job's home, the driver, and write it into the rank's file.
 
     Args:
         session: of this process.
-        address: the rank's.
+        sender: what the job's home is sent lines with.
         level: the lowest level of what is logged under `rlinf.worker`.
         library_level: of what all other loggers say; 0: that is left alone.
         output: the rank's file, if it has one.
@@ -51,9 +50,9 @@ def forward_logs(
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(level)
     logger.propagate = False
-    logger.addHandler(_Forwarder(session, address, output))
+    logger.addHandler(_Forwarder(session, sender, output))
     if library_level:
-        libraries = _Forwarder(session, address, output)
+        libraries = _Forwarder(session, sender, output)
         libraries.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         root = logging.getLogger()
         root.setLevel(library_level)

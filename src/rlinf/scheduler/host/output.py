@@ -22,10 +22,12 @@ from pathlib import Path
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.rundir import hold
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.followed_file import FollowedFile, as_sent, last_lines
 from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.host.line_sender import LineSender
+from rlinf.scheduler.host.standard_stream import PatientFile, with_patience
 from rlinf.scheduler.session import Session
 
 OUTPUT_VARIABLE = "RLINF_RANK_OUTPUT"
@@ -33,6 +35,7 @@ NUM_KEPT_JOBS = 20
 # How often the files are looked at: soon after something was written, and seldom while nothing is.
 _SOONEST_S, _LATEST_S = 0.1, 1.0
 OUT, ERR = "stdout", "stderr"
+_DESCRIPTORS = {OUT: 1, ERR: 2}
 
 _log = logging.getLogger(__name__)
 
@@ -133,29 +136,29 @@ class RankOutput:
     def __init__(self, folder: LogFolder, address: WorkerAddress) -> None:
         self._address = address
         self._folder = open_folder(Path(folder.path))
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, ValueError, OSError):
-                stream.flush()
-        self._files = {
-            stream: FollowedFile(Path(folder.file_of(address, stream)), descriptor)
-            for stream, descriptor in ((OUT, 1), (ERR, 2))
-        }
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, ValueError):  # what it writes is to be seen at once
-                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        files = {stream: FollowedFile(Path(folder.file_of(address, stream))) for stream in (OUT, ERR)}
+        self._files = files
+        self._raw = {stream: PatientFile(descriptor) for stream, descriptor in _DESCRIPTORS.items()}
+        # Kept: what is collected closes its descriptor.
+        self._before = sys.stdout, sys.stderr
+        sys.stdout = with_patience(sys.stdout, self._raw[OUT])
+        sys.stderr = with_patience(sys.stderr, self._raw[ERR])
+        for stream, descriptor in _DESCRIPTORS.items():
+            files[stream].take(descriptor)
         self._session: Session | None = None
+        self._sender: LineSender | None = None
         self._pause_s = _SOONEST_S
 
-    def follow(self, session: Session) -> None:
-        """From now on send what is written to the job's home."""
-        self._session = session
+    def follow(self, session: Session, sender: LineSender) -> None:
+        """From now on send what is written to the job's home, as much as that takes."""
+        self._session, self._sender = session, sender
         session.on_close(self._finish)
         session.messenger.submit(self._look)
 
     def note(self, text: str) -> None:
         """Write a log line that travels by itself; from any thread."""
         with suppress(OSError):
-            os.write(1, as_sent(f"{time.strftime('%H:%M:%S')} {text}\n"))
+            self._raw[OUT].write(as_sent(f"{time.strftime('%H:%M:%S')} {text}\n"))
 
     def catch_up(self) -> None:
         """Send what was written so far ahead of what this thread sends next."""
@@ -171,24 +174,29 @@ class RankOutput:
         if session is None or session.messenger.why_closed:
             return
         self._pause_s = _SOONEST_S if self._send_new() else min(2 * self._pause_s, _LATEST_S)
+        for file in self._files.values():
+            if file.is_full:
+                run_beside_in_time(session.messenger.call_later, file.shorten)
         session.messenger.call_later(self._pause_s, self._look)
 
     def _send_now(self) -> None:
         self._send_new()
 
     def _send_new(self) -> bool:
-        """Send what is new; whether there was anything."""
+        """Send what is new, as long as the home takes it; whether there was anything."""
+        sender = self._sender
+        if sender is None or not sender.has_room():
+            return False
+        sender.tell_left_out()
         found = False
         for stream, file in self._files.items():
             for lines in file.new_lines():
                 found = True
-                self._send(stream, lines)
+                if lines:
+                    sender.send_output(stream, lines)
+                if not sender.has_room():  # the rest stays in the file
+                    return True
         return found
-
-    def _send(self, stream: str, lines: list[str]) -> None:
-        if lines and self._session is not None:
-            message = protocol.OutputLines(self._address.group, self._address.rank, lines, stream)
-            self._session.messenger.notify_first(self._session.home, protocol.OUTPUT, message)
 
     def _finish(self) -> None:
         """Send what is left; on the thread that closes the session, before the messenger does not take it any more."""
@@ -197,7 +205,8 @@ class RankOutput:
         def send() -> None:
             self._send_new()
             for stream, file in self._files.items():
-                self._send(stream, file.last_line())
+                if self._sender is not None and (lines := file.last_line()):
+                    self._sender.send_output(stream, lines)
             sent.set_result(None)
 
         with suppress(AttributeError, ValueError, OSError):

@@ -36,6 +36,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _MAP_FIXED = 0x10
 _PUNCH_HOLE_KEEP_SIZE = 0x03
+_COLLAPSE_RANGE = 0x08
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -106,6 +107,23 @@ def unmap_memory(address: int, size_bytes: int) -> None:
 def punch(fd: int, offset: int, size_bytes: int) -> None:
     """Give whole pages back to the system; they read as zeros afterwards, in every map."""
     _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, offset, size_bytes)
+
+
+def take_front(fd: int, size_bytes: int) -> int:
+    """Take away the beginning of a file, in whole blocks, without holding up who appends to it.
+
+    Returns:
+        By how much what follows has moved up; 0 where the file system cannot do that: then there is a hole, of zeros.
+
+    Raises:
+        OSError: it cannot do that, either.
+    """
+    size_bytes -= size_bytes % os.fstat(fd).st_blksize
+    if _libc.fallocate(fd, _COLLAPSE_RANGE, 0, size_bytes) == 0:
+        return size_bytes
+    if _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes):
+        raise _last_error()
+    return 0
 
 
 def forbid(address: int, size_bytes: int) -> None:

@@ -213,6 +213,11 @@ class PeerSession(Generic[MessageT]):
         return not self._waiting
 
     @property
+    def num_queued(self) -> int:
+        """How many messages were queued; the last of them has that number."""
+        return self.sent + len(self._waiting)
+
+    @property
     def num_unacknowledged(self) -> int:
         """How many messages the other side may still not have."""
         return len(self._waiting) + len(self._written)
