@@ -26,6 +26,12 @@ DEADLINE_S = 60.0
 class Speaker(Worker):
     """Prints and logs in many ways."""
 
+    def wait_for(self, path):
+        wait_until(Path(path).exists)
+
+    def touch(self, path):
+        Path(path).touch()
+
     def say(self, *lines):
         print(*lines, sep="\n")  # noqa: T201
         return self._rank
@@ -177,6 +183,30 @@ def test_a_flood_is_shown_in_part_and_written_whole(speaking, capsys, tmp_path):
     assert len(lines) < num_lines
     assert any(line.startswith("[speaker:0] ... ") and "MiB more, in " in line for line in lines)
     assert (tmp_path / "logs/job/speaker-0.log").read_text().count("line ") == num_lines
+
+
+def test_what_a_driver_that_is_stopped_does_not_take_stays_in_the_file(speaking, capsys, tmp_path):
+    ranks = launch(speaking, 2)
+    group = ranks.execute_on(0)
+    group.wait_for(tmp_path / "begins")
+    # Each sends what it printed ahead of its answer: together more than may be under way.
+    calls = [group.say(*[f"call {number} " + "x" * 1000] * 50) for number in range(200)]
+    group.touch(tmp_path / "printed")
+    goes_on, stands = threading.Event(), threading.Event()
+    ranks.execute_on(1).say("what was asked before has been sent").wait(DEADLINE_S)
+    speaking.session.messenger.submit(lambda: (stands.set(), goes_on.wait(DEADLINE_S)))
+    assert stands.wait(DEADLINE_S)
+    try:
+        (tmp_path / "begins").touch()
+        wait_until((tmp_path / "printed").exists)
+    finally:
+        goes_on.set()
+    for call in calls:
+        call.wait(DEADLINE_S)
+    lines = shown(capsys, until="call 199 ")
+    assert any(" MiB more, in " in line for line in lines)
+    assert sum(map(len, lines)) < 6 << 20
+    assert (tmp_path / "logs/job/speaker-0.log").read_text().count("call ") == 200 * 50
 
 
 def test_the_file_has_what_was_printed_and_what_was_logged_and_only_its_user_reads_it(
