@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import fcntl
+import io
 import logging
 import os
 import sys
@@ -355,6 +356,54 @@ def test_a_line_that_is_too_long_is_shown_in_part_and_the_next_one_as_it_is(spea
     long, after = shown(capsys, until="next")
     assert long.endswith(f"x ... 191,808 bytes more, in {tmp_path}/logs/job/speaker-0.log")
     assert after == "[speaker:0] next"
+
+
+def test_letters_that_the_drivers_output_has_not_are_shown_as_escapes(speaking, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    launch(speaking).say("loss 0.1 ✓", "größer").wait(DEADLINE_S)
+    wait_until(lambda: written.getvalue().count(b"\n") == 2)
+    assert written.getvalue().decode("latin-1").splitlines() == [
+        "[speaker:0] loss 0.1 \\u2713",
+        "[speaker:0] größer",
+    ]
+
+
+@pytest.mark.parametrize("output", ["closed", None, "full"])
+def test_a_driver_whose_output_cannot_be_written_to_says_so_once(
+    speaking, monkeypatch, caplog, tmp_path, output
+):
+    stream = None if output is None else open("/dev/full" if output == "full" else os.devnull, "w")  # noqa: SIM115
+    if output == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    group = launch(speaking)
+    for _ in range(3):
+        group.say("lost").wait(DEADLINE_S)
+        speaking.session.log_bus.flush(DEADLINE_S)
+    (told,) = (record.getMessage() for record in caplog.records if "not shown" in record.getMessage())
+    assert told.startswith("what workers write to sys.stdout is not shown any more: ")
+    assert not any("listener failed" in message for message in caplog.messages)
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", written)
+    group.say("shown").wait(DEADLINE_S)
+    wait_until(lambda: written.getvalue() == "[speaker:0] shown\n")
+    if output == "full":
+        with contextlib.suppress(OSError):
+            stream.close()
+
+
+def test_log_lines_of_ranks_that_cannot_be_shown_are_told_of_once(speaking, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("rlinf.worker"), "propagate", False)
+    with open(os.devnull, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+    group = launch(speaking)
+    for _ in range(3):
+        group.log().wait(DEADLINE_S)
+        speaking.session.log_bus.flush(DEADLINE_S)
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "what workers write to sys.stderr is not shown any more"
+    ]
 
 
 def test_nested_groups_have_files_too():

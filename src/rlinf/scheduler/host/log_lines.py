@@ -12,50 +12,63 @@ from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.bounded_lines import BoundedLines, Said
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.log_forwarding import LOGGER_NAME
-from rlinf.scheduler.host.output import ERR, LogFolder
-from rlinf.scheduler.host.terminal_line import TerminalLine
+from rlinf.scheduler.host.output import ERR, OUT, LogFolder
+from rlinf.scheduler.host.terminal_line import TerminalLine, write_text
 from rlinf.scheduler.session import Session
 
-
-class _StandardError(logging.Handler):
-    """Writes to whatever sys.stderr is now: it may be replaced, by a test or a notebook, at any time."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(self.format(record) + "\n")
-        sys.stderr.flush()
+_log = logging.getLogger(__name__)
+_format = logging.Formatter("[%(worker)s] %(message)s").format
 
 
-_last_resort = _StandardError()
-_last_resort.setFormatter(logging.Formatter("[%(worker)s] %(message)s"))
+class Display:
+    """Shows what workers print and log on the standard streams of this process, whatever these are at the time.
 
-
-def show_output(event: WorkerPrinted) -> None:
-    """Write what a worker wrote to the same stream of this process, with the worker's name before each line."""
-    worker = f"{event.group}:{event.rank}"
-    stream = sys.stderr if event.stream == ERR else sys.stdout
-    stream.write("".join(f"[{worker}] {line}\n" for line in event.lines))
-    stream.flush()
-
-
-def show_log_line(event: Event) -> None:
-    """Hand a worker's line to the driver's logger `rlinf.worker.<group>`.
-
-    A program that has not set up logging would lose it (Python shows warnings only), so there it goes to standard
-    error: a worker's lines are output of the job.
+    Args:
+        where: the folder that has all of it; "" if there is none.
     """
-    if not isinstance(event, WorkerLogged):
-        return
-    logger = logging.getLogger(f"{LOGGER_NAME}.{event.group}")
-    configured = logger.hasHandlers()
-    if configured and not logger.isEnabledFor(event.level):
-        return
-    worker = f"{event.group}:{event.rank}"
-    text = f"[{worker}] {event.message}" if configured else event.message
-    record = logger.makeRecord(logger.name, event.level, "", 0, text, (), None, extra={"worker": worker})
-    if configured:
-        logger.handle(record)
-    else:
-        _last_resort.handle(record)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        # The streams that could not be written to the last time.
+        self._failing: set[str] = set()
+
+    def show(self, event: Event) -> None:
+        """Show a line; what happens besides is not shown."""
+        if isinstance(event, WorkerPrinted):
+            worker = f"{event.group}:{event.rank}"
+            text = "".join(f"[{worker}] {line}\n" for line in event.lines)
+            self._write(ERR if event.stream == ERR else OUT, text)
+        elif isinstance(event, WorkerLogged):
+            self._log(event)
+
+    def _log(self, event: WorkerLogged) -> None:
+        """Hand a worker's line to the driver's logger `rlinf.worker.<group>`.
+
+        A program that has not set up logging would lose it (Python shows warnings only), so there it goes to standard
+        error: a worker's lines are output of the job.
+        """
+        logger = logging.getLogger(f"{LOGGER_NAME}.{event.group}")
+        configured = logger.hasHandlers()
+        if configured and not logger.isEnabledFor(event.level):
+            return
+        worker = f"{event.group}:{event.rank}"
+        text = f"[{worker}] {event.message}" if configured else event.message
+        record = logger.makeRecord(logger.name, event.level, "", 0, text, (), None, extra={"worker": worker})
+        if configured:
+            logger.handle(record)
+        else:
+            self._write(ERR, _format(record) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            write_text(getattr(sys, name), text)
+        except (OSError, ValueError) as error:
+            if name not in self._failing:
+                self._failing.add(name)
+                where = f"; it is in the files in {self._where}" if self._where else ""
+                _log.warning("what workers write to sys.%s is not shown any more: %s%s", name, error, where)
+        else:
+            self._failing.discard(name)
 
 
 def level_to_forward() -> int:
@@ -107,12 +120,11 @@ def bounded_lines(session: Session) -> Callable[[Said], None]:
 def show_log_lines(session: Session) -> None:
     """Show in this process what its log bus tells of."""
     below = session.service(TerminalLine)
+    folder = session.fact(LogFolder)
+    display = Display(folder.path if folder is not None else "")
 
     def show(event: Event) -> None:
         below.erase()
-        if isinstance(event, WorkerPrinted):
-            show_output(event)
-        else:
-            show_log_line(event)
+        display.show(event)
 
     session.log_bus.subscribe(show)

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from rlinf.scheduler.session import Session
@@ -20,7 +21,10 @@ def is_wanted(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
     """Whether somebody looks at `stream` who can be shown such a line: a terminal that can, no notebook, no CI."""
     if environ.get(PROGRESS_VARIABLE) == "0" or environ.get("CI") or environ.get("TERM") == "dumb":
         return False
-    return stream is not None and stream.isatty()
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it is closed
+        return False
 
 
 def width_of(stream: TextIO) -> int:
@@ -61,9 +65,21 @@ class TerminalLine:
                 _write(stream, _ERASE)
 
 
-def _write(stream: TextIO, text: str) -> None:
+def write_text(stream: TextIO | None, text: str) -> None:
+    """Write to a stream at once; what its encoding has no letter for is written as Python escapes it.
+
+    Raises:
+        OSError, ValueError: it cannot be written to, or is closed.
+    """
+    if stream is None:
+        raise ValueError("this process has none")
     try:
         stream.write(text)
-        stream.flush()
-    except (OSError, ValueError):  # the terminal is gone
-        return
+    except UnicodeEncodeError as error:
+        stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+    stream.flush()
+
+
+def _write(stream: TextIO, text: str) -> None:
+    with suppress(OSError, ValueError):  # the terminal is gone
+        write_text(stream, text)
