@@ -25,7 +25,14 @@ from rlinf.scheduler.errors import (
     PlacementError,
     WorkerDied,
 )
-from rlinf.scheduler.events import GroupLaunched, JobLost, WorkerLogged, WorkerLost, WorkerReturned
+from rlinf.scheduler.events import (
+    GroupLaunched,
+    JobLost,
+    WorkerLogged,
+    WorkerLost,
+    WorkerPrinted,
+    WorkerReturned,
+)
 from rlinf.scheduler.kept import attach, end_job, nodes_of, trace
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.trace_desk import TraceDesk
@@ -417,6 +424,32 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypa
     assert own.result(60) == []  # who ends it has not lost it
     assert ["the job was stopped by " in told.reason for told in others.result(60)] == [True]
     wait_until(lambda: kept.session.closed)
+
+
+def test_a_driver_that_is_stopped_is_told_what_it_missed_of_lines_and_of_everything_else(kept, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.worker.driver_desk.MAX_UNTAKEN_BYTES", 100_000)
+    driver = kept.attach("driver@there.2")
+    launch(driver, "policy")
+    told, goes_on, stands = [], threading.Event(), threading.Event()
+    for bus in (driver.session.bus, driver.session.log_bus):
+        bus.subscribe(told.append)
+    driver.session.messenger.submit(lambda: (stands.set(), goes_on.wait(60)))
+    assert stands.wait(60)
+    for number in range(1000):
+        kept.session.bus.emit(WorkerPrinted("policy", 0, (f"line {number} " + "x" * 1000,)))
+    kept.session.bus.emit(WorkerLost("policy", 1, "killed"))
+    assert kept.session.bus.flush(60)
+    goes_on.set()
+    wait_until(lambda: any("left out" in line for each in printed(told) for line in each.lines))
+    lines = [line for each in printed(told) for line in each.lines]
+    num_shown = sum(line.startswith("line ") for line in lines) // 2  # each bus hears of it
+    assert 10 < num_shown < 100
+    assert f"... {1000 - num_shown:,} lines were left out: nobody read them in time" in lines
+    assert WorkerLost("policy", 1, "killed") in told
+
+
+def printed(told):
+    return [each for each in told if isinstance(each, WorkerPrinted)]
 
 
 def test_a_config_that_simulates_has_no_job_that_outlives_its_driver():

@@ -60,8 +60,10 @@ class BoundedLines:
     def _tell_left_out(self, rank: tuple[str, int]) -> None:
         number = self._num_left_out.pop(rank, 0)
         if number:
-            where = self._file_of(*rank)
-            told = f"... {number:,} lines were left out: nobody read them in time" + (
-                f"; they are in {where}" if where else ""
-            )
-            self._bus.emit(WorkerPrinted(*rank, (told,), "stderr"))
+            self._bus.emit(left_out_lines(rank, number, self._file_of(*rank)))
+
+
+def left_out_lines(rank: tuple[str, int], number: int, where: str) -> WorkerPrinted:
+    """What is told in the place of so many lines of a group's rank; `where` has them, if that is not ""."""
+    told = f"... {number:,} lines were left out: nobody read them in time"
+    return WorkerPrinted(*rank, (told + (f"; they are in {where}" if where else ""),), "stderr")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.config.fleet import Fleet
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
+from rlinf.scheduler.host.bounded_lines import left_out_lines
+from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.links import LinkWatch
@@ -40,8 +43,8 @@ from rlinf.scheduler.worker.kept_trace import TraceMaker
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.supervision import groups_of, stop_groups
 
-# So much a driver is sent that it has not taken: it may be stopped.
-MAX_UNTAKEN_BYTES = 16 << 20
+# So much a driver is sent that it has not taken: it may be stopped. Lines of workers have half of it.
+MAX_UNTAKEN_BYTES = 32 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -64,8 +67,11 @@ class NodesKnown:
 
 @dataclass(slots=True, eq=False)
 class _Driver:
+    """A driver, and what it has not taken; and how many lines it was not sent for that, by group and rank."""
+
     about: JobDriver
     untaken_bytes: int = 0
+    num_left_out: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
 class DriverDesk:
@@ -186,18 +192,39 @@ class DriverDesk:
             return
         frame = pickle.dumps(event)
         for process_id, driver in chosen:
-            self._messenger.submit(partial(self._send, process_id, driver, frame))
+            self._messenger.submit(partial(self._send, process_id, driver, event, frame))
 
-    def _send(self, process_id: str, driver: _Driver, frame: bytes) -> None:
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _send(self, process_id: str, driver: _Driver, event: Event, frame: bytes) -> None:
+        """Send an event to a driver, or count its lines."""
         if process_id not in self._drivers or driver.untaken_bytes > MAX_UNTAKEN_BYTES:
+            return
+        if isinstance(event, (WorkerPrinted, WorkerLogged)) and (
+            driver.num_left_out or driver.untaken_bytes > MAX_UNTAKEN_BYTES // 2
+        ):
+            driver.num_left_out[event.group, event.rank] += _num_lines(event)
             return
         driver.untaken_bytes += len(frame)
 
         def taken(_: Promise[Reply]) -> None:
             driver.untaken_bytes -= len(frame)
+            if driver.num_left_out and driver.untaken_bytes < MAX_UNTAKEN_BYTES // 4:
+                self._tell_left_out(process_id, driver)
 
         to = Endpoint(process_id, "", "", "")
         self._messenger.request(to, EVENT, None, [frame], reply_type=None).add_done_callback(taken)
+
+    def _tell_left_out(self, process_id: str, driver: _Driver) -> None:
+        left_out, driver.num_left_out = driver.num_left_out, Counter()
+        folder = self._session.fact(LogFolder) or LogFolder("")
+        for rank, number in left_out.items():
+            event = left_out_lines(rank, number, folder.file_of(WorkerAddress(*rank)))
+            self._send(process_id, driver, event, pickle.dumps(event))
+
+
+def _num_lines(event: WorkerPrinted | WorkerLogged) -> int:
+    return len(event.lines) if isinstance(event, WorkerPrinted) else 1
 
 
 def _fleet(session: Session) -> Fleet:
