@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disks import PAGE_BYTES
 from effort import tries
 from rlinf.scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
 from rlinf.scheduler.errors import CheckpointError
@@ -132,6 +133,22 @@ def test_what_a_killed_writer_has_left_is_in_nobodys_way(path):
     write(path, [[b"whole"]])
     assert read(path) == [[b"whole"]]
     assert os.listdir(path.parent) == ["file"]
+
+
+def test_on_a_full_disk_the_file_before_stays_and_nothing_else(small_disk):
+    path = small_disk.path / "file"
+    write(path)
+    for leave_pages in (0, 1, 2, 3):
+        small_disk.fill(leave_pages * PAGE_BYTES)
+        descriptors = os.listdir("/proc/self/fd")
+        with pytest.raises(CheckpointError, match=r"it cannot be written: .*No space left"):
+            write(path, [[bytes(PAGE_BYTES)]] * 4)
+        assert os.listdir("/proc/self/fd") == descriptors
+        small_disk.clear()
+        assert read(path) == RECORDS
+        assert os.listdir(small_disk.path) == ["file"]
+    write(path, [[bytes(PAGE_BYTES)]] * 4)
+    assert read(path) == [[bytes(PAGE_BYTES)]] * 4
 
 
 def test_two_do_not_write_one_file_at_a_time(path):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from disks import PAGE_BYTES
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.channel import Starter, control_wire, record_desk
 from rlinf.scheduler.channel.record_desk import RecordDesk
@@ -19,7 +20,7 @@ from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
 from rlinf.scheduler.session import current_session
 from rlinf.scheduler.tape import deliveries
-from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
+from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel, decode_delivery
 from rlinf.scheduler.tape.files import TapeFile, TapeReader
 from rlinf.scheduler.tape.ids import ItemId, Trace
 from rlinf.scheduler.tape.lineage import Recordings
@@ -258,6 +259,29 @@ def test_a_process_does_not_stay_for_what_its_disk_takes_no_more(tmp_path, monke
     assert not log.is_behind
     log.close()
     assert log.ended.wait(60)
+
+
+def test_a_recording_on_a_disk_that_becomes_full_ends_with_a_whole_delivery(small_disk, caplog):
+    path = small_disk.path / "a.rec"
+    log = DeliveryLog(str(path), RecordedChannel("full", 0.0), 1 << 20)
+    log.opened.result(60)
+    small_disk.fill(leave_bytes=8 * PAGE_BYTES)
+    for step in range(100):
+        log.add(
+            (0.0, "default", "actor:0", step, [(("driver", "p", step), None, None, 0, 5, 1)]),
+            [bytes(PAGE_BYTES // 2)],
+            10,
+        )
+        wait_until(lambda: not log.is_behind)
+    log.close()
+    assert log.ended.wait(60)
+    assert "a.rec' ends here" in caplog.text
+    reader = TapeReader(str(path))
+    entries = [decode_delivery(frames[0]) for _, frames in reader]
+    assert [entry.step for entry in entries[1:]] == list(range(len(entries) - 1))
+    assert len(entries) > 4
+    assert reader.cut_bytes == 0
+    reader.close()
 
 
 def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recordings):

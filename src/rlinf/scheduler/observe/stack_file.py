@@ -43,9 +43,13 @@ def offer_stacks(directory: Path) -> int:
         descriptor = os.open(
             directory / STACKS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
+    except OSError:
+        return 0
+    try:
         os.write(descriptor, f"{threading.main_thread().ident:x}\n".encode())
         faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)
     except (OSError, RuntimeError, ValueError):
+        os.close(descriptor)
         return 0
     before, _descriptor = _descriptor, descriptor
     if before >= 0:
