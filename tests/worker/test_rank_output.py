@@ -55,6 +55,10 @@ class Speaker(Worker):
         for number in range(num_lines):
             sys.stdout.write(f"line {number} {'x' * 100}\n")
 
+    def spill(self, num_lines):
+        for _ in range(num_lines):
+            sys.stdout.write("x" * 1500 + "\n")
+
     def log(self):
         self.log_info("mine")
         logging.getLogger("some.library").info("theirs")
@@ -208,6 +212,17 @@ def test_what_a_driver_that_is_stopped_does_not_take_stays_in_the_file(speaking,
     assert any(" MiB more, in " in line for line in lines)
     assert sum(map(len, lines)) < 6 << 20
     assert (tmp_path / "logs/job/speaker-0.log").read_text().count("call ") == 200 * 50
+
+
+def test_the_file_of_a_rank_that_prints_on_and_on_stays_within_its_bounds(speaking, capsys, tmp_path):
+    group, path = launch(speaking), tmp_path / "logs/job/speaker-0.log"
+    for _ in range(2):
+        group.spill(40_000).wait(DEADLINE_S)
+        wait_until(lambda: path.stat().st_blocks * 512 < 33 << 20)
+        assert path.stat().st_size >= 16 << 20
+    group.say("the last one").wait(DEADLINE_S)
+    assert any(line == "[speaker:0] the last one" for line in shown(capsys, until="the last one"))
+    assert not path.with_suffix(".log.1").exists()
 
 
 def test_the_file_has_what_was_printed_and_what_was_logged_and_only_its_user_reads_it(

@@ -111,6 +111,11 @@ class FollowedFile:
             self._offset += len(chunk)
             yield self._lines.cut(chunk)
 
+    def await_reading(self, timeout_s: float) -> None:
+        """Return once the beginning is not being taken away, or after so many seconds; in a user's thread."""
+        if self._moving.acquire(timeout=timeout_s):
+            self._moving.release()
+
     def last_line(self) -> list[str]:
         """What was written last without the end of a line."""
         return self._lines.end()

@@ -165,6 +165,8 @@ class RankOutput:
         with suppress(AttributeError, ValueError, OSError):
             sys.stdout.flush()
         if self._session is not None and any(file.has_grown for file in self._files.values()):
+            for file in self._files.values():
+                file.await_reading(_LATEST_S)
             self._session.messenger.submit(self._send_now)
 
     # -- the I/O thread --------------------------------------------------------------------------
