@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_control_groups import FakeControlGroups
 from rlinf.scheduler.host import postmortem
 from rlinf.scheduler.host.force import birth_of
 from rlinf.scheduler.host.postmortem import Witnesses, words_of
@@ -113,16 +114,12 @@ def test_the_kernel_that_has_no_memory_is_named(log):
 
 def machine(folder, number, version):
     """What the kernel would show of a process in a control group with that many kills."""
-    proc, cgroups = folder / "proc", folder / "cgroups"
-    (proc / "1").mkdir(parents=True, exist_ok=True)
-    line, file = {
-        1: ("4:cpu,memory:/job", cgroups / "memory/job/memory.oom_control"),
-        2: ("0::/job", cgroups / "job/memory.events"),
-    }[version]
-    (proc / "1/cgroup").write_text(f"{line}\n")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"under_oom 0\noom_kill {number}\noom_group_kill 7\n")
-    return Witnesses(proc, cgroups, Path("/nowhere"))
+    system = FakeControlGroups(folder)
+    system.mount(version)
+    file = {1: "memory.oom_control", 2: "memory.events"}[version]
+    system.group("/job", version, **{file: f"under_oom 0\noom_kill {number}\noom_group_kill 7\n"})
+    system.place("1", "/job", version)
+    return Witnesses(system.proc, Path("/nowhere"))
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -465,18 +465,16 @@ def test_a_variable_that_is_no_number_is_named_with_what_it_takes(monkeypatch, t
         default_limit_bytes()
 
 
-def test_the_default_limit_is_a_share_of_the_memory_that_the_container_has(monkeypatch, tmp_path):
+def test_the_default_limit_is_a_share_of_the_memory_that_there_is(monkeypatch):
     monkeypatch.delenv(limit.VARIABLE, raising=False)
     assert default_limit_bytes() == limit.memory_bytes() // 2
+
+
+@pytest.mark.parametrize("group_bytes", [None, 80 * MIB, 1 << 62])
+def test_the_memory_that_there_is_ends_where_that_of_the_control_group_does(monkeypatch, group_bytes):
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    group = tmp_path / "memory.max"
-    files = (str(tmp_path / "missing"), str(group))
-    group.write_text("max\n")
-    assert limit.memory_bytes(files) == machine
-    group.write_text(f"{80 * MIB}\n")
-    assert limit.memory_bytes(files) == 80 * MIB
-    group.write_text(f"{machine * 1000}\n")  # more than there is
-    assert limit.memory_bytes(files) == machine
+    monkeypatch.setattr(limit, "memory_limit_bytes", lambda: group_bytes)
+    assert limit.memory_bytes() == min(machine, group_bytes or machine)
 
 
 # -- the memory itself ---------------------------------------------------------------------------

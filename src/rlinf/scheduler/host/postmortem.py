@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlinf.scheduler.comm import control_groups
 from rlinf.scheduler.host.force import birth_of
 
 # Whoever is its parent takes note of its end within it.
@@ -25,6 +26,8 @@ _STATUS = 49  # in /proc/PID/stat of a zombie, after the name; see proc(5)
 # The namespace in which the kernel's log numbers processes.
 _FIRST_NAMESPACE = "pid:[4026531836]"
 _MAX_RECORD_BYTES = 8192
+# What counts the kills of a control group: of version 2, of version 1.
+_KILLS = ("memory.events", "memory.oom_control")
 
 
 class Witnesses:
@@ -32,18 +35,15 @@ class Witnesses:
 
     Args:
         proc: where /proc is.
-        cgroups: where control groups are.
         log: the kernel's log.
     """
 
     def __init__(
         self,
         proc: Path = Path("/proc"),
-        cgroups: Path = Path("/sys/fs/cgroup"),
         log: Path = Path("/dev/kmsg"),
     ) -> None:
         self._proc = proc
-        self._cgroups = cgroups
         self._log = log
         # How many kills of each control group have been put down to somebody.
         self._known_kills: dict[Path, int] = {}
@@ -55,20 +55,11 @@ class Witnesses:
     def memory_events(self, pid: int) -> Path | None:
         """The file that counts the kills, for want of memory, in the control group of a process that lives."""
         with contextlib.suppress(OSError):
-            for line in (self._proc / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines():
-                _, kinds, path = line.split(":", 2)
-                for file in self._event_files(kinds, path.lstrip("/")):
-                    if file.is_file():
-                        return file
+            for folder in control_groups.folders("memory", str(pid), self._proc):
+                for name in _KILLS:
+                    if (folder / name).is_file():
+                        return folder / name
         return None
-
-    def _event_files(self, kinds: str, path: str) -> Iterator[Path]:
-        if not kinds:
-            yield self._cgroups / path / "memory.events"
-        elif "memory" in kinds.split(","):
-            yield self._cgroups / "memory" / path / "memory.oom_control"
-            # In a container that sees its own control group as the first one.
-            yield self._cgroups / "memory" / "memory.oom_control"
 
     def num_kills(self, events: Path | None) -> int:
         """How many processes of the control group the kernel has killed that nobody died of yet."""

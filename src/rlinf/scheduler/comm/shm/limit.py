@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
+from rlinf.scheduler.comm.control_groups import memory_limit_bytes
 from rlinf.scheduler.errors import ConfigError
 
 VARIABLE = "RLINF_ARENA_MIB"
 PINNED_VARIABLE = "RLINF_PINNED_MIB"
 _SHARE = 2
-CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default_limit_bytes() -> int:
-    """What `RLINF_ARENA_MIB` says; else half of the memory that this machine or container has.
+    """What `RLINF_ARENA_MIB` says; else half of the memory that this machine, or this process's control group, has.
 
     Only what is in use takes memory; 0 switches shared memory off.
 
@@ -44,18 +42,8 @@ def _bytes_in(variable: str, zero: str) -> int | None:
     return int(text) << 20
 
 
-def memory_bytes(limits: Sequence[str] = CONTAINER_LIMITS) -> int:
-    """How much memory this machine or container has.
-
-    Args:
-        limits: files that may say how many bytes the container has.
-    """
+def memory_bytes() -> int:
+    """Return how much memory this machine has, or the smallest control group that this process is in."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in limits:
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
+    limit = memory_limit_bytes()
+    return total if limit is None else min(total, limit)
