@@ -447,6 +447,21 @@ def test_a_job_is_saved_with_its_state_in_one_cut(backend, tmp_path):
     assert drained(again) == ["task"]
 
 
+def test_a_checkpoint_and_all_its_parts_are_this_user_s_alone(in_process, tmp_path):
+    channel = in_process.create()
+    channel.put("a prompt that is nobody else's business")
+    before = os.umask(0)
+    try:
+        channel.save(tmp_path / "channel")
+        save(tmp_path / "job", channel, extra={"step": 7})
+    finally:
+        os.umask(before)
+    files = [tmp_path / "channel", *(tmp_path / "job").iterdir()]
+    assert len(files) == 4  # the channel's own; index, part and lock of the job's
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert (tmp_path / "job").stat().st_mode & 0o777 == 0o700
+
+
 def test_where_there_is_no_checkpoint_a_job_begins_anew(in_process, tmp_path):
     saved = load_job(tmp_path / "job", missing_ok=True)
     assert not saved

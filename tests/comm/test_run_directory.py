@@ -16,6 +16,7 @@ from rlinf.scheduler.comm.rundir import (
     RunDirectory,
     is_at,
     living_drivers,
+    private_file,
 )
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.spool_folder import hold_folder
@@ -200,3 +201,13 @@ def test_whoever_looks_for_drivers_asks_for_no_lock_that_another_process_is_abou
     assert asked == {driver.path.name, "dead"}
     for directory in (driver, worker):
         directory.close()
+
+
+def test_a_file_of_the_library_s_own_is_this_user_s_alone_whatever_the_mask_says(tmp_path):
+    before = os.umask(0)
+    try:
+        with open(tmp_path / "made", "ab", opener=private_file):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o600

@@ -49,6 +49,7 @@ def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
     with ThreadPoolExecutor(2) as threads:
         first, second = [each.result(DEADLINE_S) for each in [threads.submit(stop), threads.submit(stop)]]
     assert first is second
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     assert "learn" in [event["name"] for event in events]
 

@@ -312,6 +312,7 @@ def test_a_driver_has_the_job_traced_by_its_keeper(kept, driver, tmp_path, monke
         ):
             trace(kept.attach("driver@there.2").session, tmp_path / "other.json", MIB)
     assert slices(tmp_path / "run.json.gz").count("who") == 1
+    assert (tmp_path / "run.json.gz").stat().st_mode & 0o777 == 0o600
     assert traced.file.num_processes == 4  # of drivers, the keeper, and the rank
     assert traced.file.missing == {}
     assert traced.stop() is traced.file

@@ -22,6 +22,7 @@ from rlinf.scheduler.channel.record_file import NEW, RecordFile, lock, write_fil
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.codec import decode
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.rundir import private_file
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import CheckpointError
 from rlinf.scheduler.queueing import ProducersRecord, StateRecord, as_name
@@ -198,8 +199,10 @@ class JobFolder:
         self._path = path
         self._token = secrets.token_hex(4)
         try:
-            os.makedirs(path, exist_ok=True)
-            self._lock = open(os.path.join(path, ".lock"), "a")  # noqa: SIM115 - until `close`
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            self._lock = open(  # noqa: SIM115 - until `close`
+                os.path.join(path, ".lock"), "a", opener=private_file
+            )
         except OSError as error:
             raise CheckpointError(path, f"it cannot be written: {error}") from error
         try:

@@ -16,6 +16,7 @@ from zlib import crc32
 import msgspec
 
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.rundir import private_file
 from rlinf.scheduler.errors import CheckpointError
 from rlinf.scheduler.tape.framing import HEAD, framed
 
@@ -77,7 +78,7 @@ def _replace(path: str, write: Callable[[BinaryIO], None]) -> int:
 def _locked(path: str) -> BinaryIO:
     """Open a file that nobody else has opened so; the lock ends with the process at the latest."""
     while True:
-        file = open(path, "a+b")  # noqa: SIM115 - it is returned
+        file = open(path, "a+b", opener=private_file)  # noqa: SIM115 - it is returned
         try:
             lock(file, path.removesuffix(NEW))
             if _is_at(file, path):

@@ -106,6 +106,11 @@ def _parent(longest_bytes: int = _MAX_PARENT_BYTES) -> tuple[Path, bool]:
     return Path(tempfile.mkdtemp(prefix="rlinf-", dir=base)), False
 
 
+def private_file(path: str, flags: int) -> int:
+    """Open a file as `open` does, as its `opener`; where it is made, only this user may read or write it."""
+    return os.open(path, flags, 0o600)
+
+
 def is_private(path: Path) -> bool:
     """Whether it is a directory, not a link to one, that belongs to this user and to nobody besides."""
     status = path.lstat()

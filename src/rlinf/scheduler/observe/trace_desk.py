@@ -18,6 +18,7 @@ from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.rundir import private_file
 from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterTimeout, CommError, ConfigError, SchedulerError
@@ -166,7 +167,7 @@ class TraceDesk:
         opened: list[OpenSpool] = []
         try:
             self._claim(trace, tracing)
-            with file.open("wb"):  # now, and not when all is over
+            with open(file, "wb", opener=private_file):  # now, and not when all is over
                 pass
             self._session.bus.subscribe(self._on_event)
             self._session.on_close_first(self._stop_at_close)

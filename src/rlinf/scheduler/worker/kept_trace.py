@@ -17,6 +17,7 @@ import msgspec
 from rlinf.scheduler.comm import Reply, Request
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.rundir import private_file
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterError, ConfigError
@@ -204,7 +205,7 @@ class KeptTraces:
             )
         file = Path(path).absolute()
         with (
-            nullcontext(opened) if opened is not None else file.open("ab") as now
+            nullcontext(opened) if opened is not None else open(file, "ab", opener=private_file) as now
         ):  # and not when all is over
             now.truncate(0)
         self._ask(BEGIN_TRACE, BeginTrace(str(file), max_bytes), None, ANSWER_TIMEOUT_S)
@@ -253,7 +254,7 @@ def wanted_trace_file() -> Iterator[BinaryIO | None]:
         yield None
         return
     is_new = not Path(path).exists()
-    with Path(path).open("ab") as file:
+    with open(path, "ab", opener=private_file) as file:
         try:
             yield file
         except BaseException:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.comm.rundir import private_file
 from rlinf.scheduler.errors import CommError, ResultTimeout
 from rlinf.scheduler.observe.profiling import PROFILE, Profile, TakeProfile, speedscope
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
@@ -26,7 +27,8 @@ def take_profile(
         ResultTimeout: none of them answers.
         OSError: the file cannot be written.
     """
-    path.touch()  # before anybody waits for it
+    with open(path, "wb", opener=private_file):  # before anybody waits for it
+        pass
     wanted = TakeProfile(seconds, rate_hz)
     limit_s = seconds + SENDING_S
     asked = {
