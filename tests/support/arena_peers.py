@@ -12,6 +12,7 @@ import os
 import queue
 import random
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -577,6 +578,10 @@ def without_memfd():
         raise OSError(errno.ENOSYS, "no memfd here")
 
     os.memfd_create = refuse
+
+
+def with_temporary_files_in(folder):
+    tempfile.tempdir = str(folder)
 
 
 def without_proc():

@@ -114,7 +114,7 @@ def _open(path: Path) -> tuple[int, int]:
     for _ in range(_MAX_ATTEMPTS):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(fd, _SIZE)
+            _allocate(fd, path)
             line = next((line for line in range(MAX_PROCESSES) if kernel.try_lock(fd, line)), None)
             # Whoever was the last removes it while all lines are locked.
             if line is not None and is_at(fd, path):
@@ -124,6 +124,16 @@ def _open(path: Path) -> tuple[int, int]:
             raise
         os.close(fd)
     raise OSError(errno.EUSERS, "the ledger of shared memory has no line left")
+
+
+def _allocate(fd: int, path: Path) -> None:
+    """Let the file have its disk space: writing to a map of a file for which there is none ends the process."""
+    try:
+        os.posix_fallocate(fd, 0, _SIZE)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            _remove_if_alone(fd, path)
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def _remove_stale(directory: Path) -> None:
