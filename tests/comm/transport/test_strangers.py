@@ -272,6 +272,29 @@ def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, frien
     friend()
 
 
+def test_who_has_said_what_it_owes_is_not_dropped_when_it_is_this_process_that_is_late(
+    server, transport, monkeypatch
+):
+    door, begun, sent, kept = door_of(server), *(threading.Event() for _ in range(3))
+
+    def be_late():
+        begun.set()
+        assert sent.wait(DEADLINE_S)
+        monkeypatch.setattr("rlinf.scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.0)
+        door._drop_late()
+        monkeypatch.undo()
+        kept.set()
+
+    with connect(server) as connection:
+        until(lambda: door.guests)
+        server.submit(be_late)
+        assert begun.wait(DEADLINE_S)
+        connection.sendall(HEADERS[transport] + bytes(32))
+        sent.set()
+        assert kept.wait(DEADLINE_S)
+        assert connection.recv(7) == HEADERS[transport]
+
+
 def test_friends_that_come_and_go_are_no_strangers(server, friend, new_messenger, transport, caplog):
     for number in range(3):
         guest = new_messenger(f"guest:{number}", "here" if transport == "tcp" else None)
@@ -385,6 +408,19 @@ def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, fr
     assert threading.active_count() <= threads
     until(lambda: warnings(caplog))
     assert len(warnings(caplog)) <= 3  # one a kind
+
+
+def test_strangers_that_each_choose_another_number_are_one_kind(server, friend, transport, caplog):
+    door = door_of(server)
+    for version in range(1000, 1300):
+        with connect(server) as connection:
+            connection.sendall(_HEADER.pack(MAGIC, version, transport == "tcp"))
+            read_to_the_end(connection)
+    until(lambda: warnings(caplog))
+    until(lambda: not door.guests)
+    assert len(warnings(caplog)) <= 2  # one a kind: its version, gone before we write
+    assert len(door._log._told) <= 2
+    friend()
 
 
 def test_a_process_that_is_out_of_descriptors_takes_connections_again_when_it_has_some(

@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-MAX_NAMES = 4096
+# More than the ranks of a job, all of which may be gone, or launched again, at a time.
+MAX_NAMES = 1 << 16
 MAX_AGE_S = 600.0
 
 

@@ -22,7 +22,7 @@ from rlinf.scheduler.comm.transport.self_line import SelfLine
 from rlinf.scheduler.comm.transport.sockets import Sockets
 
 # So many that are gone are remembered.
-MAX_LOST = 16384
+MAX_LOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

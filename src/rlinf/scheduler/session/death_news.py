@@ -22,6 +22,10 @@ REPORT = "job.death_seen"
 DECLARED_WITHIN_S = 30.0
 # The home hears of most ends by itself; others report what they saw only if it has said nothing until then.
 REPORT_AFTER_S = 1.0
+# To tell of a death is to tell all that live: what dies soon after is told of together, and no more of the I/O thread's
+# time than this share goes into it.
+_TELL_EVERY_S = 0.05
+_TELLING_SHARE = 0.1
 
 _log = Reporter(__name__)
 
@@ -47,6 +51,7 @@ class DeathNews:
         self._own_id = messenger.endpoint.process_id
         self._roll = DeathRoll(self._own_id) if home.process_id == self._own_id else None
         self._untold: list[Death] = []
+        self._tell_again_at = 0.0
         if self._roll is None:
             messenger.serve(TELL, self._on_told, DeadProcesses)
         else:
@@ -85,17 +90,24 @@ class DeathNews:
             # First: nothing that is told goes to the dead.
             self._fence(death)
             self._untold.append(death)
-            self._messenger.submit_once(self._tell)
+            if len(self._untold) == 1:
+                left_s = max(0.0, self._tell_again_at - time.monotonic())
+                self._messenger.call_later(left_s, self._tell)
 
     def _tell(self) -> None:
         deaths, self._untold = self._untold, []
         if deaths:
+            began = time.monotonic()
             for line in self._peers.lines():
                 self._messenger.notify(line.endpoint, TELL, DeadProcesses(deaths))
+            ended = time.monotonic()
+            self._tell_again_at = ended + max(_TELL_EVERY_S, (ended - began) / _TELLING_SHARE)
 
     def _on_report(self, notice: Request) -> None:
         for death in notice.head.deaths:
             self._declare(death, notice.peer_id)
+        # Who waits for the answer may let another take the place of the dead.
+        self._tell()
         notice.reply(None)
 
     def _on_told(self, notice: Request) -> None:

@@ -6,7 +6,8 @@ from collections import OrderedDict
 
 import msgspec
 
-MAX_DEATHS = 16384
+# More than the ranks of a job, all of which may die at a time, and more than once.
+MAX_DEATHS = 1 << 16
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True):

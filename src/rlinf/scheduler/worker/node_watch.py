@@ -64,6 +64,7 @@ class NodeWatch:
         self._head = ""
         # The processes that were launched on each node, as far as this one launched them.
         self._processes: dict[str, set[str]] = {}
+        self._node_of: dict[str, str] = {}
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         if session.home == session.messenger.endpoint:
@@ -74,6 +75,7 @@ class NodeWatch:
     def note(self, node_id: str, process_id: str) -> None:
         """A process runs on a node; on the I/O thread."""
         self._processes.setdefault(node_id, set()).add(process_id)
+        self._node_of[process_id] = node_id
 
     def follow(self, look: NodeLook) -> None:
         """Look for lost nodes as long as the session lasts.
@@ -129,7 +131,7 @@ class NodeWatch:
             self._session.deaths.declare(Death(notice.peer_id, notice.peer_name, self.states.lost[rank]))
 
     def _on_peer_lost(self, process_id: str) -> None:
-        node_id = next((each for each, ids in self._processes.items() if process_id in ids), None)
+        node_id = self._node_of.pop(process_id, None)
         if node_id is None:
             return
         others = self._processes[node_id]

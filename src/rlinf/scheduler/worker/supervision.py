@@ -77,8 +77,10 @@ class Supervision(GroupCalls[LaunchedRank]):
             returned=self._on_return,
             given_up=self._on_given_up,
         )
+        # Whose connection may be lost: many are at once when a job ends, and none of them looks through all.
+        self._by_process: dict[str, LaunchedRank] = {}
         for rank in ranks:
-            rank.exited.add_done_callback(partial(self._note_exit, rank))
+            self._follow(rank)
         session.messenger.on_peer_lost(self._on_peer_lost)
         self._node_watch = session.service(NodeWatch)
         self._node_watch.on_lost.append(self._on_node_lost)
@@ -105,9 +107,14 @@ class Supervision(GroupCalls[LaunchedRank]):
         self._obey(consequences, rank, reason)
 
     def _on_peer_lost(self, process_id: str) -> None:
-        for rank in self.ranks:
-            if rank.endpoint is not None and rank.endpoint.process_id == process_id:
-                self._on_rank_lost(rank)
+        rank = self._by_process.pop(process_id, None)
+        if rank is not None:
+            self._on_rank_lost(rank)
+
+    def _follow(self, rank: LaunchedRank) -> None:
+        rank.exited.add_done_callback(partial(self._note_exit, rank))
+        if rank.endpoint is not None:
+            self._by_process[rank.endpoint.process_id] = rank
 
     def _on_rank_lost(self, rank: LaunchedRank) -> None:
         lost = self.session.messenger.peers.lost.get(rank.endpoint.process_id) if rank.endpoint else None
@@ -196,7 +203,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         node_rank = rank.placement.node_rank
         returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
         self.session.bus.emit(returned)
-        rank.exited.add_done_callback(partial(self._note_exit, rank))
+        self._follow(rank)
         if self._is_lost(rank.endpoint):
             self._on_rank_lost(rank)
         for call in self._pending:

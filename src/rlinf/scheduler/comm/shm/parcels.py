@@ -71,6 +71,7 @@ class Parcels:
         self._offers = Offers(messenger, self.see_released)
         self._full = False
         self._sweep_due = False
+        self._lost_now = False
         self._closed = False
         if limit_bytes:
             self._make_arena(limit_bytes, ledger)
@@ -233,6 +234,13 @@ class Parcels:
     def _on_peer_lost(self, process_id: str) -> None:
         self._open.forget(process_id)
         self._offers.on_lost(process_id)
+        if self.arena is not None and not self._lost_now:
+            # Of all that are lost in this round: it looks at every slot.
+            self._lost_now = True
+            self._messenger.submit(self._clear_dead)
+
+    def _clear_dead(self) -> None:
+        self._lost_now = False
         if self.arena is not None:
             self.arena.clear_dead()
             for delay_s in ENDED_AFTER_S:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
+import select
 import socket
 import ssl
 import struct
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
@@ -21,13 +24,16 @@ from rlinf.scheduler.comm.transport.refusals import RefusalLog
 
 logger = Reporter(__name__)
 
-BACKLOG = 1024
+# Who comes while many are in the handshake waits there; the kernel takes less where net.core.somaxconn is less.
+BACKLOG = 1 << 16
 ACCEPT_PAUSE_S = 0.1
-# From when this process saw it. A friend needs a few round trips, and may be busy in between.
+# So long may one owe us its next bytes. A friend needs a few round trips, and may be busy in between.
 HANDSHAKE_TIMEOUT_S = 30.0
 # So long when there are so many that they would use up the descriptors; no more come in meanwhile.
 CROWDED_TIMEOUT_S = 1.0
 MAX_CROWD = 1024
+# Once it was crowded, more come in when no more than this part of the crowd is left.
+_RELIEVED_SHARE = 0.75
 _UCRED = struct.Struct("iII")  # pid_t, uid_t, gid_t: see unix(7)
 
 
@@ -74,7 +80,7 @@ class Door:
         self._tls = tls
         self._log = RefusalLog()
         self.crowd = _crowd()
-        # In the order in which they came.
+        # In the order in which they came, or were found to owe nothing.
         self.guests: dict[Guest, None] = {}
         self._timer: Timer | None = None
         self._paused = False
@@ -117,7 +123,7 @@ class Door:
         self._loop.modify(self._listener.fileno(), 0)
 
     def _resume(self) -> None:
-        if self._paused and self._listener.fileno() >= 0 and len(self.guests) < self.crowd:
+        if self._paused and self._listener.fileno() >= 0 and self._has_room():
             self._paused = False
             self._loop.modify(self._listener.fileno(), READABLE)
 
@@ -146,8 +152,18 @@ class Door:
         if not self.guests and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._paused and len(self.guests) < self.crowd:
-            self._loop.submit(self._resume)
+        if self._paused and self._has_room():
+            self._loop.submit_once(self._resume)
+
+    def _has_room(self) -> bool:
+        return len(self.guests) <= _RELIEVED_SHARE * self.crowd
+
+    def renew(self, guest: Guest) -> None:
+        """A guest owes nothing until now: its time begins again."""
+        if guest in self.guests:
+            del self.guests[guest]
+            self.guests[guest] = None
+            guest.since = time.monotonic()
 
     def refuse(self, guest: Guest, reason: str) -> None:
         """Tell of an unauthenticated peer."""
@@ -158,15 +174,19 @@ class Door:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = time.monotonic()
-        while self.guests:
-            guest = next(iter(self.guests))
-            patience_s = CROWDED_TIMEOUT_S if self._paused else HANDSHAKE_TIMEOUT_S
-            left_s = guest.since + patience_s - now
-            if left_s > 0:
-                self._timer = self._loop.call_later(left_s, self._drop_late)
-                return
-            guest.opening.fail("it did not finish the handshake in time")
+        patience_s = CROWDED_TIMEOUT_S if self._paused else HANDSHAKE_TIMEOUT_S
+        before = time.monotonic() - patience_s
+        late = list(itertools.takewhile(lambda guest: guest.since <= before, self.guests))
+        said = _readable(late)
+        for guest in late:
+            if guest.opening.connection.fileno() in said:
+                # It is this process that is late.
+                self.renew(guest)
+            else:
+                guest.opening.fail("it did not finish the handshake in time")
+        oldest = next(iter(self.guests), None)
+        if oldest is not None:
+            self._timer = self._loop.call_later(oldest.since - before, self._drop_late)
 
 
 class Guest:
@@ -183,6 +203,7 @@ class Guest:
     def proved(self) -> None:
         """It holds the cluster's key: whatever goes wrong now is no unauthenticated peer's doing."""
         self._is_known = True
+        self._door.renew(self)
 
     def judge(self, who: Introduction, hello: Hello) -> Welcome:
         """Decide about it."""
@@ -207,6 +228,19 @@ class Guest:
             self._door.refuse(self, reason)
         else:
             logger.debug("a connection of the cluster's ended: %s", reason)
+
+
+def _readable(guests: Sequence[Guest]) -> set[int]:
+    """Return the descriptors of those whose next bytes, or whose end, are here; with one question to the kernel.
+
+    Each is a turn that a main thread which computes takes from this one.
+    """
+    if not guests:
+        return set()
+    asked = select.poll()
+    for guest in guests:
+        asked.register(guest.opening.connection.fileno(), select.POLLIN)
+    return {descriptor for descriptor, _ in asked.poll(0)}
 
 
 def uid_of(connection: socket.socket) -> int:

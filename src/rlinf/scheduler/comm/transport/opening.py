@@ -7,12 +7,15 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from rlinf.scheduler.comm.loop import READABLE, WRITABLE, IoLoop
 from rlinf.scheduler.comm.transport.handshake import SECURE, HandshakeError, Steps
 
 UNIX_BUFFER_BYTES = 4 << 20
+# Who finds the queue of new connections of a process full tries again after so long, then after twice as long ...
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
 # The kernels of both sides ask each other at this pace as long as nothing is said.
 PROBE_S = 1
 # A connection is not given up by the kernel: how long that may take is the session's to say.
@@ -64,8 +67,13 @@ class Opening(Generic[ResultT]):
 
         Args:
             address: whereto.
-            on_reached: called when the other machine has answered.
+            on_reached: called when the other machine has answered, or the other process is seen to be there.
         """
+        self._connect(address, on_reached, _FIRST_RETRY_S)
+
+    def _connect(
+        self, address: str | tuple[str, int], on_reached: Callable[[], None], retry_s: float
+    ) -> None:
         if isinstance(address, tuple):
             self._where = f"{address[0]}:{address[1]}"
 
@@ -83,8 +91,11 @@ class Opening(Generic[ResultT]):
         try:
             self.connection.connect(address)
         except BlockingIOError as error:
-            if error.errno == errno.EAGAIN:  # a Unix socket whose queue of new connections is full
-                self.fail("its queue of new connections is full")
+            if error.errno == errno.EAGAIN:
+                # A Unix socket whose queue of new connections is full: its process is there, and gets to them later.
+                on_reached()
+                again = partial(self._connect_again, address, min(2 * retry_s, _LAST_RETRY_S))
+                self._loop.call_later(retry_s, again)
                 return
             self._loop.register(self.connection.fileno(), WRITABLE, finish_connect)
         except OSError as error:
@@ -92,6 +103,10 @@ class Opening(Generic[ResultT]):
         else:
             self._loop.register(self.connection.fileno(), READABLE, self._on_ready)
             self._guarded(reached)
+
+    def _connect_again(self, address: str | tuple[str, int], retry_s: float) -> None:
+        if self._open:
+            self._connect(address, _nothing, retry_s)
 
     def _check_connected(self) -> None:
         code = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -196,6 +211,10 @@ def _set_up(connection: socket.socket) -> None:
 def code_of(error: OSError) -> str:
     """The short name of an error of the system's."""
     return errno.errorcode.get(error.errno or 0, str(error))
+
+
+def _nothing() -> None:
+    """The other is known to be there."""
 
 
 def close_quietly(connection: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ INTERVAL_S = 10.0
 # So many pairs of kind and host are kept apart; what comes beyond that is counted together.
 MAX_REMEMBERED = 64
 OTHERS = "many hosts"
+# What a stranger chooses is no kind of its own.
+_NUMBER = re.compile("[0-9]+")
 
 
 class RefusalLog:
@@ -27,7 +30,7 @@ class RefusalLog:
         Args:
             host: from which machine; "" if it is not known.
             where: its full address, for people.
-            reason: what was wrong with it; one of a few texts.
+            reason: what was wrong with it; one of a few texts, apart from numbers.
         """
         now = time.monotonic()
         told = self._entry(host, reason, now)
@@ -39,12 +42,13 @@ class RefusalLog:
         logger.warning("a connection from %s is refused: %s%s", where or "an unknown address", reason, more)
 
     def _entry(self, host: str, reason: str, now: float) -> _Told:
-        told = self._told.get((host, reason))
+        kind = _NUMBER.sub("#", reason)
+        told = self._told.get((host, kind))
         if told is not None:
             return told
         if len(self._told) >= MAX_REMEMBERED:
             self._forget_quiet(now)
-        key = (host, reason) if len(self._told) < MAX_REMEMBERED else (OTHERS, reason)
+        key = (host, kind) if len(self._told) < MAX_REMEMBERED else (OTHERS, kind)
         return self._told.setdefault(key, _Told(now))
 
     def _forget_quiet(self, now: float) -> None:
