@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from pathlib import Path
 
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
@@ -35,3 +36,18 @@ def hold(address, pipe, name, folder, options):
             if wanted == "write whole":
                 server = runtime._servers._servers[name]
                 runtime.messenger.submit(server.write_whole)
+
+
+def measure_opening(pipe, folder):
+    """Hold the channel of a journal, and say how much more memory that took at its peak, and what is there."""
+    with LocalRuntime():
+        before_kib = _memory_kib("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins now; see proc(5)
+        channel = Channel.create("held", durable=folder, survives="process")
+        peak_kib = _memory_kib("VmHWM")
+        pipe.send((peak_kib - before_kib << 10, channel.qsize()))
+
+
+def _memory_kib(which):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{which}:"))

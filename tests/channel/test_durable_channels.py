@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
-from durable_roles import hold
+from durable_roles import hold, measure_opening
 
 from disks import PAGE_BYTES
 from rlinf.scheduler import Channel
@@ -26,6 +26,7 @@ from rlinf.scheduler.channel import (
     ChannelReport,
     DurableChannel,
     channels_of,
+    durable_opening,
     journal_growth,
     unheld_channels,
 )
@@ -117,6 +118,68 @@ def test_what_was_put_is_there_after_the_death_of_its_process_in_order(holders, 
     assert drain(channel, 3) == [2, 3, 4]
     np.testing.assert_array_equal(channel.get(timeout_s=DEADLINE_S), large)
     assert channel.empty()
+
+
+@pytest.fixture(params=["turns", "whole"])
+def journal_of_large_items(request, tmp_path, monkeypatch):
+    """A journal that holds 96 items of a megabyte, as turns or written whole."""
+    written = threading.Event()
+    finish = Journal.finish
+
+    def note_finished(journal, new, since):
+        finish(journal, new, since)
+        if since:
+            written.set()
+
+    monkeypatch.setattr(Journal, "finish", note_finished)
+    monkeypatch.setattr(journal_growth, "GROWN_BYTES", 1 << 30)
+    with LocalRuntime() as runtime:
+        channel = Channel.create("held", durable=tmp_path, survives="process")
+        for number in range(96):
+            channel.put(np.full(1 << 20, number, np.uint8), timeout_s=DEADLINE_S)
+        if request.param == "whole":
+            runtime.messenger.submit(runtime._servers._servers["held"].write_whole)
+            assert written.wait(DEADLINE_S)
+    return tmp_path
+
+
+def test_who_comes_to_hold_a_channel_needs_little_more_memory_than_what_that_holds(journal_of_large_items):
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=measure_opening, args=(theirs, journal_of_large_items), daemon=True)
+    process.start()
+    assert ours.poll(DEADLINE_S)
+    took_bytes, num_items = ours.recv()
+    process.join(DEADLINE_S)
+    assert num_items == 96
+    # What is read before it happens is in memory, too.
+    assert took_bytes < 1.35 * (96 << 20)
+
+
+def test_a_journal_of_which_little_is_read_at_a_time_is_told_again_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable_opening, "READ_BYTES", 1)
+    with LocalRuntime():
+        channel = Channel.create("held", durable=tmp_path)
+        for number in range(20):
+            channel.put(np.full(100_000, number), timeout_s=DEADLINE_S)
+        assert int(channel.get(timeout_s=DEADLINE_S)[0]) == 0
+    with LocalRuntime():
+        channel = Channel.create("held", durable=tmp_path)
+        assert [int(array[-1]) for array in drain(channel, 19)] == list(range(1, 20))
+
+
+def test_damage_that_shows_only_when_much_has_happened_again_is_told_to_whoever_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable_opening, "READ_BYTES", 1)
+    with LocalRuntime():
+        channel = Channel.create("held", durable=tmp_path)
+        for number in range(20):
+            channel.put(number, timeout_s=DEADLINE_S)
+    path = tmp_path / "journal"
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)
+    with LocalRuntime(), pytest.raises(ChannelJournalError, match="is damaged at byte"):
+        Channel.create("held", durable=tmp_path)
 
 
 def test_what_was_under_way_goes_on_when_another_process_holds_the_channel(holders):

@@ -79,6 +79,31 @@ def test_damage_with_something_whole_behind_it_is_refused(tmp_path_factory, jour
     assert path.read_bytes() == bytes(content)
 
 
+def test_an_image_larger_than_is_read_at_a_time_is_read_in_parts_and_damage_anywhere_in_it_is_refused(
+    tmp_path,
+):
+    frames = [bytes([number]) * 700_000 for number in range(5)]
+    journal = Journal(str(tmp_path), "name")
+    journal.finish(journal.begin(b"header", b"image", iter(frames)), 0)
+    journal.append(b"later", [b"frame"])
+    journal.close()
+    path = tmp_path / "journal"
+    content = bytearray(path.read_bytes())
+    journal = Journal(str(tmp_path), "name")
+    _, image, later = journal.read()
+    assert (image.head, len(image.frames)) == (b"image", 5 * 700_000)
+    assert bytes(image.frames[699_999:700_001]) == b"\0\1"
+    assert bytes(image.frames[2_800_000:]) == frames[4]
+    assert later == (b"later", b"frame")
+    journal.close()
+    for place in (100, 2_000_000, 3_400_000):
+        content[place] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(ChannelJournalError, match="is damaged"):
+            read(tmp_path)
+        content[place] ^= 1
+
+
 @pytest.mark.parametrize("filling", [bytes(3 << 20), os.urandom(3 << 20)], ids=["zeros", "noise"])
 def test_something_whole_far_behind_a_damaged_length_is_found(tmp_path, filling):
     journal = Journal(str(tmp_path), "name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ import msgspec
 
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.checkpoint import SavedChannel
-from rlinf.scheduler.channel.found_journal import FoundJournal, header_of
-from rlinf.scheduler.channel.journal import Journal, JournalBlock, NewJournal
+from rlinf.scheduler.channel.found_journal import FoundJournal, FoundTurn, header_of
+from rlinf.scheduler.channel.journal import Journal, NewJournal
 from rlinf.scheduler.channel.journal_growth import JournalGrowth
-from rlinf.scheduler.channel.journal_records import JournaledTurn, write_image
+from rlinf.scheduler.channel.journal_records import write_image
 from rlinf.scheduler.channel.journaled import JournaledOutside
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
@@ -70,6 +70,7 @@ class DurableChannel:
         session.on_fork(journal.close)
         self._server: ChannelServer | None = None
         self._growth = JournalGrowth()
+        self._num_recovered = 0
         self._is_writing = self._is_over = False
         self._why_over = ""
         self._say_no_more: Callable[[], None] = lambda: None
@@ -87,7 +88,6 @@ class DurableChannel:
             saved: a checkpoint to begin with; then that is nothing.
         """
         image = found.image
-        self._growth = JournalGrowth(len(found.turns), self._journal.image_bytes)
         if image is not None:
             self._outside.load(image)
         beside = self._session.messenger
@@ -96,7 +96,7 @@ class DurableChannel:
         if image is not None:
             self._outside.resume_timers(image.world.timers)
 
-    def recover(self, turns: deque[JournalBlock]) -> None:
+    def recover(self, turns: deque[FoundTurn]) -> None:
         """Let happen again what has happened since, as much as can be done in a moment.
 
         Raises:
@@ -105,8 +105,8 @@ class DurableChannel:
         until = time.monotonic() + MOMENT_S
         try:
             while turns and time.monotonic() < until:
-                block = turns.popleft()
-                self._outside.replay(msgspec.msgpack.decode(block.head, type=JournaledTurn), block.frames)
+                self._outside.replay(*turns.popleft())
+                self._num_recovered += 1
         except (ValueError, msgspec.DecodeError) as error:
             raise self._journal.damaged(f"cannot be read: {error}") from error
 
@@ -116,6 +116,7 @@ class DurableChannel:
         Raises:
             ChannelLost: its journal cannot be written.
         """
+        self._growth = JournalGrowth(self._num_recovered, self._journal.image_bytes)
         self._outside.go_live(self._session.home.process_id)
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
@@ -245,7 +246,7 @@ class DurableChannel:
     def _beside(self, function: Callable[..., None], *args: Any) -> None:
         run_beside_in_time(self._session.messenger.call_later, function, *args)
 
-    def image(self) -> Callable[[], tuple[bytes, list[Buffer]]]:
+    def image(self) -> Callable[[], tuple[bytes, Iterable[Buffer]]]:
         """What there is now; the function that is returned gives it as bytes, in any thread."""
         if self._server is None:
             return lambda: (b"", [])
@@ -253,7 +254,7 @@ class DurableChannel:
         snapshot, server = self._server.look()
         return partial(write_image, snapshot, server, world, said)
 
-    def _write(self, image: Callable[[], tuple[bytes, list[Buffer]]], since: int) -> None:
+    def _write(self, image: Callable[[], tuple[bytes, Iterable[Buffer]]], since: int) -> None:
         try:
             new = self._journal.begin(header_of(self.spec), *image())
         except Exception as error:  # noqa: BLE001 - without it everything is there, too; it only takes more room

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from rlinf.scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf.scheduler.channel.durable import DurableChannel
-from rlinf.scheduler.channel.found_journal import FoundJournal, header_of, open_journal, read_journal
+from rlinf.scheduler.channel.found_journal import (
+    FoundJournal,
+    FoundTurn,
+    header_of,
+    open_journal,
+    read_journal,
+)
 from rlinf.scheduler.channel.journal import Journal, NewJournal
 from rlinf.scheduler.channel.refusals import why_unregistered
 from rlinf.scheduler.channel.spec import KIND, ChannelSpec
 from rlinf.scheduler.comm.directory import RETURNS, Entry
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.kernel import trim_heap
 from rlinf.scheduler.comm.threads import run_beside_in_time
@@ -24,6 +31,9 @@ from rlinf.scheduler.session import Session
 # The directory hears of the end of a process a little later than its lock is free.
 TAKE_OVER_S = 30.0
 AGAIN_S = 0.05
+# So much of a journal is read before it happens again, with so much for what each turn takes besides its frames.
+READ_BYTES = 16 << 20
+_TURN_BYTES = 1 << 10
 
 
 def open_durable(
@@ -83,13 +93,13 @@ class _DurableOpening:
         self._try(channel, lambda: channel.begin(found, saved))
         found.image = None  # what is over by now is to go
         if found.is_there:
-            self._recover(channel, found)
+            self._read_more(channel, found)
         elif not self.opened.done():
             image = (lambda: (b"", [])) if saved is None else channel.image()
             self._beside(self._write, channel, journal, image)
 
     def _write(
-        self, channel: DurableChannel, journal: Journal, image: Callable[[], tuple[bytes, list[Buffer]]]
+        self, channel: DurableChannel, journal: Journal, image: Callable[[], tuple[bytes, Iterable[Buffer]]]
     ) -> None:
         """Write what a channel begins with, in a thread of its own."""
 
@@ -103,25 +113,46 @@ class _DurableOpening:
     def _finish(self, channel: DurableChannel, journal: Journal, new: NewJournal) -> None:
         # On the I/O thread, which lets another process have it.
         self._try(channel, lambda: journal.finish(new, 0))
-        self._recover(channel, FoundJournal(channel.spec))
+        self._recover(channel, FoundJournal(channel.spec), deque())
 
-    def _recover(self, channel: DurableChannel, found: FoundJournal) -> None:
+    def _read_more(self, channel: DurableChannel, found: FoundJournal) -> None:
+        if not self.opened.done():
+            self._beside(self._read_turns, channel, found)
+
+    def _read_turns(self, channel: DurableChannel, found: FoundJournal) -> None:
+        """Read what happens next, as much as may be in memory before it happens; in a thread of its own."""
+
+        def read() -> None:
+            turns, size_bytes = deque[FoundTurn](), 0
+            for each in found.turns:
+                turns.append(each)
+                size_bytes += _TURN_BYTES + total_bytes(each.frames)
+                if size_bytes >= READ_BYTES:
+                    break
+            self._session.messenger.submit(partial(self._recover, channel, found, turns))
+
+        self._try(channel, read)
+
+    def _recover(self, channel: DurableChannel, found: FoundJournal, turns: deque[FoundTurn]) -> None:
         """Go on for a while, and let others have the I/O thread in between."""
         if self.opened.done():
             return
-        self._try(channel, lambda: channel.recover(found.turns))
-        if found.turns:
-            self._session.messenger.submit(partial(self._recover, channel, found))
+        more = bool(turns)
+        self._try(channel, lambda: channel.recover(turns))
+        if channel.is_going:
+            # Its journal goes with it; nothing that has happened after that matters.
+            lost = ChannelLost(channel.spec.name, "its process died while it was deleted; it is deleted now")
+            channel.on_stopped = partial(self.opened.set_exception, lost)
+        elif turns:
+            self._session.messenger.submit(partial(self._recover, channel, found, turns))
+        elif more:
+            self._read_more(channel, found)
         elif not self.opened.done():
             # Much of what was read is over by now.
             self._beside(trim_heap)
             self._go_live(channel)
 
     def _go_live(self, channel: DurableChannel) -> None:
-        if channel.is_going:
-            lost = ChannelLost(channel.spec.name, "its process died while it was deleted; it is deleted now")
-            channel.on_stopped = partial(self.opened.set_exception, lost)
-            return
         self._try(channel, channel.go_live)
         if not self.opened.done():
             self._register(channel)

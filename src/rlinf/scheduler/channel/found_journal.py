@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
+from typing import NamedTuple
 
 import msgspec
 
 from rlinf.scheduler.channel.byte_bound import SHARE
 from rlinf.scheduler.channel.journal import Journal, JournalBlock
-from rlinf.scheduler.channel.journal_records import ReadImage, read_image
+from rlinf.scheduler.channel.journal_records import JournaledTurn, ReadImage, read_image
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.shm.limit import memory_bytes
 from rlinf.scheduler.errors import ChannelJournalError
 
 # The lock of a process that is being killed is free after a moment.
 LOCK_S = 2.0
 AGAIN_S = 0.05
+
+
+class FoundTurn(NamedTuple):
+    """A turn of the channel before, and the frames of all that came in it."""
+
+    turn: JournaledTurn
+    frames: list[Buffer]
 
 
 @dataclass(slots=True)
@@ -29,13 +38,13 @@ class FoundJournal:
         spec: the channel.
         is_there: there is one.
         image: what it was written whole with; None if that was nothing.
-        turns: what has happened since.
+        turns: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.
     """
 
     spec: ChannelSpec
     is_there: bool = False
     image: ReadImage | None = None
-    turns: deque[JournalBlock] = field(default_factory=deque)
+    turns: Iterator[FoundTurn] = field(default_factory=lambda: iter(()))
 
 
 def open_journal(spec: ChannelSpec) -> Journal:
@@ -57,10 +66,11 @@ def open_journal(spec: ChannelSpec) -> Journal:
 
 
 def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
-    """Read a journal; all of it is in memory then.
+    """Read how a journal begins: which channel it is of, and what it was written whole with.
 
     Raises:
-        ChannelJournalError: it is damaged, of another channel, or written by another version of this library.
+        ChannelJournalError: it is damaged, of another channel, or written by another version of this library; that may
+            show only when its turns are taken.
     """
     if spec.restore and journal.exists:
         raise journal.damaged("is there already: a checkpoint is restored into a channel that is new")
@@ -69,12 +79,22 @@ def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
         # A share of this machine's memory is fixed now: it decides who waits, and must not change.
         bound = memory_bytes() // SHARE if spec.max_bytes is None else spec.max_bytes
         return FoundJournal(msgspec.structs.replace(spec, max_bytes=bound))
-    header, image, *turns = journal.read()
-    spec = _checked(journal, header, spec)
+    blocks = journal.read()
+    spec = _checked(journal, next(blocks), spec)
+    image = next(blocks)
     try:
-        return FoundJournal(spec, True, read_image(*image) if image.head else None, deque(turns))
+        return FoundJournal(spec, True, read_image(*image) if image.head else None, _turns(journal, blocks))
     except msgspec.MsgspecError as error:
         raise journal.damaged(f"cannot be read: {error}") from error
+
+
+def _turns(journal: Journal, blocks: Iterator[JournalBlock]) -> Iterator[FoundTurn]:
+    for block in blocks:
+        try:
+            turn = msgspec.msgpack.decode(block.head, type=JournaledTurn)
+        except msgspec.MsgspecError as error:
+            raise journal.damaged(f"cannot be read: {error}") from error
+        yield FoundTurn(turn, turn.pieces(block.frames))
 
 
 def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> ChannelSpec:

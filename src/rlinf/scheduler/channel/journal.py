@@ -20,8 +20,9 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,11 +44,28 @@ _NEW = "journal.new-"
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
+class FramesOnDisk:
+    """The frames of a large block, one after the other: so much of them is read as is asked for, when it is.
+
+    An image is as large as all that a channel holds, which is to be in memory once.
+    """
+
+    def __init__(self, fd: int, begin: int, end: int) -> None:
+        self._fd, self._begin, self._end = fd, begin, end
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __getitem__(self, part: slice) -> memoryview:
+        begin, end, _ = part.indices(len(self))
+        return _read(self._fd, self._begin + begin, end - begin)
+
+
 class JournalBlock(NamedTuple):
     """One block: what it says, and bytes that are not looked into, one after the other."""
 
     head: bytes
-    frames: memoryview
+    frames: memoryview | FramesOnDisk
 
 
 class NewJournal(NamedTuple):
@@ -135,7 +153,7 @@ class Journal:
         """Whether there is one, of a channel before."""
         return self._path.exists()
 
-    def begin(self, head: bytes, image: bytes = b"", frames: Sequence[Buffer] = ()) -> NewJournal:
+    def begin(self, head: bytes, image: bytes = b"", frames: Iterable[Buffer] = ()) -> NewJournal:
         """Begin to write it anew beside the present one; `finish` puts it in its place. From any thread.
 
         Raises:
@@ -144,7 +162,7 @@ class Journal:
         path = self._folder / f"{_NEW}{os.urandom(8).hex()}"
         new = NewJournal(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path)
         try:
-            append_whole(new.fd, 0, [MAGIC, *_block(head, ()), *_block(image, frames)])
+            _append_as_it_comes(new.fd, append_whole(new.fd, 0, [MAGIC, *_block(head, ())]), image, frames)
         except BaseException:
             new.drop()
             raise
@@ -313,23 +331,73 @@ def _block(head: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
     return [_HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), check), *body]
 
 
+def _append_as_it_comes(fd: int, end: int, head: bytes, frames: Iterable[Buffer]) -> None:
+    """Append a block whose frames need not be in memory together; its header, which counts them, is written last."""
+    pieces: Iterator[Buffer] = chain([_LENGTH.pack(len(head)), head], map(flat, frames))
+    place, check = end + _HEADER.size, 0
+    while some := _some(pieces):
+        for piece in some:
+            check = zlib.crc32(piece, check)
+        place = append_whole(fd, place, some)
+    length = place - end - _HEADER.size
+    append_whole(fd, end, [_HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), check)])
+
+
+def _some(pieces: Iterator[Buffer]) -> list[Buffer]:
+    """Take the next of them, until these are worth a call of the kernel."""
+    taken: list[Buffer] = []
+    size_bytes = 0
+    for piece in pieces:
+        taken.append(piece)
+        size_bytes += len(piece)
+        if size_bytes >= _CHUNK:
+            break
+    return taken
+
+
 def _read_block(fd: int, position: int, size: int) -> tuple[JournalBlock, int] | None:
     header = os.pread(fd, _HEADER.size, position)
     if len(header) < _HEADER.size:
         return None
     length, check, body_check = _HEADER.unpack(header)
-    start = position + _HEADER.size
-    if zlib.crc32(header[:8]) != check or length < _LENGTH.size or start + length > size:
+    start, end = position + _HEADER.size, position + _HEADER.size + length
+    if zlib.crc32(header[:8]) != check or length < _LENGTH.size or end > size:
         return None
-    body = memoryview(bytearray(length))
-    done = 0
-    while done < length:
-        done += os.preadv(fd, [body[done:]], start + done)
+    if length > _CHUNK:
+        return _read_large(fd, start, end, body_check)
+    body = _read(fd, start, length)
     if zlib.crc32(body) != body_check:
         return None
+    frames_at = _frames_at(body)
+    return JournalBlock(bytes(body[_LENGTH.size : frames_at]), body[frames_at:]), end
+
+
+def _read_large(fd: int, start: int, end: int, body_check: int) -> tuple[JournalBlock, int] | None:
+    check = 0
+    for place in range(start, end, _CHUNK):
+        check = zlib.crc32(_read(fd, place, min(_CHUNK, end - place)), check)
+    if check != body_check:
+        return None
+    frames_at = _frames_at(_read(fd, start, _LENGTH.size))
+    head = _read(fd, start + _LENGTH.size, frames_at - _LENGTH.size)
+    return JournalBlock(bytes(head), FramesOnDisk(fd, start + frames_at, end)), end
+
+
+def _frames_at(body: memoryview) -> int:
+    """Return where in the body of a block its frames begin."""
     (head_length,) = _LENGTH.unpack(body[: _LENGTH.size])
-    frames_at = _LENGTH.size + head_length
-    return JournalBlock(bytes(body[_LENGTH.size : frames_at]), body[frames_at:]), start + length
+    return _LENGTH.size + int(head_length)
+
+
+def _read(fd: int, begin: int, size_bytes: int) -> memoryview:
+    data = memoryview(bytearray(size_bytes))
+    done = 0
+    while done < size_bytes:
+        count = os.preadv(fd, [data[done:]], begin + done)
+        if not count:
+            raise OSError(errno.EIO, f"it ends at byte {begin + done} and not at {begin + size_bytes}")
+        done += count
+    return data
 
 
 def _likely_blocks(fd: int, position: int, size: int) -> Iterator[int]:

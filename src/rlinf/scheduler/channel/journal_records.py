@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rlinf.scheduler.channel.durable_wire import Words
+from rlinf.scheduler.channel.journal import FramesOnDisk
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import JOIN_BYTES, Buffer
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -70,7 +71,7 @@ class JournaledTurn(msgspec.Struct, array_like=True):
     now: float
     records: list[Record]
 
-    def pieces(self, frames: memoryview) -> list[Buffer]:
+    def pieces(self, frames: memoryview | FramesOnDisk) -> list[Buffer]:
         """The frames of all that came, one after the other."""
         came = (record.sizes for record in self.records if isinstance(record, Came))
         return _cut(frames, [size for sizes in came for size in sizes])
@@ -165,8 +166,10 @@ class ReadImage:
 
 def write_image(
     snapshot: Snapshot, server: ServerRecord, world: WorldRecord, said: Sequence[Sequence[Sequence[Buffer]]]
-) -> tuple[bytes, list[Buffer]]:
-    """An image as bytes. In any thread, and others go on meanwhile: nothing here takes long at a time.
+) -> tuple[bytes, Iterator[Buffer]]:
+    """An image as bytes, whose frames come as they are taken: small ones are copied, a few at a time.
+
+    In any thread, and others go on meanwhile: nothing here takes long at a time.
 
     Args:
         snapshot: of the queues.
@@ -192,10 +195,10 @@ def write_image(
     ]
     sizes = [len(piece) for piece in frames.pieces]
     image = ChannelImage(snapshot.state, rest, counts, places, server, world._replace(lines=lines), sizes)
-    return msgspec.msgpack.encode(image), list(_joined(frames.pieces))
+    return msgspec.msgpack.encode(image), _joined(frames.pieces)
 
 
-def read_image(head: bytes, frames: memoryview) -> ReadImage:
+def read_image(head: bytes, frames: memoryview | FramesOnDisk) -> ReadImage:
     """What `write_image` wrote.
 
     Raises:
@@ -235,6 +238,6 @@ def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
             yield from some
 
 
-def _cut(frames: memoryview, sizes: list[int]) -> list[Buffer]:
+def _cut(frames: memoryview | FramesOnDisk, sizes: list[int]) -> list[Buffer]:
     """Frames that stand one after the other, each to be kept without the others."""
     return [bytearray(frames[begin:end]) for begin, end in pairwise(accumulate(sizes, initial=0))]

@@ -292,7 +292,7 @@ class JournaledOutside:
 
     # -- what it comes to again ------------------------------------------------------------------
 
-    def replay(self, turn: JournaledTurn, frames: memoryview) -> None:
+    def replay(self, turn: JournaledTurn, frames: list[Buffer]) -> None:
         """Tell the server what an earlier process was told.
 
         Raises:
@@ -300,7 +300,7 @@ class JournaledOutside:
         """
         came = (record for record in turn.records if isinstance(record, Came))
         heads = deque(self._read_head(record.words) for record in came)
-        self._apply(turn, turn.pieces(frames), heads)
+        self._apply(turn, frames, heads)
 
     def look(self) -> tuple[WorldRecord, list[list[list[Buffer]]]]:
         """What is here between two turns, and the frames of what is kept for each client."""
