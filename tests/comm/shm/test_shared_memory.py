@@ -1,6 +1,5 @@
 """Shared memory between processes: what becomes of it when they die, stop, run out of it, or cannot have it."""
 
-import contextlib
 import gc
 import os
 import signal
@@ -215,41 +214,23 @@ def test_without_memfd_everything_goes_through_sockets_and_the_log_says_why_once
     assert consumer.call(peers.logged) == []
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder on a disk of its own that holds 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"no disk can be mounted here: {made.stderr}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-def fill(folder):
-    with contextlib.suppress(OSError), open(folder / "filling", "ab", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
 def test_where_the_folder_for_temporary_files_is_full_bytes_travel_and_the_log_says_why_once(
     start, small_disk
 ):
-    fill(small_disk)
-    prepare = partial(peers.with_temporary_files_in, small_disk)
+    small_disk.fill()
+    prepare = partial(peers.with_temporary_files_in, small_disk.path)
     producer, consumer = start("env:0", prepare=prepare), start("rollout:0", prepare=prepare)
     check_sockets_only(producer, consumer)
     for each in (producer, consumer):
         reason = the_reason(each.call(peers.logged))
         assert "No space left on device" in reason
-        assert f"{small_disk}/" in reason
+        assert f"{small_disk.path}/" in reason
 
 
 def test_who_has_begun_before_the_folder_for_temporary_files_is_full_goes_on_as_before(start, small_disk):
-    prepare = partial(peers.with_temporary_files_in, small_disk)
+    prepare = partial(peers.with_temporary_files_in, small_disk.path)
     producer, consumer = start("env:0", prepare=prepare), start("rollout:0", prepare=prepare)
-    fill(small_disk)
+    small_disk.fill()
     assert producer.call(peers.make_ready, consumer.endpoint)
     send(producer, consumer, 1, num_items=3)
     assert consumer.call(peers.num_in_shared_memory) == 3
