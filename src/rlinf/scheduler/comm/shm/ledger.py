@@ -133,7 +133,7 @@ def _allocate(fd: int, path: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             _remove_if_alone(fd, path)
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _remove_stale(directory: Path) -> None:
