@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
@@ -51,6 +52,7 @@ class Finder:
         self._messenger = messenger
         self._directory = directory
         self._known: dict[str, Endpoint] = {}
+        self._names_of: defaultdict[str, set[str]] = defaultdict(set)
         self._searches: dict[str, list[Search]] = {}
         messenger.on_peer_lost(self._forget)
 
@@ -94,11 +96,14 @@ class Finder:
         self._messenger.connect(endpoint)
         if self._remembers:
             self._known[name] = endpoint
+            self._names_of[endpoint.process_id].add(name)
         for search in self._searches.pop(name, ()):
             if search.lookup is not None:
                 search.lookup.cancel()
             search.found(endpoint)
 
     def _forget(self, process_id: str) -> None:
-        for name in [name for name, endpoint in self._known.items() if endpoint.process_id == process_id]:
-            del self._known[name]
+        for name in self._names_of.pop(process_id, ()):
+            endpoint = self._known.get(name)
+            if endpoint is not None and endpoint.process_id == process_id:
+                del self._known[name]
