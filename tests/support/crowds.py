@@ -134,7 +134,7 @@ def be_home(pipe, secret, computes, descriptors, tcp):
                     {
                         "peers": len(messenger.transports()) - 1,
                         "names": len(session.directory.list("member:")),
-                        "refused": len(refused),
+                        "refused": [reason for _, _, _, reason in refused],
                     }
                 )
         ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -119,6 +120,12 @@ class Opening(Generic[ResultT]):
             self.fail(gone, final=True)
         else:
             self.fail(f"it cannot be connected to ({code_of(error)})")
+
+    def is_answered(self) -> bool:
+        """Return whether the other machine has taken or refused the connection, noticed or not."""
+        asked = select.poll()
+        asked.register(self.connection.fileno(), select.POLLOUT)
+        return bool(asked.poll(0))
 
     def fail(self, reason: str, *, final: bool = False) -> None:
         """End it, and say why; `final`: trying again is of no use."""

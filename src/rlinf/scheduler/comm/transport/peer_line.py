@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import time
+from functools import partial
 from typing import Protocol
 
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -170,10 +171,12 @@ class PeerLine:
         except OSError as error:  # out of descriptors, most likely; it is tried again
             self.session.dial_failed(now, f"there is no socket to be had for it ({code_of(error)})")
             return
-        self._attempt_timer = self._loop.call_later(
-            CONNECT_TIMEOUT_S, lambda: attempt.fail("its machine does not answer")
-        )
+        self._attempt_timer = self._loop.call_later(CONNECT_TIMEOUT_S, partial(self._on_no_answer, attempt))
         self._sockets.connect(attempt, self.endpoint, reached)
+
+    def _on_no_answer(self, attempt: Opening[Introduction]) -> None:
+        if not attempt.is_answered():  # else it is this process that is late
+            attempt.fail("its machine does not answer")
 
     def _greet(self, connection: socket.socket, answer: Introduction) -> None:
         self.name = answer.name
