@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import numpy as np
@@ -361,3 +362,23 @@ def test_many_threads_send_at_once_and_nothing_is_torn(two):
     producer.finish()
     assert got == [(thread, number) for thread in range(4) for number in range(40)]
     peers.eventually(lambda: producer.call(peers.all_free))
+
+
+def test_the_dead_are_looked_for_once_for_all_that_are_lost_in_a_moment(secret, monkeypatch):
+    messenger = Messenger(secret, name="home:0", arena_limit_bytes=16 * MIB)
+    looks, both = [], threading.Barrier(2)
+    monkeypatch.setattr(messenger.parcels.arena, "clear_dead", lambda: looks.append(None))
+
+    def lose_many():
+        for number in range(100):
+            messenger.peers._report_lost(f"{number:032x}")
+        messenger.submit(lambda: both.wait(DEADLINE_S))
+
+    try:
+        messenger.submit(lose_many)
+        both.wait(DEADLINE_S)
+        # At once, and thrice later, since an ended process may have its slot for a while.
+        assert 1 <= len(looks) <= 4
+    finally:
+        monkeypatch.undo()
+        messenger.close()

@@ -295,6 +295,24 @@ def test_who_has_said_what_it_owes_is_not_dropped_when_it_is_this_process_that_i
         assert connection.recv(7) == HEADERS[transport]
 
 
+@pytest.mark.parametrize("transport", ["tcp"], indirect=True)
+def test_a_connection_that_was_taken_is_not_given_up_by_who_is_itself_late(pair):
+    client, server = pair
+    server.serve("echo", lambda request: request.reply(request.head))
+    kept = []
+
+    def dial_and_be_late():
+        line = client._peers.at(server.endpoint).line
+        attempt = line._attempt
+        until(attempt.is_answered)  # which this thread has not seen yet
+        line._on_no_answer(attempt)
+        kept.append(line._attempt is attempt)
+
+    client.submit(dial_and_be_late)
+    assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+    assert kept == [True]
+
+
 def test_friends_that_come_and_go_are_no_strangers(server, friend, new_messenger, transport, caplog):
     for number in range(3):
         guest = new_messenger(f"guest:{number}", "here" if transport == "tcp" else None)
