@@ -13,6 +13,7 @@ from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
 from rlinf.scheduler.errors import ConfigError, ConfigErrors
 from rlinf.scheduler.planning import HardwareUnit, NodeEnvironment
+from rlinf.scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
 
 
 def group(**other):
@@ -73,9 +74,72 @@ def test_variables_are_a_mapping_or_a_list_of_mappings():
     ).node_groups
     assert only.environments == (
         NodeEnvironment((0,), (("A", "1"), ("B", "x")), "/opt/python"),
-        NodeEnvironment((0, 1), (("C", "0.50"),)),
-        NodeEnvironment((0, 1)),
+        NodeEnvironment(None, (("C", "0.50"),)),
+        NodeEnvironment(None),
     )
+
+
+@pytest.mark.parametrize("everywhere", ["all", " ALL ", ["all"]])
+def test_all_stands_for_every_node_in_groups_and_for_every_node_of_the_group_in_their_environments(
+    everywhere,
+):
+    entries = [{"node_ranks": everywhere, "env_vars": {"OMP_NUM_THREADS": 32}}]
+    groups = [
+        group(node_ranks=everywhere, env_configs=entries),
+        group(label="b", node_ranks="1-2", env_configs=entries),
+    ]
+    config = read_cluster_config(section(node_groups=groups))
+    topology = Topology.parse("3x0").with_node_groups(config.node_groups)
+    assert topology.group("a").node_ranks == (0, 1, 2)
+    table = EnvironmentTable(topology.node_groups)
+    expected = ProcessEnvironment((("OMP_NUM_THREADS", "32"),))
+    assert [table.on_node("a", rank) for rank in range(3)] == [expected] * 3
+    assert [table.on_node("b", rank) for rank in range(3)] == [ProcessEnvironment(), expected, expected]
+    # With other nodes it is other ranks.
+    assert topology.first_nodes(2).group("a").node_ranks == (0, 1)
+
+
+def test_all_stands_alone():
+    error = failure(section(node_groups=[group(node_ranks="all,3")]))
+    assert error.path == "cluster.node_groups[0].node_ranks"
+    assert "'all' stands alone" in error.problem
+
+
+VALUES = {
+    "plus": "+5",
+    "minus": "-0",
+    "octal": "010",
+    "hex": "0x1F",
+    "fraction": "2.10",
+    "power": "1e3",
+    "grouped": "1_000",
+    "no": "no",
+    "number": "32",
+}
+
+
+def test_values_of_variables_keep_the_text_that_stands_in_the_file(tmp_path):
+    written = "\n".join(f"          - {name}: {value}" for name, value in VALUES.items())
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"""
+threads: 7
+cluster:
+  num_nodes: +1
+  node_groups:
+    - label: a
+      node_ranks: 0
+      env_configs:
+      - env_vars:
+{written}
+      - env_vars: {{flow: -0, before: &n +5, after: *n, known: "${{threads}}"}}
+"""
+    )
+    config = read_cluster_config(file)
+    listed, mapped = config.node_groups[0].environments
+    assert dict(listed.env_vars) == VALUES
+    assert dict(mapped.env_vars) == {"flow": "-0", "before": "+5", "after": "+5", "known": "7"}
+    assert config.num_nodes == 1
 
 
 @pytest.mark.parametrize(("written", "text"), [("2x8", "2x8"), (8, "8"), ([8, 4, 0], "8,4,0")])

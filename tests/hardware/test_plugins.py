@@ -11,10 +11,11 @@ from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.hardware import check_reachable, hardware_names, HardwareTable
 
+MORE = []
 config = {"cluster": {
     "component_placement": {"env": {"node_group": "arms", "placement": "0-1:0-1"}},
     "node_groups": [{"label": "arms", "node_ranks": "0-1", "hardware": {"type": "Arm", "configs": [
-        {"node_rank": 0, "serial": "a", "cameras": ["left", "right"]}, {"node_rank": 1, "serial": SERIAL}]}}]}}
+        {"node_rank": 0, "serial": "a", "cameras": ["left", "right"]}, {"node_rank": 1, "serial": SERIAL}, *MORE]}}]}}
 try:
     placed = ComponentPlacement(config, Topology.parse("2x1"))
     print(hardware_names())
@@ -75,8 +76,8 @@ def run(tmp_path):
     return run_code
 
 
-def plan(run, serial="b"):
-    return run(PLAN.replace("SERIAL", repr(serial)))
+def plan(run, serial="b", more=()):
+    return run(PLAN.replace("SERIAL", repr(serial)).replace("MORE = []", f"MORE = {more!r}"))
 
 
 def test_installed_package_adds_a_hardware_type(install, run):
@@ -92,6 +93,15 @@ def test_settings_of_an_added_type_are_checked_with_their_path(install, run):
     install("acme-arms", ARM, {"Arm": "acme_arms:Arm"})
     assert plan(run, serial=7) == (
         "cluster.node_groups[0].hardware.configs[1].serial: this must be text, not 7\n"
+    )
+
+
+def test_a_piece_of_an_added_type_stands_in_its_group_once(install, run):
+    install("acme-arms", ARM, {"Arm": "acme_arms:Arm"})
+    told = plan(run, more=[{"node_rank": 1, "serial": "b"}])
+    assert told == (
+        "cluster.node_groups[0].hardware.configs[2]: entries 1 and 2 are the same Arm\n"
+        "  hint: every piece stands in its group once; a setting that differs tells two apart\n"
     )
 
 

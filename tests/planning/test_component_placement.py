@@ -263,6 +263,15 @@ def test_same_robot_twice_in_a_group_is_an_error():
     assert caught.value.problem == "entries 0 and 2 are the same Robot, at 10.0.0.7:5000"
 
 
+def test_two_entries_that_say_the_same_are_one_robot_also_without_an_address():
+    arm = {"node_rank": 0, "port": 5000}
+    with pytest.raises(ConfigError) as caught:
+        ComponentPlacement(robots(arm, {"node_rank": 1, "port": 5000}, dict(arm)), Topology.parse("2x0"))
+    assert caught.value.path == "cluster.node_groups[0].hardware.configs[2]"
+    assert caught.value.problem == "entries 0 and 2 are the same Robot"
+    assert caught.value.hint == "every piece stands in its group once; a setting that differs tells two apart"
+
+
 @pytest.mark.parametrize(
     "other", [{"node_rank": 1, "address": "10.0.0.7"}, {"node_rank": 0, "address": "10.0.0.7", "port": 1}]
 )
@@ -271,6 +280,6 @@ def test_robots_of_one_address_and_other_settings_are_two(other):
     assert placed.get_world_size("env") == 2
 
 
-def test_two_robots_without_an_address_are_two():
+def test_two_entries_of_which_nothing_but_the_node_is_said_are_two_robots():
     placed = ComponentPlacement(robots({"node_rank": 0}, {"node_rank": 0}), Topology.parse("2x0"))
     assert [p.local_hardware_ranks for p in placed.placements("env")] == [(0,), (1,)]

@@ -36,6 +36,7 @@ ChannelProcess = Literal["shared", "own"]
 DEFAULT_CHANNEL_PROCESS: ChannelProcess = "shared"
 # Longer than a switch takes to start anew.
 DEFAULT_UNREACHABLE_AFTER_S = 30.0
+_EACH_ONCE = "every piece stands in its group once; a setting that differs tells two apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +207,13 @@ def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
 
 def _node_group(section: NodeGroupSection, path: str, errors: list[ConfigError]) -> NodeGroup:
     environments = [
-        NodeEnvironment(
-            section.node_ranks if entry.node_ranks is None else entry.node_ranks,
-            entry.env_vars,
-            entry.python_interpreter_path or "",
-        )
+        NodeEnvironment(entry.node_ranks, entry.env_vars, entry.python_interpreter_path or "")
         for entry in section.env_configs or ()
     ]
     return NodeGroup(
         label=section.label,
-        node_ranks=section.node_ranks,
+        node_ranks=section.node_ranks or (),
+        all_nodes=section.node_ranks is None,
         hardware=tuple(_hardware(section.hardware, f"{path}.hardware", errors)),
         ignore_hardware=section.ignore_hardware,
         environments=tuple(environments),
@@ -232,7 +230,7 @@ def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigErr
         errors.append(error.at(path=f"{path}.type"))
         return []
     units: list[HardwareUnit] = []
-    at_address: dict[str, list[tuple[int, HardwareConfig]]] = {}
+    at_place: dict[tuple[int, str], list[tuple[int, HardwareConfig]]] = {}
     for index, entry in enumerate(section.configs):
         place = f"{path}.configs[{index}]"
         checked, found = check(kind.config_model, entry, place)
@@ -240,12 +238,15 @@ def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigErr
         if checked is None:
             continue
         units.append(HardwareUnit(section.type, checked.node_rank, checked))
+        # Entries that say nothing but their node are as many pieces.
+        if checked.model_fields_set == {"node_rank"}:
+            continue
         address = kind.address(checked)
-        others = at_address.setdefault(address, []) if address else []
-        # Without an address, two entries that say the same are two pieces.
+        others = at_place.setdefault((checked.node_rank, address), [])
         first = next((other for other, settings in others if settings == checked), None)
         if first is not None:
-            problem = f"entries {first} and {index} are the same {section.type}, at {address}"
-            errors.append(ConfigError(problem, path=place, hint="every piece stands in its group once"))
+            problem = f"entries {first} and {index} are the same {kind.name}"
+            problem += f", at {address}" if address else ""
+            errors.append(ConfigError(problem, path=place, hint=_EACH_ONCE))
         others.append((index, checked))
     return units

@@ -17,13 +17,14 @@ from rlinf.scheduler.planning.environments import LAUNCH_VARIABLES
 _MASKS = frozenset(vendor.visibility_variable for vendor in VENDORS)
 
 
-def read_ranks(value: Any) -> tuple[int, ...]:
-    """Ranks from text such as "0-2,5", a number, or a list of these.
+def read_ranks(value: Any) -> tuple[int, ...] | None:
+    """Ranks from text such as "0-2,5", a number, or a list of these; None stands for `all` of them.
 
     Raises:
         ConfigError: it is none of these, or names a rank twice.
     """
-    return parse_ranks(_as_text(value, "ranks must be a number, text such as 0-3, or a list of these"))
+    text = _as_text(value, "ranks must be a number, text such as 0-3, all, or a list of these")
+    return None if text.strip().lower() == "all" else parse_ranks(text)
 
 
 def read_label(value: Any) -> str:
@@ -75,7 +76,7 @@ def _check_variable(name: str, setting: Any, before: Mapping[str, str]) -> None:
         raise ConfigError(f"{name} is set by the launch, separately for every process", hint=hint)
     if name in before:
         raise ConfigError(f"the variable {name} stands here twice")
-    # A fraction does not keep how it was written: 2.10 would arrive as 2.1.
+    # A fraction that another loader read does not keep how it was written: 2.10 would arrive as 2.1.
     if not is_text_or_number(setting):
         raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes")
     if "\0" in str(setting):
@@ -100,7 +101,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-NodeRanks = Annotated[tuple[int, ...], PlainValidator(read_ranks)]
+NodeRanks = Annotated[tuple[int, ...] | None, PlainValidator(read_ranks)]
 
 
 class HardwareSection(Section):
@@ -113,7 +114,7 @@ class HardwareSection(Section):
 class EnvironmentSection(Section):
     """An entry of `env_configs:`."""
 
-    node_ranks: NodeRanks | None = None
+    node_ranks: NodeRanks = None
     env_vars: Annotated[tuple[tuple[str, str], ...], PlainValidator(read_environment)] = ()
     python_interpreter_path: str | None = None
 

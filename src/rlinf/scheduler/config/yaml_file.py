@@ -1,7 +1,8 @@
 """Reading a YAML file: numbers as written, every value's place known, every mistake an error of ours.
 
 YAML 1.1, which PyYAML and OmegaConf read, takes `1:0` for the number 60, `010` for 8 and `no` for false. A placement
-must stay what is written, so this loader knows only the numbers and words of YAML 1.2's core schema.
+must stay what is written, so this loader knows only the numbers and words of YAML 1.2's core schema. The numbers under
+`env_vars` stay text: a program may care how `010`, `+5` or `2.10` was written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.planning.caret import Span, excerpt
 
 _MAX_VALUES = 300_000
+# Under this key a number is text.
+_TEXTS = "env_vars"
+_TAG = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,26 @@ class _Loader(yaml.SafeLoader):
         if tag is None or tag.rpartition(":")[2] in {"null", "bool", "int", "float", "str", "seq", "map"}
     }
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node."""
+        node.value = [
+            (key, self._as_written(value) if key.value == _TEXTS else value) for key, value in node.value
+        ]
+        content: dict[Any, Any] = super().construct_mapping(node, deep)
+        return content
+
+    def _as_written(self, node: yaml.Node) -> yaml.Node:
+        """A copy of a node, for aliases may stand elsewhere too, with its numbers as text."""
+        marks = node.start_mark, node.end_mark
+        if isinstance(node, yaml.MappingNode):
+            self.flatten_mapping(node)
+            pairs = [(key, self._as_written(value)) for key, value in node.value]
+            return yaml.MappingNode(node.tag, pairs, *marks)
+        if isinstance(node, yaml.SequenceNode):
+            return yaml.SequenceNode(node.tag, list(map(self._as_written, node.value)), *marks)
+        is_number = node.tag in (f"{_TAG}int", f"{_TAG}float")
+        return yaml.ScalarNode(f"{_TAG}str", node.value, *marks) if is_number else node
+
 
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -117,7 +141,7 @@ for _tag, _pattern, _first in (
     ("merge", r"<<", "<"),
 ):
     _regexp = re.compile(f"^(?:{_pattern})$")
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _regexp, [*_first.replace("\0", ""), ""])
+    _Loader.add_implicit_resolver(f"{_TAG}{_tag}", _regexp, [*_first.replace("\0", ""), ""])
 
 
 class _PlaceRecorder:

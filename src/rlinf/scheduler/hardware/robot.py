@@ -49,5 +49,6 @@ class Robot(HardwareType):
                 pass
 
     def address(self, config: Any) -> str:
-        """Host and port, as far as they are given."""
-        return f"{config.address}:{config.port}" if config.port else str(config.address)
+        """Host and, if it is given, port; "" without a host."""
+        has_both = config.address and config.port
+        return f"{config.address}:{config.port}" if has_both else str(config.address)

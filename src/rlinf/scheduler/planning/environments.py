@@ -117,7 +117,7 @@ def _settings_by_node(group: NodeGroup) -> Mapping[int, list[_Setting]]:
         settings = [_Setting(name, value, group, index) for name, value in entry.env_vars]
         if entry.python_interpreter_path:
             settings.append(_Setting("", entry.python_interpreter_path, group, index))
-        for node_rank in entry.node_ranks if settings else ():
+        for node_rank in group.nodes_of(entry) if settings else ():
             by_node.setdefault(node_rank, []).extend(settings)
     return by_node
 

@@ -106,6 +106,8 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """
     ranks: dict[int, None] = {}
     for segment in parse_segments(text):
+        if segment.resources is None and segment.processes is None:
+            raise error_at(text, segment.span, "'all' stands alone: there is nothing to add to it", "all")
         if segment.resources is None or segment.processes is not None:
             raise error_at(text, segment.span, "a list of ranks holds numbers and ranges only, such as 0-2,5")
         chosen = range(segment.resources.first, segment.resources.last + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlinf.scheduler.errors import ConfigError
 
@@ -33,12 +33,12 @@ class NodeEnvironment:
     """What the processes on some nodes of a group start with.
 
     Attributes:
-        node_ranks: the nodes it holds for.
+        node_ranks: the nodes it holds for; None: all of its group.
         env_vars: names and values, in the order written.
         python_interpreter_path: the interpreter, or "" for the node's own.
     """
 
-    node_ranks: tuple[int, ...]
+    node_ranks: tuple[int, ...] | None
     env_vars: tuple[tuple[str, str], ...] = ()
     python_interpreter_path: str = ""
 
@@ -57,6 +57,7 @@ class NodeGroup:
         ignore_hardware: count nodes, whatever they have.
         environments: what its processes start with, by node.
         path: where it stands in the config, for errors.
+        all_nodes: it has every node of the topology that it is laid over, which fills in `node_ranks`.
     """
 
     label: str
@@ -65,10 +66,19 @@ class NodeGroup:
     ignore_hardware: bool = False
     environments: tuple[NodeEnvironment, ...] = ()
     path: str = field(default="", compare=False, repr=False)
+    all_nodes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("node_ranks", "hardware", "environments"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def on(self, num_nodes: int) -> NodeGroup:
+        """The group as it is on a cluster of so many nodes."""
+        return replace(self, node_ranks=tuple(range(num_nodes))) if self.all_nodes else self
+
+    def nodes_of(self, environment: NodeEnvironment) -> tuple[int, ...]:
+        """The nodes that one of its environments holds for."""
+        return self.node_ranks if environment.node_ranks is None else environment.node_ranks
 
     def path_of(self, key: str) -> str:
         """The path of one of its keys in the config, or "" where it comes from none."""
@@ -124,7 +134,7 @@ def _member_errors(group: NodeGroup) -> list[ConfigError]:
             )
             errors.append(ConfigError(problem, path=group.path_of(f"hardware.configs[{index}].node_rank")))
     for index, environment in enumerate(group.environments):
-        outside = [rank for rank in environment.node_ranks if rank not in members]
+        outside = [rank for rank in group.nodes_of(environment) if rank not in members]
         if outside:
             problem = f"node {outside[0]} is not in group '{group.label}'"
             errors.append(ConfigError(problem, path=group.path_of(f"env_configs[{index}].node_ranks")))

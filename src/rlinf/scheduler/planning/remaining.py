@@ -154,9 +154,9 @@ def _shrunk(group: NodeGroup, new_ranks: dict[int, int]) -> NodeGroup:
             if unit.node_rank in new_ranks
         ),
         environments=tuple(
-            replace(each, node_ranks=closed_up(each.node_ranks))
+            each if each.node_ranks is None else replace(each, node_ranks=closed_up(each.node_ranks))
             for each in group.environments
-            if closed_up(each.node_ranks)
+            if closed_up(group.nodes_of(each))
         ),
     )
 

@@ -92,7 +92,8 @@ class Topology:
     def __post_init__(self) -> None:
         named = (n if n.node_id else replace(n, node_id=f"node{rank}") for rank, n in enumerate(self.nodes))
         object.__setattr__(self, "nodes", tuple(named))
-        object.__setattr__(self, "node_groups", tuple(self.node_groups))
+        groups = tuple(group.on(len(self.nodes)) for group in self.node_groups)
+        object.__setattr__(self, "node_groups", groups)
         if not self.nodes:
             raise ConfigError("a topology must have at least one node")
         errors = node_group_errors(self.node_groups, len(self.nodes))
@@ -175,7 +176,7 @@ class Topology:
     def first_nodes(self, num_nodes: int) -> Topology:
         """This topology without the nodes from rank `num_nodes` on, for a job that uses only the first.
 
-        A group that names one of those is left out too.
+        A group that names one of those is left out too; one of all nodes has all that are left.
 
         Raises:
             ConfigError: there are fewer nodes.
@@ -185,7 +186,9 @@ class Topology:
             raise ConfigError(f"num_nodes is {num_nodes}, but there {there}")
         if num_nodes == len(self.nodes):
             return self
-        groups = tuple(group for group in self.node_groups if max(group.node_ranks) < num_nodes)
+        groups = tuple(
+            group for group in self.node_groups if group.all_nodes or max(group.node_ranks) < num_nodes
+        )
         return replace(self, nodes=self.nodes[:num_nodes], node_groups=groups)
 
 
