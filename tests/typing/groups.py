@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, assert_type, overload
 
-from rlinf.scheduler import Cluster, GroupResult, GroupStream, Worker, WorkerGroup
+from rlinf.scheduler import Cluster, GroupResult, GroupStream, Placement, Worker, WorkerGroup
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +69,17 @@ class Policy(Base):
     def _reset(self) -> None: ...
 
 
+class Service(Policy):
+    name = "a text"
+
+    def shutdown(self, code: int) -> str:
+        return str(code)
+
+    @property
+    def placements(self) -> float:
+        return 0.5
+
+
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 AnyWorker = TypeVar("AnyWorker")
 
@@ -116,6 +127,16 @@ with Cluster(simulate="2") as cluster:
     assert_type(group[0:1].act([1.0]), GroupResult[int])
     assert_type(group.execute_on(1).play(3), GroupStream[float])
     assert_type(group.name, str)
+
+    service = Service.create_group(64).launch(cluster, name="service")
+    assert_type(service.shutdown(3), GroupResult[str])
+    assert_type(service[0].shutdown(3).wait(), list[str])
+    service.shutdown("three")  # wrong
+    assert_type(service.name, str)
+    assert_type(service.placements, list[Placement])
+    assert_type(WorkerGroup.shutdown(service), None)
+    assert_type(WorkerGroup.plain(service).shutdown(), None)
+
     assert_type(group.scatter([[1.0], [2.0]]).act(temperature=0.5), GroupResult[int])
     group.scatter([[1.0], [2.0]]).atc()  # wrong
 

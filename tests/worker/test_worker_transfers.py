@@ -90,7 +90,7 @@ def test_send_tensor_and_recv_tensor_sync_and_async(workers):
 def test_a_sync_send_waits_for_shared_memory_and_an_async_one_does_not(workers, monkeypatch):
     actor, rollout, _ = workers
     asked = []
-    outbox = actor._mailbox._outbox
+    outbox = actor._rlinf_session.service(open_mailbox)._outbox
     arena = outbox.messenger.parcels.arena
     allocate = arena.allocate
 

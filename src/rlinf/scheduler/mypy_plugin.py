@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from mypy.checker import TypeChecker
 from mypy.maptype import map_instance_to_supertype
-from mypy.nodes import ARG_STAR, ARG_STAR2, Decorator, TypeInfo, Var
-from mypy.plugin import AttributeContext, Plugin
+from mypy.nodes import ARG_STAR, ARG_STAR2, Decorator, FuncBase, TypeInfo, Var
+from mypy.plugin import AttributeContext, MethodSigContext, Plugin
 from mypy.types import (
     AnyType,
     CallableType,
@@ -48,15 +48,32 @@ class GroupPlugin(Plugin):
         owner, _, name = fullname.rpartition(".")
         return (lambda context: _remote_method(context, name)) if owner == _GROUP else None
 
+    def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
+        """What types a call of a method that groups have, where the worker class has one of that name."""
+        owner, _, name = fullname.rpartition(".")
+        return (lambda context: _signature(context, name)) if owner == _GROUP else None
+
+
+def _signature(context: MethodSigContext, name: str) -> FunctionLike:
+    """The signature of `group.name(...)`, where groups have a method of that name."""
+    ours, group = context.default_signature, get_proper_type(context.type)
+    if not isinstance(group, Instance) or not group.type.get(name):
+        return ours
+    about = AttributeContext(context.type, ours, False, context.context, context.api)
+    users = get_proper_type(_remote_method(about, name))
+    return users if isinstance(users, CallableType) else ours
+
 
 def _remote_method(context: AttributeContext, name: str) -> Type:
     """The type of `group.name`."""
     group, checker = get_proper_type(context.type), context.api
-    if not isinstance(group, Instance) or not isinstance(checker, TypeChecker) or group.type.get(name):
+    if not isinstance(group, Instance) or not isinstance(checker, TypeChecker):
         return context.default_attr_type
     own = next(base for base in group.type.mro if base.fullname == _GROUP)
     worker = _bound_of(map_instance_to_supertype(group, own).args[0])
     if not isinstance(worker, Instance) or worker.type.fullname == "builtins.object":
+        return context.default_attr_type
+    if group.type.get(name) and (name.startswith("_") or not _is_users_method(worker, name)):
         return context.default_attr_type
     if name.startswith("_"):
         checker.fail(
@@ -88,6 +105,14 @@ def _bound_of(worker: Type) -> ProperType:
     """The class whose methods may be called: of `WorkerGroup[T]`, what `T` is bound to."""
     proper = get_proper_type(worker)
     return get_proper_type(proper.upper_bound) if isinstance(proper, TypeVarType) else proper
+
+
+def _is_users_method(worker: Instance, name: str) -> bool:
+    """Whether its class has a method of that name, and not from this library."""
+    owner = next((each for each in worker.type.mro if name in each.names), None)
+    if owner is None or owner.fullname.startswith("rlinf.scheduler."):
+        return False
+    return isinstance(owner.names[name].node, FuncBase | Decorator) and not _is_attribute(worker, name)
 
 
 def _is_attribute(worker: Instance, name: str) -> bool:

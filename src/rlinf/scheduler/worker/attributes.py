@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
-_LIBRARY = "rlinf.scheduler."
+# Where a class is defined that belongs to this library.
+LIBRARY = "rlinf.scheduler."
 _KNOWN_DECORATORS = frozenset(
     [
         "abstractmethod",
@@ -44,7 +45,7 @@ def declared_attributes(worker_class: type) -> frozenset[str] | None:
     """
     names = set(dir(worker_class))
     for each in worker_class.__mro__:
-        if each is object or each.__module__.startswith(_LIBRARY):
+        if each is object or each.__module__.startswith(LIBRARY):
             continue
         of_class = _attributes_of(each)
         if of_class is None:

@@ -26,15 +26,13 @@ Source: TypeAlias = tuple[str, SupportsIndex] | None
 
 
 class Exchange:
-    """Sends and receives, publishes and fetches, opens channels; the part of `Worker` that is about others."""
+    """Sends and receives, publishes and fetches, opens channels; the part of `Worker` that is about others.
 
-    _session: Session | None
+    Classes of users may have any names: what the library keeps in a worker begins with `_rlinf_`, and no function of it
+    asks a worker for anything else.
+    """
 
-    @property
-    def _mailbox(self) -> Mailbox:
-        if self._session is None:
-            raise ClusterError("this worker was constructed directly: launch its group to communicate")
-        return self._session.service(open_mailbox)
+    _rlinf_session: Session | None
 
     @overload
     def send(
@@ -101,8 +99,8 @@ class Exchange:
             CommTimeout: the receiver had no room at the deadline.
         """
         if _unknown:
-            raise unknown_argument(self.send, _unknown)
-        handle = self._mailbox.send(
+            raise unknown_argument(Exchange.send.__get__(self), _unknown)
+        handle = _mailbox_of(self).send(
             obj,
             f"{dst_group_name}:{dst_rank}",
             timeout_s=timeout_s,
@@ -158,8 +156,8 @@ class Exchange:
             CommTimeout: nothing came before the deadline.
         """
         if _unknown:
-            raise unknown_argument(self.recv, _unknown)
-        handle = self._mailbox.recv(
+            raise unknown_argument(Exchange.recv.__get__(self), _unknown)
+        handle = _mailbox_of(self).recv(
             f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
         )
         return handle if async_op else handle.wait()
@@ -213,8 +211,8 @@ class Exchange:
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
         if _unknown:
-            raise unknown_argument(self.send_tensor, _unknown)
-        handle = self._mailbox.send_tensor(
+            raise unknown_argument(Exchange.send_tensor.__get__(self), _unknown)
+        handle = _mailbox_of(self).send_tensor(
             tensor,
             f"{dst_group_name}:{dst_rank}",
             timeout_s=timeout_s,
@@ -286,8 +284,8 @@ class Exchange:
             CommTimeout: nothing came before the deadline.
         """
         if _unknown:
-            raise unknown_argument(self.recv_tensor, _unknown)
-        handle = self._mailbox.recv_tensor(
+            raise unknown_argument(Exchange.recv_tensor.__get__(self), _unknown)
+        handle = _mailbox_of(self).recv_tensor(
             tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
         )
         return handle if async_op else handle.wait()
@@ -362,7 +360,7 @@ class Exchange:
             CommTimeout: no such version at the deadline; it says which one is there.
         """
         if _unknown:
-            raise unknown_argument(self.fetch_weights, _unknown)
+            raise unknown_argument(Exchange.fetch_weights.__get__(self), _unknown)
         handle = _weights().fetch(name, into, min_version=min_version, timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
@@ -424,8 +422,8 @@ class Exchange:
                 started, or had no room, and the others have the object.
         """
         if _unknown:
-            raise unknown_argument(self.broadcast, _unknown)
-        handle = self._mailbox.broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
+            raise unknown_argument(Exchange.broadcast.__get__(self), _unknown)
+        handle = _mailbox_of(self).broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
         return handle if async_op else handle.wait()
 
     @classmethod
@@ -510,6 +508,13 @@ class Exchange:
         from rlinf.scheduler.channel import Channel  # noqa: PLC0415 - see above
 
         return Channel.connect(channel_name, timeout_s=timeout_s)
+
+
+def _mailbox_of(worker: Exchange) -> Mailbox:
+    session = worker._rlinf_session
+    if session is None:
+        raise ClusterError("this worker was constructed directly: launch its group to communicate")
+    return session.service(open_mailbox)
 
 
 def _weights() -> Weights:

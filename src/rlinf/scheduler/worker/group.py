@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, encode
 from rlinf.scheduler.comm.promise import Promise
@@ -29,6 +29,7 @@ from rlinf.scheduler.worker.signatures import (
     check_arguments,
     check_attribute,
     check_method,
+    is_users_method,
     kind_of,
     public_methods,
 )
@@ -45,6 +46,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 PREFETCH = 2
 RESTART_TIMEOUT_S = 120.0
 
+GroupT = TypeVar("GroupT", bound="WorkerGroup[Any]")
+
 
 class RemoteMethod:
     """A method of a group's class; calling it calls it on the ranks."""
@@ -55,19 +58,36 @@ class RemoteMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it on every rank; returns at once: a `GroupResult`, of a generator a `GroupStream`."""
-        return self._group.call_method(self._method, args, kwargs)
+        return self._group._call_method(self._method, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<{self._method} on {self._group!r}>"
+
+
+class _UsersMethod:
+    """In the class of a group: a method of the group's own class, which has a name that groups have too."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def __get__(self, group: WorkerGroup[Any], _owner: type) -> RemoteMethod:
+        return RemoteMethod(group, self._method)
 
 
 @explains_calls
 class WorkerGroup(Generic[T]):
     """A launched group. `group.method(...)` calls `method` on every rank and returns a `GroupResult` at once.
 
-    Of a method that is a generator it returns a `GroupStream`. What a group has itself (`name`, `call`, ...) no method
-    of its class can be called.
+    Of a method that is a generator it returns a `GroupStream`. Where the class has a method of a name that a group has
+    itself (`shutdown`, `get`, `name`, ...), `group.shutdown()` calls the class's. What the group has is reached through
+    `WorkerGroup` then: `WorkerGroup.shutdown(group)`, `WorkerGroup.plain(group).name`.
     """
+
+    if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
+
+        def __new__(cls, _name: str, worker_class: type, *_others: Any) -> Self:
+            """Let the methods of the group's class win."""
+            return object.__new__(_named_after(cls, worker_class))
 
     def __init__(
         self,
@@ -82,6 +102,17 @@ class WorkerGroup(Generic[T]):
         self._world_size = world_size
         self._selected: tuple[int, ...] = tuple(range(world_size))
         self._retries = False
+        self._is_plain = False
+
+    def plain(self) -> WorkerGroup[Any]:
+        """The same group, or view, with what a group has itself under every name: `WorkerGroup.plain(group).name`.
+
+        For a group whose class has methods of such names. It and its views call those by `call` and `call_method`.
+        """
+        kind = ScatteredGroup if isinstance(self, ScatteredGroup) else WorkerGroup
+        view = object.__new__(kind)
+        vars(view).update(vars(self), _is_plain=True)
+        return view
 
     @property
     def name(self) -> str:
@@ -89,7 +120,7 @@ class WorkerGroup(Generic[T]):
         return self._name
 
     @property
-    @awaited(lambda local: Wait(LAUNCH, f"launch of '{local['self'].name}'"))
+    @awaited(lambda local: Wait(LAUNCH, f"launch of '{local['self']._name}'"))
     def _shared(self) -> GroupCalls[Any]:
         """Its processes, once they have been launched; raises what the launch failed with."""
         launched = self._launched
@@ -120,10 +151,13 @@ class WorkerGroup(Generic[T]):
         Raises:
             PlacementError: the group has no such rank, or one is named twice.
         """
+        return self._on(ranks)
+
+    def _on(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
         for rank in ranks:
-            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.world_size:
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self._world_size:
                 raise PlacementError(
-                    f"group '{self.name}' has ranks 0 to {self.world_size - 1}, not {rank!r}"
+                    f"group '{self._name}' has ranks 0 to {self._world_size - 1}, not {rank!r}"
                 )
         if len(set(ranks)) != len(ranks) or not ranks:
             raise PlacementError(f"execute_on{ranks}: name at least one rank, and each once")
@@ -136,8 +170,8 @@ class WorkerGroup(Generic[T]):
             PlacementError: the group has no such rank.
         """
         if isinstance(ranks, slice):
-            return self.execute_on(*range(self.world_size)[ranks])
-        return self.execute_on(ranks + self.world_size if -self.world_size <= ranks < 0 else ranks)
+            return self._on(tuple(range(self._world_size)[ranks]))
+        return self._on((ranks + self._world_size if -self._world_size <= ranks < 0 else ranks,))
 
     def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> ScatteredGroup[T]:
         """A view whose calls give each rank arguments of its own: `group.scatter([a, b, c]).method(common)`.
@@ -155,9 +189,8 @@ class WorkerGroup(Generic[T]):
         for name, column in columns.items():
             if len(column) != len(self._selected):
                 problem = f"{name} has {len(column)} values for {len(self._selected)} ranks"
-                raise CallArgumentError(f"{self.name}.scatter()", problem, "one value a rank")
-        view = ScatteredGroup(self._name, self._worker_class, self._world_size, self._launched)
-        view._selected, view._retries = self._selected, self._retries
+                raise CallArgumentError(f"{self._name}.scatter()", problem, "one value a rank")
+        view: ScatteredGroup[T] = self._copied_as(ScatteredGroup)
         view._first = tuple(
             (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
             for index in range(len(self._selected))
@@ -175,8 +208,14 @@ class WorkerGroup(Generic[T]):
         return view
 
     def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
-        view = WorkerGroup(self._name, self._worker_class, self._world_size, self._launched)
-        view._selected, view._retries = ranks, self._retries
+        view: WorkerGroup[T] = self._copied_as(WorkerGroup)
+        view._selected = ranks
+        return view
+
+    def _copied_as(self, kind: type[GroupT]) -> GroupT:
+        kinds: tuple[Any, Any] = kind, self._worker_class
+        view: GroupT = object.__new__(kind if self._is_plain else _named_after(*kinds))
+        vars(view).update(vars(self))
         return view
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Arguments]:
@@ -211,7 +250,7 @@ class WorkerGroup(Generic[T]):
 
         Raises: as `call_method`.
         """
-        return self.call_method(method.__name__, args, kwargs)
+        return self._call_method(method.__name__, args, kwargs)
 
     def get(self, name: str) -> GroupResult[Any]:
         """What each rank has as its attribute or property `name`.
@@ -238,6 +277,9 @@ class WorkerGroup(Generic[T]):
             WorkerDied: a rank that the call depends on is gone.
             CodecError: an argument cannot be sent.
         """
+        return self._call_method(method, args, kwargs)
+
+    def _call_method(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_method(self._worker_class, method)
         calls = self._arguments(args, kwargs)
         for each_args, each_kwargs in calls:
@@ -275,7 +317,7 @@ class WorkerGroup(Generic[T]):
         try:
             return encode((args, kwargs))
         except CodecError as error:
-            raise CodecError(f"{self.name}.{method}(): an argument cannot be sent: {error}") from error
+            raise CodecError(f"{self._name}.{method}(): an argument cannot be sent: {error}") from error
 
     def health(self) -> list[RankHealth]:
         """How the selected ranks are, as this process knows: it asks nobody and does not wait."""
@@ -319,7 +361,7 @@ class WorkerGroup(Generic[T]):
             if not checked_seconds(name, value):
                 raise ConfigError(f"{name}={value!r}: it is a number above 0")
         shared = self._shared
-        file = Path(path if path is not None else f"{self.name.replace('/', '-')}.speedscope.json")
+        file = Path(path if path is not None else f"{self._name.replace('/', '-')}.speedscope.json")
         ranks = [shared.ranks[number] for number in self._selected]
         take_profile(shared.session.messenger, ranks, seconds, rate_hz, file)
         return file
@@ -341,7 +383,7 @@ class WorkerGroup(Generic[T]):
             LaunchTimeout: it is not ready at the deadline; it may be later.
         """
         limit_s = checked_seconds("timeout_s", timeout_s)
-        self.execute_on(rank)
+        self._on((rank,))
         if rank not in self._selected:
             raise PlacementError(f"restart({rank}): {self!r} is a view without that rank")
         self._shared.restart(rank, limit_s)
@@ -352,6 +394,9 @@ class WorkerGroup(Generic[T]):
         Raises:
             PlacementError: this is a view of some of the ranks; only the whole group can be ended.
         """
+        self._terminate()
+
+    def _terminate(self) -> None:
         self._check_whole("terminate()")
         self._shared.stop()
 
@@ -368,13 +413,18 @@ class WorkerGroup(Generic[T]):
             PlacementError: this is a view of some of the ranks; only the whole group can be ended.
             ConfigError: `timeout_s` is neither None nor a number of at least 0.
         """
+        self._shutdown(timeout_s)
+
+    def _shutdown(self, timeout_s: float | None) -> None:
         limit_s = checked_deadline(timeout_s)
         self._check_whole("shutdown()")
         self._shared.shutdown(limit_s)
 
     def _check_whole(self, what: str) -> None:
-        if len(self._selected) < self.world_size:
-            problem = f"{what} ends all {self.world_size} ranks of '{self.name}', and this is a view of some"
+        if len(self._selected) < self._world_size:
+            problem = (
+                f"{what} ends all {self._world_size} ranks of '{self._name}', and this is a view of some"
+            )
             ranks = ", ".join(map(str, self._selected))
             raise PlacementError(f"{problem} ({ranks}): call it on the group itself")
 
@@ -386,9 +436,9 @@ class WorkerGroup(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.shutdown()
+            self._shutdown(None)
         else:
-            self.terminate()
+            self._terminate()
 
     def __getattr__(self, name: str) -> RemoteMethod:
         # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.
@@ -401,8 +451,8 @@ class WorkerGroup(Generic[T]):
         return sorted({*super().__dir__(), *public_methods(self._worker_class)})
 
     def __repr__(self) -> str:
-        which = "" if len(self._selected) == self.world_size else f", ranks {list(self._selected)}"
-        return f"WorkerGroup({self.name!r}, {self.world_size} x {self._worker_class.__name__}{which})"
+        which = "" if len(self._selected) == self._world_size else f", ranks {list(self._selected)}"
+        return f"WorkerGroup({self._name!r}, {self._world_size} x {self._worker_class.__name__}{which})"
 
 
 class ScatteredGroup(WorkerGroup[T]):
@@ -412,3 +462,11 @@ class ScatteredGroup(WorkerGroup[T]):
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Arguments]:
         return [((*first, *args), {**named, **kwargs}) for first, named in self._first]
+
+
+@lru_cache(maxsize=256)
+def _named_after(kind: Any, worker_class: Any) -> Any:
+    """The class of groups of a worker class: `kind`, or one in which the methods of the worker class win."""
+    own = [name for name in vars(WorkerGroup) if not name.startswith("_")]
+    won = {name: _UsersMethod(name) for name in own if is_users_method(worker_class, name)}
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **won}) if won else kind

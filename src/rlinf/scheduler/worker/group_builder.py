@@ -37,7 +37,7 @@ from rlinf.scheduler.worker.restart_options import (
     restart_limit,
 )
 from rlinf.scheduler.worker.seconds import checked_seconds
-from rlinf.scheduler.worker.signatures import check_arguments, public_methods
+from rlinf.scheduler.worker.signatures import check_arguments
 from rlinf.scheduler.worker.starting import LaunchFunction, begin
 
 T = TypeVar("T")
@@ -64,7 +64,6 @@ class GroupBuilder(Generic[T]):
     """A worker class with its arguments, ready to be launched."""
 
     def __init__(self, worker_class: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        _check_method_names(worker_class)
         check_arguments(worker_class, "__init__", args, kwargs)
         self._factory = WorkerFactory(worker_class, args, kwargs)
 
@@ -209,13 +208,3 @@ def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
     if topology.num_accelerators:
         return PackedPlacementStrategy(0, topology.num_accelerators - 1)
     return NodePlacementStrategy(list(range(len(topology.nodes))))
-
-
-def _check_method_names(worker_class: type) -> None:
-    own = {name for name in vars(WorkerGroup) if not name.startswith("_")}
-    clash = sorted(own.intersection(public_methods(worker_class)))
-    if clash:
-        raise ConfigError(
-            f"{worker_class.__name__} has methods that could not be called on a group: {', '.join(clash)}",
-            hint="rename them: a WorkerGroup has attributes of these names itself",
-        )

@@ -11,12 +11,20 @@ from rlinf.scheduler.errors import CallArgumentError
 from rlinf.scheduler.host.protocol import CallKind
 from rlinf.scheduler.keywords import keyword_hint
 from rlinf.scheduler.wording import nearest_name, no_attribute
-from rlinf.scheduler.worker.attributes import declared_attributes
+from rlinf.scheduler.worker.attributes import LIBRARY, declared_attributes
 
 
 def public_methods(worker_class: type) -> list[str]:
     """The names of the methods that a group has."""
     return [name for name, _ in inspect.getmembers(worker_class, callable) if not name.startswith("_")]
+
+
+def is_users_method(worker_class: type, name: str) -> bool:
+    """Whether a worker class has a method of that name, and not from this library."""
+    if not callable(getattr(worker_class, name, None)):
+        return False
+    owner = next((each for each in worker_class.__mro__ if name in vars(each)), None)
+    return owner is not None and not owner.__module__.startswith(LIBRARY)
 
 
 def check_method(worker_class: type, name: str) -> None:
@@ -32,7 +40,8 @@ def check_method(worker_class: type, name: str) -> None:
     if callable(found):
         return
     if hasattr(worker_class, name):
-        message = f"{worker_class.__name__}.{name} is no method; group.get('{name}') reads it"
+        reads = "WorkerGroup.get(group, " if is_users_method(worker_class, "get") else "group.get("
+        message = f"{worker_class.__name__}.{name} is no method; {reads}'{name}') reads it"
         raise AttributeError(message)
     near = nearest_name(name, public_methods(worker_class))
     hint = f"; did you mean '{near}'?" if near else ""
@@ -49,7 +58,8 @@ def check_attribute(worker_class: type, name: str) -> None:
     if name.startswith("_"):
         message = f"'{name}' is private to {worker_class.__name__}: a group reads public attributes only"
         raise AttributeError(message)
-    if inspect.isroutine(getattr(worker_class, name, None)):
+    found = getattr(worker_class, name, None)
+    if callable(found) and inspect.isroutine(found):
         message = f"{worker_class.__name__}.{name} is a method: group.{name}(...) calls it"
         raise AttributeError(message)
     declared = declared_attributes(worker_class)

@@ -39,6 +39,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound="Worker")
 
+_LOGGER = logging.getLogger("rlinf.worker")
+
 
 @explains_calls
 class Worker(Exchange):
@@ -58,8 +60,8 @@ class Worker(Exchange):
     worker is rank 0 of 1 and can compute, but not communicate.
     """
 
-    _role: Role
-    _logger: ClassVar[logging.Logger] = logging.getLogger("rlinf.worker")
+    _rlinf_role: Role
+    _logger: ClassVar[logging.Logger] = _LOGGER  # for programs
 
     if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
 
@@ -67,8 +69,8 @@ class Worker(Exchange):
             """Give the new worker its identity."""
             worker = super().__new__(cls)
             # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
-            worker._session = current_or_none()
-            worker._role = (worker._session and worker._session.fact(Role)) or Role.alone()
+            worker._rlinf_session = session = current_or_none()
+            worker._rlinf_role = (session and session.fact(Role)) or Role.alone()
             return worker
 
     def __init__(self) -> None:
@@ -90,60 +92,61 @@ class Worker(Exchange):
 
         return GroupBuilder(cast(type[T], cls), args, kwargs)
 
-    @property
+    # A program may set each of these, or have a method of that name: nothing of the library asks for them.
+
+    @cached_property
     def info(self) -> WorkerInfo:
         """Who and where this worker is."""
-        return self._role.info
+        return self._rlinf_role.info
 
-    @property
+    @cached_property
     def address(self) -> WorkerAddress:
         """Its name in the job, `group:rank`."""
-        return self.info.address
+        return self._rlinf_role.info.address
 
-    @property
+    @cached_property
     def group_name(self) -> str:
         """Its group's name."""
-        return self.info.address.group
+        return self._rlinf_role.info.address.group
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Its number in the group, from 0."""
-        return self.info.address.rank
+        return self._rlinf_role.info.address.rank
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """How many ranks the group has."""
-        return self.info.world_size
+        return self._rlinf_role.info.world_size
 
-    @property
+    @cached_property
     def placement(self) -> Placement:
         """The node and the devices it was given."""
-        return self.info.placement
+        return self._rlinf_role.info.placement
 
-    @property
+    @cached_property
     def hardware(self) -> tuple[Any, ...]:
         """What it was given, piece by piece: an `Accelerator`, a `Robot`, or what a plug-in makes of its own type.
 
         In the order of `placement.local_hardware_ranks`; empty for a worker on a bare node.
         """
-        return self._role.hardware
+        return self._rlinf_role.hardware
 
-    @property
+    @cached_property
     def local_rank(self) -> int:
         """Its number among its group's ranks on this node."""
-        return self.placement.local_rank
+        return self._rlinf_role.info.placement.local_rank
 
-    @property
+    @cached_property
     def local_world_size(self) -> int:
         """How many of its group's ranks are on this node."""
-        return self.placement.local_world_size
+        return self._rlinf_role.info.placement.local_world_size
 
-    @property
+    @cached_property
     def num_restarts(self) -> int:
         """How many processes had its place before this one, and died; 0 for the first."""
-        return self.info.num_restarts
+        return self._rlinf_role.info.num_restarts
 
-    # A program may set it: many have one of that name.
     @cached_property
     def seed(self) -> int:
         """The seed of its random numbers, from 0 to 2**32 - 1: its own, and the same in whoever takes its place.
@@ -151,12 +154,12 @@ class Worker(Exchange):
         It is derived from the `seed` of the launch, the group and the rank; without such a seed, from one that was
         drawn for the job. 0 for a worker that was constructed directly.
         """
-        return self.info.seed
+        return self._rlinf_role.info.seed
 
-    @property
+    @cached_property
     def node_rank(self) -> int:
         """Its node's number in the cluster."""
-        return self.placement.node_rank
+        return self._rlinf_role.info.placement.node_rank
 
     @property
     def cancelled(self) -> bool:
@@ -165,7 +168,11 @@ class Worker(Exchange):
         For methods that compute for long: those that wait in this library are ended there.
         """
         scope = current_scope()
-        return scope is not None and scope.cancelled
+        return bool(vars(self).get("cancelled", scope is not None and scope.cancelled))
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        vars(self)["cancelled"] = value
 
     @staticmethod
     @overload
@@ -206,38 +213,31 @@ class Worker(Exchange):
         return at_step(number)
 
     # The documents' programs use these names.
-    _rank = rank
-    _world_size = world_size
-    _local_rank = local_rank
-    _local_world_size = local_world_size
-    _node_rank = node_rank
-    _group_name = group_name
-    _worker_address = address
+    _rank = cached_property[int](lambda self: self._rlinf_role.info.address.rank)
+    _world_size = cached_property[int](lambda self: self._rlinf_role.info.world_size)
+    _local_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.local_rank)
+    _local_world_size = cached_property[int](lambda self: self._rlinf_role.info.placement.local_world_size)
+    _node_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.node_rank)
+    _group_name = cached_property[str](lambda self: self._rlinf_role.info.address.group)
+    _worker_address = cached_property[WorkerAddress](lambda self: self._rlinf_role.info.address)
 
-    @property
+    @cached_property
     def torch_device(self) -> torch.device:
         """The first device that it was given, as torch numbers what it sees: `torch.device("cuda:0")`; or the CPU.
 
         Raises:
             ClusterError: what torch calls the devices of that vendor is not known.
         """
-        return torch_device_of(self.placement, self._accelerator_type)
+        return torch_device_of(self._rlinf_role.info.placement, _accelerator_type(self))
 
-    @property
+    @cached_property
     def torch_platform(self) -> Any:
         """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...; `torch.cpu` without any.
 
         Raises:
             ClusterError: torch has no such part here, or its name is not known.
         """
-        return torch_platform_of(self.placement, self._accelerator_type)
-
-    @property
-    def _accelerator_type(self) -> str:
-        # A job of plain processes knows of no nodes.
-        if self._session is None or not self.placement.has_accelerators:
-            return ""
-        return job_topology(self._session).nodes[self.node_rank].accelerator_type
+        return torch_platform_of(self._rlinf_role.info.placement, _accelerator_type(self))
 
     def device_lock(self, timeout_s: float | None = None, *, offload: Sequence[object] = ()) -> DeviceLock:
         """A block in which this worker has its devices alone, among all that take turns on them so.
@@ -263,13 +263,16 @@ class Worker(Exchange):
         Raises:
             ConfigError: there is something in `offload` that cannot be moved.
         """
-        placement = self.placement
+        placement = self._rlinf_role.info.placement
         numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
         moved = None
-        if offload and self.torch_device.type != "cpu":
-            moved = Offload(offload, TorchMemory(self.torch_device, self.torch_platform))
-        return DeviceLock(self._session, devices, timeout_s, moved)
+        if offload:
+            kind = _accelerator_type(self)
+            device = torch_device_of(placement, kind)
+            if device.type != "cpu":
+                moved = Offload(offload, TorchMemory(device, torch_platform_of(placement, kind)))
+        return DeviceLock(self._rlinf_session, devices, timeout_s, moved)
 
     def acquire_free_port(self) -> int:
         """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.
@@ -277,28 +280,39 @@ class Worker(Exchange):
         Raises:
             ClusterError: none is free.
         """
-        return acquire_port(ports=self._session.messenger.ports if self._session is not None else None)
+        session = self._rlinf_session
+        return acquire_port(ports=session.messenger.ports if session is not None else None)
 
     def log_on_first_rank(self, message: str) -> None:
         """As `log_info`, on rank 0 only: for what every rank would say."""
-        if self.rank == 0:
-            self.log_info(message)
+        if self._rlinf_role.info.address.rank == 0:
+            _log(logging.INFO, message)
 
     def log_debug(self, message: str) -> None:
         """Log for those who look for a fault; shown where the driver's logging shows DEBUG."""
-        self._log(logging.DEBUG, message)
+        _log(logging.DEBUG, message)
 
     def log_info(self, message: str) -> None:
         """Log a line; it appears in the driver under the logger `rlinf.worker.<group>`."""
-        self._log(logging.INFO, message)
+        _log(logging.INFO, message)
 
     def log_warning(self, message: str) -> None:
         """Log something that someone should look at."""
-        self._log(logging.WARNING, message)
+        _log(logging.WARNING, message)
 
     def log_error(self, message: str) -> None:
         """Log a failure."""
-        self._log(logging.ERROR, message)
+        _log(logging.ERROR, message)
 
-    def _log(self, level: int, message: str) -> None:
-        self._logger.log(level, "%s", message)
+
+def _log(level: int, message: str) -> None:
+    _LOGGER.log(level, "%s", message)
+
+
+def _accelerator_type(worker: Worker) -> str:
+    """The vendor of a worker's accelerators; "" without any."""
+    session, placement = worker._rlinf_session, worker._rlinf_role.info.placement
+    # A job of plain processes knows of no nodes.
+    if session is None or not placement.has_accelerators:
+        return ""
+    return job_topology(session).nodes[placement.node_rank].accelerator_type
