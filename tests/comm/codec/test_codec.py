@@ -1,8 +1,11 @@
+import json
 import re
 import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -23,7 +26,8 @@ from codec_cases import (
     tensors,
 )
 from effort import tries
-from rlinf.scheduler.comm import encode
+from programs import run_program
+from rlinf.scheduler.comm import decode, encode
 from rlinf.scheduler.errors import ChannelTimeout, CodecError
 
 many = settings(max_examples=tries(130), deadline=None, suppress_health_check=list(HealthCheck))
@@ -107,6 +111,96 @@ def test_lambdas_and_local_classes_travel_by_value():
     received = placed(Local())
     assert_same(received.values, np.arange(1000))
     assert_same(received.tensor, torch.arange(1000))
+
+
+SENDS_BACK = """
+import json, sys
+from rlinf.scheduler.comm import decode, encode
+
+head, *buffers = [bytes.fromhex(frame) for frame in json.load(sys.stdin)]
+received = decode(head, buffers)
+for name, each in received.items():
+    assert name == "kind" or not hasattr(each, "__dict__") or "__dict__" in type(each).__slots__, each
+print(json.dumps([bytes(frame).hex() for frame in encode(received).snapshot()]))
+"""
+
+
+def there_and_back(obj):
+    """What another process has made of an object, and this one of what that has sent."""
+    frames = [bytes(frame).hex() for frame in encode(obj).snapshot()]
+    done = run_program("-c", SENDS_BACK, input=json.dumps(frames))
+    assert done.returncode == 0, done.stderr
+    head, *buffers = [bytes.fromhex(frame) for frame in json.loads(done.stdout)]
+    return decode(head, buffers)
+
+
+def objects_with_slots():
+    class Plain:
+        __slots__ = ("a", "b")
+
+    class Derived(Plain):
+        __slots__ = "c"
+
+    class Private:
+        __slots__ = ("__hidden", "_seen")
+
+        def __init__(self):
+            self.__hidden, self._seen = 1, 2
+
+        def values(self):
+            return self.__hidden, self._seen
+
+    class Documented:
+        __slots__ = {"__dict__": "the others", "__weakref__": "by cells", "a": "what it is"}
+
+    @dataclass(slots=True)
+    class Record:
+        number: int
+        values: list = field(default_factory=list)
+
+    @dataclass(slots=True, frozen=True, weakref_slot=True)
+    class FrozenRecord:
+        number: int
+
+    class Kind(Enum):
+        __slots__ = ()
+        ONE = 1
+
+    class Pair(tuple):
+        __slots__ = ()
+
+    plain, derived, documented = Plain(), Derived(), Documented()
+    plain.a, plain.b = np.arange(3), None
+    derived.a, derived.c = 1, "c"
+    documented.a, documented.other = 1, 2
+    return {
+        "plain": plain,
+        "derived": derived,
+        "private": Private(),
+        "documented": documented,
+        "record": Record(1, [torch.arange(2)]),
+        "frozen": FrozenRecord(2),
+        "kind": Kind.ONE,
+        "pair": Pair((1, 2)),
+    }
+
+
+def test_objects_of_the_programs_own_classes_with_slots_come_back():
+    sent = objects_with_slots()
+    received = there_and_back(sent)
+    assert {name: type(each) for name, each in received.items()} == {
+        name: type(each) for name, each in sent.items()
+    }
+    assert (received["plain"].a.tolist(), received["plain"].b) == ([0, 1, 2], None)
+    derived, documented = received["derived"], received["documented"]
+    assert (derived.a, hasattr(derived, "b"), derived.c) == (1, False, "c")
+    assert received["private"].values() == (1, 2)
+    assert (documented.a, documented.other) == (1, 2)
+    assert received["record"].values[0].tolist() == [0, 1]
+    assert (received["frozen"], received["pair"]) == (sent["frozen"], (1, 2))
+    assert received["kind"] is sent["kind"]
+    with pytest.raises(AttributeError):
+        received["plain"].other = 1
 
 
 def test_errors_survive_with_their_fields():

@@ -20,9 +20,10 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import lru_cache
 from itertools import count
-from types import FunctionType, NoneType
+from types import FunctionType, MemberDescriptorType, NoneType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -324,13 +325,32 @@ def _by_value_pickler() -> type[Any]:
 
             def reducer_override(self, obj: Any) -> Any:
                 reduced = self.reduce(obj)
-                return super().reducer_override(obj) if reduced is NotImplemented else reduced
+                if reduced is NotImplemented:
+                    reduced = super().reducer_override(obj)
+                    if isinstance(obj, type) and "__slots__" in vars(obj) and reduced is not NotImplemented:
+                        return _made_with_slots(obj, reduced)
+                return reduced
 
         _by_value = ByValuePickler
     return _by_value
 
 
 _by_value: type[Any] | None = None
+
+
+def _made_with_slots(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What cloudpickle makes of a class, with its slots where the class is made; cloudpickle sets them on it later.
+
+    A class that is made without would give its objects a dict, which the sender's class cannot take back.
+    """
+    if issubclass(cls, Enum):  # it is made of its members, which have a dict anyway
+        return reduced
+    make, (kind, name, bases, own, *others), (attributes, slots), *rest = reduced
+    special = ("__dict__", "__weakref__")
+    names = [key for key, value in vars(cls).items() if type(value) is MemberDescriptorType or key in special]
+    kept = {key: value for key, value in attributes.items() if key not in names}
+    arguments = (kind, name, bases, {**own, "__slots__": tuple(names)}, *others)
+    return make, arguments, (kept, slots), *rest
 
 
 def _encode_with(
