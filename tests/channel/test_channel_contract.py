@@ -37,9 +37,9 @@ LARGE = 1 << 20
 def test_a_batch_that_does_not_come_says_what_was_wanted_and_what_is_there(in_process):
     channel = in_process.create()
     channel.put("x", weight=3)
-    with pytest.raises(ChannelTimeout, match=r"a batch of weight 8 is wanted; there are 1 items of weight 3"):
+    with pytest.raises(ChannelTimeout, match=r"a batch of weight 8 is wanted; there is 1 item of weight 3"):
         channel.get_batch(8, timeout_s=0.01)
-    with pytest.raises(ChannelTimeout, match=r"a batch of weight 8 is wanted; there are 1 items of weight 3"):
+    with pytest.raises(ChannelTimeout, match=r"a batch of weight 8 is wanted; there is 1 item of weight 3"):
         channel.get_batch(8, timeout_s=0)
 
 

@@ -169,7 +169,7 @@ def test_too_many_producers_are_told_who_is_there(in_process):
     no_place = pytest.raises(ChannelArgumentError, match=r"no place for another producer.*at work: driver")
     with channel.producer(), no_place:
         channel.producer().__enter__()
-    with pytest.raises(ChannelArgumentError, match="1 of 1 producers are done"):
+    with pytest.raises(ChannelArgumentError, match="1 of 1 producer is done"):
         channel.producer().__enter__()
 
 

@@ -257,7 +257,7 @@ def test_a_timeout_says_what_is_being_fetched(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1)
     holder.stop()
-    with pytest.raises(ChannelTimeout, match=r"1 of its items are on their way from node 127\.0\.0\.1"):
+    with pytest.raises(ChannelTimeout, match=r"1 of its items is on its way from node 127\.0\.0\.1"):
         channel.get(timeout_s=0.5)
     holder.go_on()
     assert number_in(channel.get(timeout_s=DEADLINE_S)) == 1
@@ -332,7 +332,7 @@ def test_a_lease_lasts_while_its_items_are_fetched_and_ends_when_nobody_wants_th
     producer_of(job, 1)
     holder.stop()
     with (
-        pytest.raises(ChannelTimeout, match="are on their way"),
+        pytest.raises(ChannelTimeout, match="is on its way"),
         channel.lease(ttl_s=0.2, timeout_s=1.0),
     ):
         pytest.fail("it has come")

@@ -126,6 +126,14 @@ def test_group_that_does_not_exist_is_refused():
     assert "there is no node group 'arms'; there are 'cluster', 'node'" in error.problem
 
 
+@pytest.mark.parametrize(
+    ("text", "gap"),
+    [("0:0,1:2", "process rank 1 is left out"), ("0:0,1:4", "process ranks 1-3 are left out")],
+)
+def test_one_rank_is_left_out_and_several_are(text, gap):
+    assert failure(text).problem.startswith(gap)
+
+
 def test_group_listed_twice_is_refused():
     assert "'node' is listed twice" in failure("0", groups=("node", "node")).problem
 

@@ -473,7 +473,7 @@ def test_at_the_end_nothing_is_waited_for_that_cannot_come(how):
 def test_admission_begins_with_an_empty_queue():
     state = ChannelState()
     state.put("maker", 1, "q", "x")
-    with pytest.raises(ValueError, match="holds what was put without a slot: 1 items"):
+    with pytest.raises(ValueError, match="holds what was put without a slot: 1 item"):
         state.admit("maker", 2, "q", 1)
     state.get_group("reward", 3, "groups", 2)
     with pytest.raises(ValueError, match="collect groups in another queue"):

@@ -88,7 +88,7 @@ def test_a_get_that_waited_in_vain_is_told_which_queues_hold_something():
     state.put("p", 1, "rollouts", "x")
     state.get("c", 1, "rolouts")
     (refusal,) = state.withdraw("c", 1)
-    assert refusal.state == "0 items of weight 0; 'rollouts' holds 1 items of weight 0"
+    assert refusal.state == "0 items of weight 0; 'rollouts' holds 1 item of weight 0"
     (at_once,) = state.get("c", 2, "rolouts", wait=False)  # one of many looks, perhaps
     assert at_once.state == "0 items of weight 0"
 
@@ -292,7 +292,7 @@ def test_one_shot_queues_leave_nothing_behind():
 def test_the_state_of_a_queue_reads_as_a_phrase():
     state = filled([2, 2.5], maxsize=2)
     state.put("p", 9, Q, "waits")
-    assert state.describe(Q) == "2 of 2 items of weight 4.5, 1 puts waiting"
+    assert state.describe(Q) == "2 of 2 items of weight 4.5, 1 put waiting"
     assert state.describe("nobody's") == "0 of 2 items of weight 0"
 
 

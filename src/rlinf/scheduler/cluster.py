@@ -41,6 +41,7 @@ from rlinf.scheduler.session import Session, SideBySide, current_or_none
 from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.session.session import why_left
 from rlinf.scheduler.weights import PublishedWeights, published_weights
+from rlinf.scheduler.wording import counted
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
@@ -460,7 +461,8 @@ class Cluster:
 
     def __repr__(self) -> str:
         state = ", closed" if self._session.closed else ""
-        return f"Cluster({self.num_nodes} nodes, {self.num_accelerators} accelerators{state})"
+        accelerators = counted(self.num_accelerators, "accelerator")
+        return f"Cluster({counted(self.num_nodes, 'node')}, {accelerators}{state})"
 
 
 def _simulated_shape(

@@ -39,6 +39,7 @@ from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.job_file import RunningJob, announce
 from rlinf.scheduler.session.session import INTERRUPTED
+from rlinf.scheduler.wording import counted
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
 from rlinf.scheduler.worker.node_watch import NodeWatch
@@ -97,7 +98,7 @@ def check_node_count(topology: Topology, wanted: int | None) -> None:
     """
     if wanted is not None and wanted > len(topology.nodes):
         raise ConfigError(
-            f"num_nodes is {wanted}, but this cluster has {len(topology.nodes)} nodes",
+            f"num_nodes is {wanted}, but this cluster has {counted(len(topology.nodes), 'node')}",
             path="cluster.num_nodes",
         )
 

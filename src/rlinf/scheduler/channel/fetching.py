@@ -65,7 +65,8 @@ class Fetching:
         """What is waited for, in a phrase."""
         nodes = sorted({first.node for first, _ in self._asked.values()})
         num_items = sum(len(places) for _, places in self._asked.values())
-        return f"{num_items} of its items are on their way from {' and '.join(nodes)}"
+        are = "is on its way" if num_items == 1 else "are on their way"
+        return f"{num_items} of its items {are} from {' and '.join(nodes)}"
 
     def _ask(self, process_id: str, *, as_bytes: bool) -> None:
         first, places = self._asked[process_id]

@@ -78,7 +78,10 @@ def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTi
     if not operation.is_batch:
         return ChannelTimeout(*about, state or "")
     wanted = f"{operation.describe_batch()} is wanted"
-    return BatchTimeout(*about, f"{wanted}; there are {state}" if state else wanted)
+    if not state:
+        return BatchTimeout(*about, wanted)
+    are = "is" if state.startswith("1 ") else "are"
+    return BatchTimeout(*about, f"{wanted}; there {are} {state}")
 
 
 def gone_error(channel: str, reason: str) -> ChannelLost:

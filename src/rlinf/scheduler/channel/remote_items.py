@@ -15,6 +15,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import CommTimeout
 from rlinf.scheduler.queueing import Item
+from rlinf.scheduler.wording import counted
 
 # What left a queue is released with what comes next, or so much later.
 SWEEP_S = 0.5
@@ -119,7 +120,8 @@ class RemoteItems:
             items = [item for ref in node.refs.values() if (item := ref()) is not None]
             if items:
                 size_bytes = sum(item.size_bytes for item in items)
-                lines.append(f"{len(items)} items of {size_bytes} bytes are on {node.name}")
+                are = "is" if len(items) == 1 else "are"
+                lines.append(f"{counted(len(items), 'item')} of {size_bytes} bytes {are} on {node.name}")
         return lines
 
     def bring(self, items: Iterable[Item], then: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware.devices import Device
 from rlinf.scheduler.hardware.vendors import NODE_RANK_VARIABLE
+from rlinf.scheduler.wording import counted
 
 
 def order_nodes(reports: Sequence[NodeReport], num_lost: int = 0) -> list[NodeReport]:
@@ -42,7 +43,7 @@ def order_nodes(reports: Sequence[NodeReport], num_lost: int = 0) -> list[NodeRe
             highest = claimed[max(claimed)]
             raise ClusterError(
                 f"{highest.describe()} has {NODE_RANK_VARIABLE}={max(claimed)}, but the cluster has "
-                f"{len(reports)} nodes and none has rank {rank}"
+                f"{counted(len(reports), 'node')} and none has rank {rank}"
             )
     return ordered
 

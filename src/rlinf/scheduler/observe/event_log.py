@@ -96,7 +96,7 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
     told.NodeJoined: (
         INFO,
         lambda event: (
-            f"node {event.node_rank} ({event.ip}) joined with {event.num_accelerators} accelerators"
+            f"node {event.node_rank} ({event.ip}) joined with {counted(event.num_accelerators, 'accelerator')}"
         ),
     ),
     told.NodeLost: (ERROR, lambda event: event.reason),

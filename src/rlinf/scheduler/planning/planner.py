@@ -203,7 +203,9 @@ def _processes(text: str, segment: Segment, num_resources: int, next_rank: int) 
         problem = f"process ranks start at {chosen.first}, not at 0"
     else:
         gap = RankRange(next_rank, chosen.first - 1)
-        problem = f"process rank{'s' if len(gap) > 1 else ''} {gap} are left out"
+        problem = (
+            f"process rank{'s' if len(gap) > 1 else ''} {gap} {'are' if len(gap) > 1 else 'is'} left out"
+        )
     problem += "; every rank from 0 on appears once, in ascending order"
     raise error_at(text, chosen.span, problem, hint)
 

@@ -12,7 +12,7 @@ from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_err
 from rlinf.scheduler.planning.caret import excerpt
 from rlinf.scheduler.planning.environments import environment_errors
 from rlinf.scheduler.planning.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup, node_group_errors
-from rlinf.scheduler.wording import did_you_mean, list_names
+from rlinf.scheduler.wording import counted, did_you_mean, list_names
 
 _MAX_NODES = 2**16
 _MAX_ACCELERATORS = 2**20
@@ -53,11 +53,13 @@ class Node:
         names = tuple(map(str, self.visible or ())) or _indices(self.num_accelerators)
         if len(names) != self.num_accelerators:
             raise ConfigError(
-                f"node '{self.node_id}' has {self.num_accelerators} accelerators, but its mask "
+                f"node '{self.node_id}' has {counted(self.num_accelerators, 'accelerator')}, but its mask "
                 f"{','.join(names)} names {len(names)}"
             )
         if self.uuids and len(self.uuids) != self.num_accelerators:
-            problem = f"{self.num_accelerators} accelerators and {len(self.uuids)} UUIDs"
+            problem = (
+                f"{counted(self.num_accelerators, 'accelerator')} and {counted(len(self.uuids), 'UUID')}"
+            )
             raise ConfigError(f"node '{self.node_id}' has {problem}")
         object.__setattr__(self, "visible", names)
         if self.num_accelerators and not self.accelerator_type:

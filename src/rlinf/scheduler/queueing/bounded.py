@@ -17,6 +17,7 @@ from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.sharding import Sharding
 from rlinf.scheduler.queueing.tally import Tally, Tap
 from rlinf.scheduler.queueing.weights import rounded
+from rlinf.scheduler.wording import counted
 
 
 class BoundedQueue:
@@ -188,23 +189,24 @@ class BoundedQueue:
     def describe(self) -> str:
         """Return what is here in a phrase, for error texts."""
         depth = self.depth()
-        bound = f" of {self.maxsize}" if self.maxsize else ""
-        parts = [f"{depth.num_items}{bound} items of weight {depth.weight:g}"]
+        num_items = depth.num_items
+        there = f"{num_items} of {self.maxsize} items" if self.maxsize else counted(num_items, "item")
+        parts = [f"{there} of weight {depth.weight:g}"]
         if depth.groups:
             largest, most = max(depth.groups, key=_count_of)
-            parts[0] += f" in {len(depth.groups)} groups (the largest, {largest!r}, has {most})"
+            parts[0] += f" in {counted(len(depth.groups), 'group')} (the largest, {largest!r}, has {most})"
         if depth.num_getters:
-            parts.append(f"{depth.num_getters} getters waiting")
+            parts.append(f"{counted(depth.num_getters, 'getter')} waiting")
         if depth.num_putters:
-            parts.append(f"{depth.num_putters} puts waiting")
+            parts.append(f"{counted(depth.num_putters, 'put')} waiting")
         if depth.num_delivering:
             parts.append(f"{depth.num_delivering} in delivery")
         if depth.num_leased:
             parts.append(f"{depth.num_leased} on lease")
         if self.parked:
-            parts.append(f"{len(self.parked)} getters that have as many on lease as they may")
+            parts.append(f"{counted(len(self.parked), 'getter')} with as many on lease as may be")
         if depth.num_dead:
-            parts.append(f"{depth.num_dead} dead letters")
+            parts.append(counted(depth.num_dead, "dead letter"))
         parts += [f"{tap.name!r} is full" for tap in self.full_taps(1)]
         parts += [each.describe() for each in (self.sharding, self.admission) if each is not None]
         if 0 < self.tally.max_bytes < 2 * self.tally.held_bytes:

@@ -8,6 +8,7 @@ without one it counts as done.
 from __future__ import annotations
 
 from rlinf.scheduler.queueing.records import ProducersRecord
+from rlinf.scheduler.wording import counted
 
 
 class Producers:
@@ -116,7 +117,8 @@ class Producers:
 
     def describe(self) -> str:
         """Who is there, in a phrase."""
-        parts = [f"{self._num_done} of {self.num_places} producers are done"]
+        are = "is" if self._num_done == 1 else "are"
+        parts = [f"{self._num_done} of {counted(self.num_places, 'producer')} {are} done"]
         if self._names:
             parts.append(f"at work: {', '.join(self._names.values())}")
         if self._vacant:

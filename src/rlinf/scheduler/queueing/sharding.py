@@ -20,6 +20,7 @@ from rlinf.scheduler.queueing.cost import Point, by_formula, by_table
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.wanted import Limits, Wanted
 from rlinf.scheduler.queueing.weights import check_batch_weight, exact, rounded
+from rlinf.scheduler.wording import counted
 
 Getter = TypeVar("Getter")
 
@@ -258,7 +259,9 @@ class Sharding(Generic[Getter]):
             for index, shard in enumerate(self._shards)
             if shard.num_open > 1
         ]
-        return ", ".join([f"{self._next_step} steps for {self.plan.num_shards} shards", *lags])
+        return ", ".join(
+            [f"{counted(self._next_step, 'step')} for {counted(self.plan.num_shards, 'shard')}", *lags]
+        )
 
 
 def _without_lost(part: Part, lost: list[Item]) -> Part:

@@ -19,6 +19,7 @@ from rlinf.scheduler.observe.profiling import RATE_HZ
 from rlinf.scheduler.observe.rank_stacks import RankStack, stacks_of
 from rlinf.scheduler.observe.why import WITHIN_S
 from rlinf.scheduler.planning import Placement
+from rlinf.scheduler.wording import counted
 from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.health import RankHealth
@@ -188,7 +189,9 @@ class WorkerGroup(Generic[T]):
         columns = {**{f"argument {place}": each for place, each in enumerate(arguments)}, **named}
         for name, column in columns.items():
             if len(column) != len(self._selected):
-                problem = f"{name} has {len(column)} values for {len(self._selected)} ranks"
+                problem = (
+                    f"{name} has {counted(len(column), 'value')} for {counted(len(self._selected), 'rank')}"
+                )
                 raise CallArgumentError(f"{self._name}.scatter()", problem, "one value a rank")
         view: ScatteredGroup[T] = self._copied_as(ScatteredGroup)
         view._first = tuple(

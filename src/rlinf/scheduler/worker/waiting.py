@@ -12,6 +12,7 @@ from rlinf.scheduler.errors import ResultTimeout
 from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.reasons import explaining
 from rlinf.scheduler.session import current_or_none
+from rlinf.scheduler.wording import counted
 from rlinf.scheduler.worker.seconds import checked_deadline
 
 
@@ -129,7 +130,7 @@ def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterat
         with explaining(current_or_none(), limit_s, started):
             if not wait_for_any([result.settled for result in pending], left_s):
                 missing = [result.describe() for result in pending]
-                raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
+                raise ResultTimeout(counted(len(pending), "result"), time.monotonic() - started, missing)
 
 
 def wait_for_any(promises: Sequence[Promise[Any]], timeout_s: float | None = None) -> bool:

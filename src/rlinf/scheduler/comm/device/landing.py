@@ -142,7 +142,8 @@ class Landing:
     def describe(self) -> str:
         """What is waited for, in a phrase."""
         devices = " and ".join(sorted({where.device for where in self._waiting.values()}))
-        return f"{len(self._waiting)} of its items are on their way from {devices}"
+        are = "is on its way" if len(self._waiting) == 1 else "are on their way"
+        return f"{len(self._waiting)} of its items {are} from {devices}"
 
     def _opened(self, place: int, where: OnDevice, use: BucketUse | None) -> None:
         if use is None:
