@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import pickle
+import queue
 import threading
 import time
 
@@ -134,11 +135,13 @@ def test_a_full_queue_holds_up_no_other_queue_and_no_other_producer(backend):
 
 def test_nowait_operations_raise_at_once(backend):
     channel = backend.create(maxsize=1)
-    with pytest.raises(ChannelEmpty, match="nothing"):
+    with pytest.raises(asyncio.QueueEmpty, match="nothing") as empty:
         channel.get_nowait()
     channel.put_nowait("one")
-    with pytest.raises(ChannelFull, match="1 of 1 items"):
+    with pytest.raises(asyncio.QueueFull, match="1 of 1 items") as full:
         channel.put_nowait("two")
+    for caught, kinds in ((empty, (ChannelEmpty, queue.Empty)), (full, (ChannelFull, queue.Full))):
+        assert all(isinstance(caught.value, kind) for kind in kinds)
     with pytest.raises(ChannelFull):
         channel.put_nowait(bytes(LARGE))
     channel.put_nowait("two", queue_name="other")
@@ -419,7 +422,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(backend):
         lambda: channel.put("x", weight="3"),
         lambda: channel.put("x", queue_name=3.5),
         lambda: channel.put("x", queue_name=True),
-        lambda: channel.put("x", queue_name=("step", None)),
+        lambda: channel.put("x", queue_name=("step", 1.5)),
         lambda: channel.put("x", queue_name=2**64),
         lambda: channel.put("x", queue_name="a", key="b"),
         lambda: channel.put("x", queue_name="\ud800"),
@@ -449,7 +452,7 @@ def test_a_mistake_is_named_by_the_option_that_has_it(backend):
 
 def test_a_queue_may_be_named_by_a_number_or_a_tuple(backend):
     channel = backend.create()
-    names = ["3", 3, ("step", 7), ("step", (7, "a"), -1)]
+    names = ["3", 3, ("step", 7), ("step", (7, "a"), -1), ("rollout", None, 3), ("rollout", (None,)), (None,)]
     for name in names:
         channel.put(name, key=name)
     assert [queue.name for queue in channel.stats().queues] == names

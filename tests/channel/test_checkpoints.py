@@ -64,14 +64,14 @@ def test_a_restored_channel_has_what_the_saved_one_had_in_order(backend, tmp_pat
     for number in range(3):
         channel.put(number, weight=number + 1)
     for number in (3, 4):
-        channel.put(np.full(LARGE, number), queue_name=("large", 1))
+        channel.put(np.full(LARGE, number), queue_name=("large", None, 1))
     channel.put("urgent", priority=1)
     channel.save(path)
     twin = restored(backend, path)
     assert twin.get() == "urgent"
     assert twin.get_batch(3) == [0, 1]
     assert twin.get() == 2
-    assert [int(array[-1]) for array in drained(twin, ("large", 1))] == [3, 4]
+    assert [int(array[-1]) for array in drained(twin, ("large", None, 1))] == [3, 4]
     assert twin.stats().num_puts == 6
     assert channel.qsize() == 4  # it goes on as it was
 

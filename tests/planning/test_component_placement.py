@@ -209,7 +209,7 @@ def test_names_of_the_documents_are_in_the_face():
 def test_planning_loads_neither_ray_nor_a_config_library():
     program = (
         "import sys, rlinf.scheduler.planning; from rlinf.scheduler import PackedPlacementStrategy;"
-        "print([m for m in ('ray', 'torch', 'pydantic', 'omegaconf', 'yaml', 'numpy') if m in sys.modules])"
+        "print([m for m in ('ray', 'torch', 'pydantic', 'omegaconf', 'yaml', 'numpy', 'asyncio') if m in sys.modules])"
     )
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60

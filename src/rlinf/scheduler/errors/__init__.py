@@ -52,8 +52,8 @@ boundaries through pickle unchanged.
         ├── ChannelClosed
         ├── ChannelLost                     it was deleted, or the process that held it is gone
         ├── ChannelArgumentError (ValueError)
-        ├── ChannelEmpty (queue.Empty)
-        ├── ChannelFull (queue.Full)
+        ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
+        ├── ChannelFull (queue.Full, asyncio.QueueFull)
         ├── ChannelUnanswerable             a question has become a dead letter
         ├── QueueError                      of one of its queues
         │   ├── ItemsLost                   the node that held the bytes of items is gone
@@ -64,6 +64,8 @@ boundaries through pickle unchanged.
         └── BatchImpossible                 a batch that no future put can complete
 """
 
+from typing import TYPE_CHECKING
+
 # All that these define is public.
 from rlinf.scheduler.errors.base import *  # noqa: F403
 from rlinf.scheduler.errors.calls import *  # noqa: F403
@@ -72,3 +74,12 @@ from rlinf.scheduler.errors.cluster import *  # noqa: F403
 from rlinf.scheduler.errors.comm import *  # noqa: F403
 from rlinf.scheduler.errors.config import *  # noqa: F403
 from rlinf.scheduler.errors.stored import *  # noqa: F403
+from rlinf.scheduler.lazy import loader
+
+if TYPE_CHECKING:  # loaded with the first channel
+    from rlinf.scheduler.errors.queues import ChannelEmpty as ChannelEmpty
+    from rlinf.scheduler.errors.queues import ChannelFull as ChannelFull
+
+__getattr__ = loader(
+    globals(), dict.fromkeys(("ChannelEmpty", "ChannelFull"), "rlinf.scheduler.errors.queues")
+)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-
 from rlinf.scheduler.errors.base import SchedulerError, WaitTimeout
 
 
@@ -127,14 +125,6 @@ class ChannelUnanswerable(ChannelError):
             f"channel '{self.channel}': nobody answers; the question was given out {self.attempts} times, "
             f"at last to '{self.consumer}': {self.reason}"
         )
-
-
-class ChannelEmpty(ChannelError, queue.Empty):
-    """`get_nowait` found nothing."""
-
-
-class ChannelFull(ChannelError, queue.Full):
-    """`put_nowait` found no room."""
 
 
 class QueueError(ChannelError):

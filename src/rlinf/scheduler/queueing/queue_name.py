@@ -20,5 +20,5 @@ class Tapped:
         return f"{self.subscription!r} (a subscription)"
 
 
-# A string, an int, or a tuple of such names; or what a subscription reads.
-QueueName: TypeAlias = str | int | tuple["QueueName", ...] | Tapped
+# A string, an int, or a tuple of such names and of None; or what a subscription reads.
+QueueName: TypeAlias = str | int | tuple["QueueName | None", ...] | Tapped
