@@ -77,6 +77,13 @@ def test_every_deadline_stands_in_the_table_with_its_default():
     assert len(ROWS) == len(there)
 
 
+def test_no_docstring_gives_none_another_meaning_than_the_page():
+    for thing in filter(inspect.isclass, documented()):
+        for name, member in members(thing).items():
+            told = re.findall(r"\w*timeout_s: .*?None: ([^.;\n]+)", inspect.getdoc(member) or "")
+            assert {f"{name}: {each}" for each in told if re.search("hour|minute|second", each)} == set()
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_error_at_a_deadline_is_a_timeout(row):
     for name in re.findall(r"`(\w+)`", row[3]):

@@ -8,7 +8,13 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import CallCancelled, ConfigError, DeviceLockTimeout, WorkerError
+from rlinf.scheduler.errors import (
+    CallArgumentError,
+    CallCancelled,
+    ConfigError,
+    DeviceLockTimeout,
+    WorkerError,
+)
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.device_lock import DeviceDesk, DeviceLock
@@ -44,6 +50,10 @@ class Sharer(Worker):
     def try_for(self, timeout_s):
         with self.device_lock(timeout_s=timeout_s):
             return "had it"
+
+    def forget_parentheses(self):
+        with self.device_lock:
+            pass
 
     def enter_twice(self):
         lock = self.device_lock()
@@ -121,6 +131,17 @@ def test_a_block_cannot_be_entered_twice(pair):
     with pytest.raises(WorkerError, match="entered already") as caught:
         pair[0].enter_twice().wait(DEADLINE_S)
     assert type(caught.value.cause) is ConfigError
+    assert pair[1].try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
+
+
+def test_a_block_without_parentheses_says_what_to_write(pair):
+    with pytest.raises(WorkerError, match=r"write `with self\.device_lock\(\):`") as caught:
+        pair[0].forget_parentheses().wait(DEADLINE_S)
+    told = "Sharer.device_lock(): it is called: write `with self.device_lock():`"
+    takes = "it takes (timeout_s=None, *, offload=())"
+    assert (type(caught.value.cause), str(caught.value.cause)) == (CallArgumentError, f"{told}; {takes}")
+    with pytest.raises(CallArgumentError, match=r"Sharer\.device_lock\(\): .*did you mean 'timeout_s'"):
+        Sharer().device_lock(timeout=3)
     assert pair[1].try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
 
 

@@ -74,12 +74,12 @@ from rlinf.scheduler.errors.cluster import *  # noqa: F403
 from rlinf.scheduler.errors.comm import *  # noqa: F403
 from rlinf.scheduler.errors.config import *  # noqa: F403
 from rlinf.scheduler.errors.stored import *  # noqa: F403
-from rlinf.scheduler.lazy import loader
+from rlinf.scheduler.lazy import loader as _loader
 
 if TYPE_CHECKING:  # loaded with the first channel
     from rlinf.scheduler.errors.queues import ChannelEmpty as ChannelEmpty
     from rlinf.scheduler.errors.queues import ChannelFull as ChannelFull
 
-__getattr__ = loader(
+__getattr__ = _loader(
     globals(), dict.fromkeys(("ChannelEmpty", "ChannelFull"), "rlinf.scheduler.errors.queues")
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Never, ParamSpec, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -17,8 +18,9 @@ from rlinf.scheduler.comm import Request, RequestFuture
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
 from rlinf.scheduler.comm.waits import DEVICE, Wait, awaited
-from rlinf.scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf.scheduler.errors import CallArgumentError, CommTimeout, ConfigError, DeviceLockTimeout
 from rlinf.scheduler.host.timing import Stopwatch
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
@@ -32,6 +34,9 @@ _GRACE_S = 1.0
 # Who drops a turn says so, unless an interruption comes in between; then it is found after so long.
 _SWEEP_S = 1.0
 _next_number = itertools.count(1).__next__
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class AskTurn(msgspec.Struct, frozen=True, array_like=True):
@@ -200,7 +205,7 @@ class DeviceLock:
     Args:
         session: this process's; None: it belongs to no job, and nobody shares its devices.
         devices: which devices; none: it waits for nobody.
-        timeout_s: how long to wait for its turn, in seconds; None: half an hour.
+        timeout_s: how long to wait for its turn, in seconds; None: as long as it takes.
         offload: what is on the devices in the block only.
     """
 
@@ -261,3 +266,34 @@ class DeviceLock:
         self._turn = None
         if self._turns is not None:
             self._turns.look()
+
+
+class _Uncalled(partial[Any]):
+    """The method of a worker; `with` takes what it returns, and not the method."""
+
+    def __enter__(self) -> Never:
+        name, signature = self.func.__name__, inspect.signature(self)
+        what = f"{type(self.args[0]).__name__}.{name}()"
+        bare = signature.replace(
+            parameters=[each.replace(annotation=each.empty) for each in signature.parameters.values()],
+            return_annotation=signature.empty,
+        )
+        raise CallArgumentError(what, f"it is called: write `with self.{name}():`", str(bare))
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _CalledInWith:
+    """A method of a class whose objects say, in a `with` without parentheses, what to write."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = explains_arguments(method)
+        self.__doc__ = method.__doc__
+
+    def __get__(self, worker: object, _owner: type) -> Callable[..., Any]:
+        return self._method if worker is None else _Uncalled(self._method, worker)
+
+
+def called_in_with(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a method of which `with self.method:`, without parentheses, is answered by what to write."""
+    return cast("Callable[P, R]", _CalledInWith(method))

@@ -25,7 +25,7 @@ from rlinf.scheduler.keywords import explains_calls
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.tape.work import at_step
-from rlinf.scheduler.worker.device_lock import DeviceLock
+from rlinf.scheduler.worker.device_lock import DeviceLock, called_in_with
 from rlinf.scheduler.worker.exchange import Exchange
 from rlinf.scheduler.worker.offload import Offload, TorchMemory
 from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
@@ -239,6 +239,7 @@ class Worker(Exchange):
         """
         return torch_platform_of(self._rlinf_role.info.placement, _accelerator_type(self))
 
+    @called_in_with
     def device_lock(self, timeout_s: float | None = None, *, offload: Sequence[object] = ()) -> DeviceLock:
         """A block in which this worker has its devices alone, among all that take turns on them so.
 
@@ -250,7 +251,7 @@ class Worker(Exchange):
         without devices waits for nobody.
 
         Args:
-            timeout_s: how long to wait for its turn, in seconds; None: half an hour.
+            timeout_s: how long to wait for its turn, in seconds; None: as long as it takes.
             offload: what is on `torch_device` in this block only: modules with their gradients and buffers, optimizers
                 with their state, tensors, and dicts, lists and tuples of them. At the block's beginning what of it is
                 in host memory comes to the device; at its end all goes to host memory, pinned where there is room, and
