@@ -1,6 +1,7 @@
 """What a group lets one call, and how: views, scattered arguments, attributes, and mistakes that are found at once."""
 
 import os
+import threading
 
 import pytest
 
@@ -10,7 +11,14 @@ from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf.scheduler import Worker
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
+from rlinf.scheduler.errors import (
+    CallArgumentError,
+    CodecError,
+    ConfigError,
+    GroupExists,
+    PlacementError,
+    WorkerError,
+)
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.worker.attributes import declared_attributes
 from rlinf.scheduler.worker.call import Call
@@ -283,6 +291,25 @@ def test_wrong_arguments_of_a_constructor_are_found_before_anything_is_started()
     with pytest.raises(CallArgumentError, match=r"Base\(\): too many positional arguments"):
         Base.create_group(1)
     Policy.create_group(8, layers=1)
+
+
+def test_what_cannot_be_sent_is_named_by_its_argument(group, forked_job):
+    lock = threading.Lock()
+    refused = "_thread.lock cannot be sent: cannot pickle '_thread.lock' object"
+    for call, told in (
+        (lambda: group.train("b", epochs=lock), f"calc.train(): argument 'epochs': {refused}"),
+        (lambda: group.train(lock), f"calc.train(): argument 'batch': {refused}"),
+        (lambda: group.anything(1, lock), f"calc.anything(): argument 'args[1]': {refused}"),
+        (lambda: group.anything(other=lock), f"calc.anything(): argument 'other': {refused}"),
+        (lambda: group.scatter([1, 2, 3, lock]).train(), f"calc.train(): argument 'batch': {refused}"),
+        (
+            lambda: Policy.create_group(4, layers=lock).launch(forked_job),
+            f"Policy(): argument 'layers': {refused}",
+        ),
+    ):
+        with pytest.raises(CodecError) as caught:
+            call()
+        assert str(caught.value) == told
 
 
 def test_methods_of_every_kind_can_be_called(group):

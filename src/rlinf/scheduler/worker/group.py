@@ -33,6 +33,7 @@ from rlinf.scheduler.worker.signatures import (
     is_users_method,
     kind_of,
     public_methods,
+    unsendable,
 )
 from rlinf.scheduler.worker.stream import GroupStream
 from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
@@ -278,7 +279,7 @@ class WorkerGroup(Generic[T]):
             AttributeError: the class has no such method, or it is private.
             CallArgumentError: it does not take these arguments.
             WorkerDied: a rank that the call depends on is gone.
-            CodecError: an argument cannot be sent.
+            CodecError: an argument cannot be sent; the text names it.
         """
         return self._call_method(method, args, kwargs)
 
@@ -320,7 +321,8 @@ class WorkerGroup(Generic[T]):
         try:
             return encode((args, kwargs))
         except CodecError as error:
-            raise CodecError(f"{self._name}.{method}(): an argument cannot be sent: {error}") from error
+            what = f"{self._name}.{method}()"
+            raise unsendable(what, self._worker_class, method, args, kwargs, error) from error
 
     def health(self) -> list[RankHealth]:
         """How the selected ranks are, as this process knows: it asks nobody and does not wait."""

@@ -131,6 +131,7 @@ class GroupBuilder(Generic[T]):
         Raises:
             PlacementError: the strategy does not fit the cluster.
             ConfigError: an argument is not what is said above, or is about ranks that come back where none does.
+            CodecError: an argument of `create_group` cannot be sent; the text names it.
             NodeLost: a node that it is placed on is gone.
             ClusterError: Ray's head does not answer.
             DeviceHeld: another job, or another program of Ray's, has some of the accelerators.

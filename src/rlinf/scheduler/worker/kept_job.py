@@ -32,6 +32,7 @@ from rlinf.scheduler.worker.group_news import (
     LaunchGroup,
 )
 from rlinf.scheduler.worker.launch import LaunchOptions
+from rlinf.scheduler.worker.signatures import encoded_factory
 from rlinf.scheduler.worker.successors import RestartLimit
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ def prepare_kept_launch(
     Raises:
         GroupExists: the name is taken.
         ConfigError: `on_failure` is a function.
-        CodecError: an argument of the worker's cannot be sent.
+        CodecError: an argument of the worker's cannot be sent; the text names it.
         CommError: the keeper does not answer.
     """
     if callable(on_failure) or on_failure == "end":
@@ -71,7 +72,7 @@ def prepare_kept_launch(
         raise ConfigError(problem, hint="one of 'fail', 'restart', 'ignore'")
     options = replace(options, sys_path=tuple(sys.path), log_level=level_to_forward())
     plan = pickle.dumps((tuple(placements), options, limit))
-    of_class, of_factory = encode(factory.worker_class).snapshot(), encode(factory).snapshot()
+    of_class, of_factory = encode(factory.worker_class).snapshot(), encoded_factory(factory).snapshot()
     claimed = _claim(session, ClaimName(name, factory.worker_class.__name__, len(placements)))
     head = LaunchGroup(claimed, on_failure, detached, len(of_class))
     # The keeper has the deadline, and says who is missing; its word may take a moment.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.comm import Buffer, Request, encode
+from rlinf.scheduler.comm import Buffer, Request
 from rlinf.scheduler.comm.failure import Failure, load_failure, read_error
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import Loss
@@ -46,6 +46,7 @@ from rlinf.scheduler.worker.moves import Moves
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes, devices_of
 from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
+from rlinf.scheduler.worker.signatures import encoded_factory
 from rlinf.scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
 from rlinf.scheduler.worker.supervision import LaunchedGroups
 
@@ -148,7 +149,7 @@ class Recipe:
         self.world_size = world_size
         self.factory: tuple[Buffer, ...]
         if isinstance(factory, WorkerFactory):
-            self.factory = tuple(encode(factory).snapshot())
+            self.factory = tuple(encoded_factory(factory).snapshot())
         else:
             self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from rlinf.scheduler.errors import CallArgumentError
-from rlinf.scheduler.host.protocol import CallKind
+from rlinf.scheduler.comm import Encoded, encode
+from rlinf.scheduler.errors import CallArgumentError, CodecError
+from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
 from rlinf.scheduler.keywords import keyword_hint
 from rlinf.scheduler.wording import nearest_name, no_attribute
 from rlinf.scheduler.worker.attributes import LIBRARY, declared_attributes
+
+_BY_PLACE = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def public_methods(worker_class: type) -> list[str]:
@@ -96,6 +99,49 @@ def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwar
         named = worker_class.__name__ if method == "__init__" else f"{worker_class.__name__}.{method}"
         problem = f"{error}{keyword_hint(signature, kwargs)}"
         raise CallArgumentError(f"{named}()", problem, str(signature)) from None
+
+
+def encoded_factory(factory: WorkerFactory) -> Encoded:
+    """A worker class and its arguments as bytes.
+
+    Raises:
+        CodecError: something cannot be sent; the text names the argument.
+    """
+    try:
+        return encode(factory)
+    except CodecError as error:
+        worker_class, what = factory.worker_class, f"{factory.worker_class.__name__}()"
+        raise unsendable(what, worker_class, "__init__", factory.args, factory.kwargs, error) from error
+
+
+def unsendable(
+    what: str,
+    worker_class: type,
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    refusal: CodecError,
+) -> CodecError:
+    """The error of a call whose arguments cannot be encoded: it names the one that cannot."""
+    for name, value in _named_arguments(worker_class, method, args, kwargs):
+        try:
+            encode(value)
+        except CodecError as error:
+            return CodecError(f"{what}: argument '{name}': {error}")
+    return CodecError(f"{what}: {refusal}")
+
+
+def _named_arguments(
+    worker_class: type, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    signature = _signature_of(worker_class, method)
+    known = [] if signature is None else list(signature.parameters.values())
+    by_place = [each.name for each in known if each.kind in _BY_PLACE]
+    more = next((each.name for each in known if each.kind is inspect.Parameter.VAR_POSITIONAL), "args")
+    for place, value in enumerate(args):
+        rest = place - len(by_place)
+        yield (by_place[place] if rest < 0 else f"{more}[{rest}]"), value
+    yield from kwargs.items()
 
 
 @lru_cache(maxsize=1024)
