@@ -274,11 +274,6 @@ class NeverReady(Worker):
             threading.Event().wait(60)
 
 
-class Clashing(Worker):
-    def terminate(self):
-        return None
-
-
 class Companion(Worker):
     """Shares a device, waits for others."""
 

@@ -10,7 +10,6 @@ import types
 
 import pytest
 from ray_workers import (
-    Clashing,
     Dies,
     Forgetful,
     NeverReady,
@@ -218,11 +217,6 @@ def test_with_ignore_the_living_ranks_go_on(forked_job):
     with pytest.raises(WorkerDied):
         group.execute_on(1).add(1).wait(60)
     group.terminate()
-
-
-def test_a_method_name_that_a_group_needs_itself_is_refused():
-    with pytest.raises(ConfigError, match="terminate"):
-        Clashing.create_group()
 
 
 @pytest.mark.parametrize("arguments", [{"on_failure": "pray"}, {"max_concurrency": 0}, {"name": "a:b"}])
