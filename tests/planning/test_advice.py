@@ -124,6 +124,20 @@ def test_several_processes_on_one_device_are_a_note():
     assert told(plan, "shared-device") == ["env runs 32 processes on 8 devices of nodes 0-1: 4 share one"]
 
 
+def test_where_rank_0_is_told_if_segments_descend():
+    plan = planned("2x8", ("actor", "8-15,0-7"), ("critic", "0-7,8-15"), ("env", "1,0", "node"))
+    assert told(plan, "descending") == [
+        "rank 0 of actor is on node 1, with accelerator 8: ranks follow the order in which resources are written, "
+        "and accelerator 0 is not the first",
+        "rank 0 of env is on node 1: ranks follow the order in which resources are written, "
+        "and node 0 is not the first",
+    ]
+    first = next(each for each in plan_warnings(plan) if each.kind == "descending")
+    assert (first.is_note, first.components, first.node_ranks, first.count) == (True, ("actor",), (1,), 16)
+    assert told(planned("2x4", ("actor", "4-5:0-3,6-7:4-5,0-3:6-7")), "descending") != []
+    assert told(planned("2x4", ("actor", "0-3:0-7,4-7:8-9")), "descending") == []
+
+
 def test_tensor_parallel_group_over_a_node_boundary_is_told():
     plan = planned("3x8", ("rollout", "4-19"))
     assert told(plan, "split-tensor-parallel", tensor_parallel={"rollout": 8}) == [

@@ -21,8 +21,8 @@ class PlanWarning:
     """One finding.
 
     Attributes:
-        kind: "idle-devices", "idle-nodes", "unused-nodes", "spread", "split-tensor-parallel", "collocated" or
-            "shared-device".
+        kind: "idle-devices", "idle-nodes", "unused-nodes", "spread", "split-tensor-parallel", "collocated",
+            "shared-device" or "descending".
         is_note: it is mostly meant so; the others mostly cost something.
         text: a sentence.
         components: whom it is about, in the order of the config; none where nobody is.
@@ -69,6 +69,7 @@ def plan_warnings(
     found.extend(_collocated(plan, users))
     for component in plan.components.values():
         found.extend(_shared_devices(component))
+        found.extend(_descending(component))
     return found
 
 
@@ -283,3 +284,22 @@ def _shared_devices(component: ComponentPlan) -> Iterator[PlanWarning]:
             f"{most} share one"
         )
         yield PlanWarning("shared-device", True, text, (component.name,), tuple(sorted(nodes)), processes)
+
+
+def _descending(component: ComponentPlan) -> Iterator[PlanWarning]:
+    """Rank 0 is where the first segment is, which matters to who takes it for the first node."""
+    written = component.resource_ranks
+    if all(earlier.start < later.start for earlier, later in pairwise(written)):
+        return
+    first, lowest = component.runs[0], min(each.start for each in written)
+    noun = first.cut.kind.noun
+    has = "" if noun == "node" else f", with {noun} {written[0].start}"
+    yield PlanWarning(
+        kind="descending",
+        is_note=True,
+        text=f"rank 0 of {component.name} is on node {first.node_rank}{has}: ranks follow the order in which resources "
+        f"are written, and {noun} {lowest} is not the first",
+        components=(component.name,),
+        node_ranks=(first.node_rank,),
+        count=component.world_size,
+    )
