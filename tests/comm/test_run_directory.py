@@ -15,7 +15,9 @@ from rlinf.scheduler.comm.rundir import (
     STACKS_NAME,
     RunDirectory,
     is_at,
+    is_private,
     living_drivers,
+    private_directory,
     private_file,
 )
 from rlinf.scheduler.errors import ClusterError
@@ -181,6 +183,16 @@ def test_the_socket_of_a_long_temporary_directory_still_has_a_path(base, monkeyp
     directory = RunDirectory()
     assert len(os.fsencode(directory.path / SOCKET_NAME)) <= 107
     directory.close()
+
+
+@pytest.mark.parametrize("longest_bytes", [None, 39])
+def test_a_temporary_directory_with_letters_that_ray_does_not_take_is_passed_over(
+    base, monkeypatch, longest_bytes
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(make(base / "ä")))
+    path = private_directory(longest_bytes)
+    assert path.parent == Path("/tmp")
+    assert is_private(path)
 
 
 def test_whoever_looks_for_drivers_asks_for_no_lock_that_another_process_is_about_to_take(

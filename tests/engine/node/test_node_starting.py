@@ -174,6 +174,13 @@ def test_a_folder_whose_sockets_would_have_too_long_a_path_is_told(machine, tmp_
         start_node(HEAD, {**machine, "RAY_TMPDIR": str(tmp_path / ("x" * 60))})
 
 
+def test_a_folder_with_letters_that_ray_does_not_take_is_told(machine):
+    with pytest.raises(
+        ClusterError, match=r"RAY_TMPDIR=/tmp/ä: Ray takes no folder with letters that are not ASCII"
+    ):
+        start_node(HEAD, {**machine, "RAY_TMPDIR": "/tmp/ä"})
+
+
 def test_a_node_of_this_machine_alone_has_ray_listen_nowhere_else(machine):
     started = start_node(replace(HEAD, ip="127.0.0.1", port=6556), machine)
     assert machine.said()["environment"]["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"

@@ -82,7 +82,8 @@ def private_directory(longest_bytes: int | None = None) -> Path | None:
     It is the same for all processes of the user, and stays.
 
     Args:
-        longest_bytes: where its path would be longer, it is the one under /tmp.
+        longest_bytes: where its path would be longer, or has letters that are not ASCII, which Ray does not take, it is
+            the one under /tmp.
     """
     path, is_shared = _parent(_MAX_PARENT_BYTES if longest_bytes is None else longest_bytes)
     if is_shared:
@@ -95,7 +96,7 @@ def _parent(longest_bytes: int = _MAX_PARENT_BYTES) -> tuple[Path, bool]:
     """The directory of all of this user's, made now if it is not there; whether it is for all of them."""
     name = f"rlinf-{os.getuid()}"
     base = Path(tempfile.gettempdir())
-    if len(os.fsencode(base / f"{name}-{MAX_NAMES}")) > longest_bytes:
+    if len(os.fsencode(base / f"{name}-{MAX_NAMES}")) > longest_bytes or not str(base).isascii():
         base = Path("/tmp")  # noqa: S108 - what is made in it has mode 0700 and an owner that is checked
     # Somebody else may have that name in a directory that all may write to: then the next one.
     for path in (base / name, *(base / f"{name}-{number}" for number in range(1, MAX_NAMES))):

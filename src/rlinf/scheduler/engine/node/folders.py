@@ -31,7 +31,7 @@ def ray_folder(environment: Mapping[str, str]) -> Path:
     """A folder of mode 0700 for Ray to make its own in: under `RAY_TMPDIR`, else this user's private directory.
 
     Raises:
-        ClusterError: none can be had, or its path would be too long.
+        ClusterError: none can be had, or its path would be too long, or not ASCII.
     """
     given = environment.get(TMPDIR_VARIABLE)
     if not given:
@@ -41,6 +41,10 @@ def ray_folder(environment: Mapping[str, str]) -> Path:
         raise ClusterError(
             f"{TMPDIR_VARIABLE}={given} is too long: Ray's sockets have paths of at most 107 bytes, so that its "
             f"folder's may have {LONGEST_FOLDER_BYTES - len(path.name) - 1}"
+        )
+    if not str(path).isascii():
+        raise ClusterError(
+            f"{TMPDIR_VARIABLE}={given}: Ray takes no folder with letters that are not ASCII ({path})"
         )
     with suppress(FileExistsError):
         path.mkdir(mode=0o700, parents=True)
