@@ -307,18 +307,18 @@ def _check_name(channel: str, name: Any, what: str) -> None:
 
 
 def _check_part(channel: str, part: Any, whole: Any, what: str) -> None:
-    """Raise unless it is text, a whole number of 64 bits, or a tuple of such, and of None."""
+    """Raise unless it is text, a whole number of 64 bits, or a tuple of such; of a queue, None may be in it."""
     if isinstance(part, tuple):
         for inner in part:
-            if inner is not None:
+            if inner is not None or what != "queue":
                 _check_part(channel, inner, whole, what)
     elif isinstance(part, str):
         if not _is_text(part):
             raise ChannelArgumentError(channel, f"a {what}'s name is text, not {whole!r}")
     elif type(part) is not int or not -MAX_INTEGER <= part <= MAX_INTEGER:
         problem = (
-            f"a {what}'s name is a string, a Python int of 64 bits, or a tuple of these and None, not {whole!r}"
-            f"{_as_int(part)}"
+            f"a {what}'s name is a string, a Python int of 64 bits, or a tuple of these"
+            f"{' and None' if what == 'queue' else ''}, not {whole!r}{_as_int(part)}"
         )
         raise ChannelArgumentError(channel, problem)
 

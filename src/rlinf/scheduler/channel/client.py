@@ -281,8 +281,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             timeout_s: seconds.
             priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
                 the oldest of all is next, so that none waits for ever.
-            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these and
-                of None. See `get_group`.
+            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
+                `get_group`.
             version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
                 the slot's by default. An earlier one than that is refused. A later one is noted, also one that
                 `set_version` has not said yet: when the item is to be taken is the slot's to say.

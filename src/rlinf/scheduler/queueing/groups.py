@@ -8,7 +8,7 @@ from typing import TypeAlias
 from rlinf.scheduler.queueing.item import Item
 
 # A string, an int, or a tuple of such names; not None.
-GroupName: TypeAlias = str | int | tuple["GroupName | None", ...]
+GroupName: TypeAlias = str | int | tuple["GroupName", ...]
 # What is out of date is forgotten when it is more than the rest, and more than this.
 MIN_STALE = 64
 
