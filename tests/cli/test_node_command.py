@@ -52,14 +52,15 @@ def test_a_head_says_how_the_others_join_and_never_the_token(rlinf_node, tmp_pat
     assert done.exit_code == 0, done.output
     assert "started node 0 (127.0.0.8) of the Ray at 127.0.0.8:6557" in done.output
     assert "rlinf node start --address 127.0.0.8:6557 --rank 1" in done.output
-    assert (tmp_path / ".ray" / "auth_token").read_text() not in done.output
+    assert (tmp_path / ".rlinf" / "ray_token").read_text() not in done.output
+    assert not (tmp_path / ".ray").exists()
     assert said(tmp_path)["arguments"][-2:] == ["--num-gpus", "4"]
 
 
 def test_a_token_from_the_standard_input_is_kept_for_this_user_alone(rlinf_node, tmp_path):
     done = rlinf_node(*HEAD, "--token-file", "-", input="given-by-ssh\n")
     assert done.exit_code == 0, done.output
-    path = tmp_path / ".ray" / "auth_token"
+    path = tmp_path / ".rlinf" / "ray_token"
     assert path.read_text() == "given-by-ssh"
     assert path.stat().st_mode & 0o777 == 0o600
     rlinf_node("stop")

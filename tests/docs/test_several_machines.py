@@ -89,7 +89,7 @@ def steps(page=PAGE):
 
 def test_the_page_says_where_each_command_runs():
     blocks = [block[2] for block in BLOCK.finditer(PAGE) if block[1] == "sh"]
-    assert len(steps()) == len(blocks) == 7
+    assert len(steps()) == len(blocks) == 8
 
 
 @pytest.mark.ray(own=True)
@@ -97,10 +97,13 @@ def test_the_page_can_be_followed_to_the_letter(shells, tmp_path):
     save(PAGE, tmp_path)
     (program,) = programs_of(PAGE)
     first, second = shells["first"], shells["second"]
-    (_, _, start), (_, _, with_token), (_, _, without), (_, _, look), (_, _, run), *stops = steps()
+    (_, _, start), (_, _, with_token), (_, _, without), (_, _, look), (_, _, run), (_, _, other), *stops = (
+        steps()
+    )
 
     assert_done(first.run(start))
-    token = first.home / ".ray" / "auth_token"
+    assert not (first.home / ".ray").exists()
+    token = first.home / ".rlinf" / "ray_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     folder = first.temporary / f"rlinf-{os.getuid()}"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -109,17 +112,19 @@ def test_the_page_can_be_followed_to_the_letter(shells, tmp_path):
     refused = second.run(without)
     assert refused.returncode == 2
     assert "mode 'token'" in refused.stderr
-    assert not (second.home / ".ray").exists()
+    assert not (second.home / ".rlinf").exists()
 
     # The command of the other page is that of this one with fixed ports: both in one, a node takes seconds to start.
     _, (_, _, with_few_ports), (_, _, look_at_ports) = steps(FEW_PORTS)
     assert with_few_ports.startswith(without)
     assert_done(second.run(with_token + with_few_ports.removeprefix(without)))
-    assert (second.home / ".ray" / "auth_token").read_text() == token.read_text()
+    assert (second.home / ".rlinf" / "ray_token").read_text() == token.read_text()
 
     assert look_at_ports.startswith(look)
     assert_done(first.run(look_at_ports))
     assert assert_done(first.run(run, tmp_path)) == program.output
+
+    assert assert_done(first.run(other)) == "2 nodes\n"
 
     for where, _, stop in stops:
         assert "stopped node" in assert_done(shells[where].run(stop))

@@ -98,5 +98,5 @@ def test_the_script_runs_the_program_on_all_nodes_and_leaves_nothing(allocation)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-2:] == ["rank 0 runs on node 0", "rank 1 runs on node 1"]
-    assert list((folder / ".ray").iterdir()) == []
+    assert list((folder / ".rlinf").iterdir()) == []
     wait_until(lambda: processes_with(str(folder)) == [])

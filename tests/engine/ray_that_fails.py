@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import ray
+from ray._private.node import Node
 
 from rlinf.scheduler import Cluster
 from rlinf.scheduler.session import current_or_none
 
-real_init, real_nodes = ray.init, ray.nodes
+real_init, real_nodes, real_service = ray.init, ray.nodes, Node.start_gcs_server
 
 
 def children():
@@ -28,6 +29,14 @@ def init(*args, **kwargs):
     return real_init(*args, **kwargs)
 
 
+def service(node):
+    """Is stopped, if the test wants it: nothing answers where it listens."""
+    real_service(node)
+    if sys.argv[1] == "silent":
+        (started,) = node.all_processes["gcs_server"]
+        os.kill(started.process.pid, signal.SIGSTOP)
+
+
 def nodes():
     """Fails as the test wants."""
     if sys.argv[1] == "nodes":
@@ -43,10 +52,10 @@ def late():
         return type(error).__name__
 
 
-ray.init, ray.nodes = init, nodes
+ray.init, ray.nodes, Node.start_gcs_server = init, nodes, service
 before = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
 try:
-    Cluster(simulate="1x1")
+    Cluster(simulate="1x1", start_timeout_s=3 if sys.argv[1] == "silent" else 120)
 except BaseException as error:  # noqa: BLE001 - shown
     sys.stdout.write(f"{type(error).__name__}: {error}\n")
 after = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}

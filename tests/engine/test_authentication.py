@@ -5,10 +5,11 @@ import time
 import pytest
 
 from fake_gcs import as_ray, listening
-from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
+from rlinf.scheduler.engine.authentication import Access, authentication_at, host_and_port
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 RIGHT, WRONG = "right-" * 8, "wrong-" * 8
+PLACES = {"file": "named", "ours": ".rlinf/ray_token", "home": ".ray/auth_token"}
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def environment(tmp_path):
             if place == "variable":
                 made["RAY_AUTH_TOKEN"] = token
                 continue
-            path = tmp_path / ("named" if place == "file" else ".ray/auth_token")
+            path = tmp_path / PLACES[place]
             path.parent.mkdir(exist_ok=True)
             path.write_text(token)
             if place == "file":
@@ -39,21 +40,40 @@ def joined(wanted, environment):
 
 
 @pytest.mark.parametrize("mode", [None, "token", "TOKEN"])
-@pytest.mark.parametrize("place", ["variable", "file", "home"])
+@pytest.mark.parametrize("place", ["variable", "file", "ours", "home"])
 def test_a_ray_with_a_token_is_joined_with_that_token_wherever_it_lies(environment, mode, place):
-    assert joined(RIGHT, environment(mode, **{place: RIGHT})) == "token"
+    access = joined(RIGHT, environment(mode, **{place: RIGHT}))
+    assert (access.mode, access.token.value) == ("token", RIGHT)
+
+
+@pytest.mark.parametrize(("ours", "home"), [(RIGHT, WRONG), (WRONG, RIGHT)])
+def test_of_ours_and_rays_the_one_that_is_accepted_is_told_to_rays_processes(
+    environment, tmp_path, ours, home
+):
+    right = PLACES["ours" if ours == RIGHT else "home"]
+    settings = joined(RIGHT, environment(ours=ours, home=home)).settings()
+    assert settings == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / right)}
+
+
+def test_where_both_are_refused_both_are_named(environment):
+    with pytest.raises(
+        ClusterError, match=r"refuses the token of .*\.rlinf/ray_token .* and .*\.ray/auth_token"
+    ):
+        joined(RIGHT, environment(ours=WRONG, home="wrong-as-well"))
 
 
 @pytest.mark.parametrize("mode", [None, "disabled"])
 @pytest.mark.parametrize("place", ["variable", "file", "home", None])
 def test_a_ray_without_a_token_is_joined_without_whatever_lies_there(environment, mode, place):
-    assert joined(None, environment(mode, **({place: RIGHT} if place else {}))) == "disabled"
+    access = joined(None, environment(mode, **({place: RIGHT} if place else {})))
+    assert access.settings() == {"RAY_AUTH_MODE": "disabled"}
 
 
 @pytest.mark.parametrize("mode", [None, "token"])
 def test_without_a_token_the_refusal_says_mode_and_where_one_was_looked_for(environment, mode):
     with pytest.raises(
-        ClusterError, match=r"asks for a token \(mode 'token'\).*RAY_AUTH_TOKEN_PATH and ~/.ray"
+        ClusterError,
+        match=r"asks for a token \(mode 'token'\).*RAY_AUTH_TOKEN_PATH, ~/.rlinf/ray_token and ~/.ray",
     ):
         joined(RIGHT, environment(mode))
 
@@ -103,7 +123,7 @@ def test_who_is_no_ray_is_told_at_the_deadline(environment):
 
 @pytest.mark.parametrize("variable", ["RAY_USE_TLS", "RAY_ENABLE_K8S_TOKEN_AUTH"])
 def test_what_others_check_is_left_to_them(environment, variable):
-    assert authentication_at("127.0.0.1:1", {**environment(), variable: "1"}, 0) == ""
+    assert authentication_at("127.0.0.1:1", {**environment(), variable: "1"}, 0) == Access()
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "host:port", ":1", "ray://h:1", "h:99999"])

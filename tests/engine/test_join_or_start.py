@@ -65,7 +65,7 @@ def test_a_join_that_fails_puts_the_mode_back(monkeypatch):
     monkeypatch.setattr(engine, "wait_for_raylet", lambda address, timeout_s: None)
     # Another Ray of this process's may be in use.
     monkeypatch.setattr(
-        engine, "use_mode", lambda mode: done.append(mode) or (lambda: done.append("as before"))
+        engine, "use_access", lambda access: done.append(access.mode) or (lambda: done.append("as before"))
     )
     monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
     for wanted, mode in (("right", "token"), (None, "disabled")):

@@ -1,6 +1,8 @@
 """A Ray that does not start: the error is the library's, and nothing is left behind."""
 
 import contextlib
+import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ from programs import run_program
 from rlinf.scheduler.engine import engine
 from rlinf.scheduler.engine.engine import ray_errors
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.planning import Node
 
 PROGRAM = Path(__file__).with_name("ray_that_fails.py")
@@ -21,13 +24,15 @@ PROGRAM = Path(__file__).with_name("ray_that_fails.py")
     [
         ("nodes", "ClusterError: Ray does not say which nodes there are: Ray's own"),
         ("interrupted", "KeyboardInterrupt: "),
+        ("silent", "ClusterTimeout: what listens at 127.0.0.1:PORT does not answer as a Ray does, after 3 s"),
     ],
 )
 def test_a_start_that_fails_or_is_interrupted_leaves_nothing(what, told):
     done = run_program(PROGRAM, what, with_ray=True, timeout=240)
     assert done.returncode == 0, done.stderr
     left = "left: ['RaySystemError', [], False, None, True]"
-    assert done.stdout.splitlines() == [told.rstrip("\n"), left], done.stderr
+    said = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", done.stdout).splitlines()
+    assert said == [told.rstrip("\n"), left], done.stderr
 
 
 def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeypatch):
@@ -35,6 +40,9 @@ def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeyp
 
     class Nodes:
         address = "127.0.0.1:1"
+
+        def __init__(self, **_options):
+            pass
 
         def add_node(self, **_options):
             done.append("start")
@@ -57,6 +65,37 @@ def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeyp
     with pytest.raises(ClusterError, match="Ray did not start 2 simulated nodes: Ray's own"):
         engine.simulate_nodes([Node(), Node()])
     assert done == ["start", "start", "leave", "stop", "old token", "guard"]
+
+
+@pytest.mark.parametrize("mask", ["", "0", "-1", "NoDevFiles", "GPU-1,GPU-2"])
+def test_pretend_devices_are_started_without_the_masks_of_real_ones_which_stay_as_they_are(monkeypatch, mask):
+    seen = []
+
+    class Nodes:
+        def __init__(self, **_options):
+            pass
+
+        def add_node(self, **_options):
+            seen.extend(name for name in masks if name in os.environ)
+            raise RuntimeError("enough is seen")
+
+        def shutdown(self):
+            pass
+
+    masks = {name for vendor in VENDORS for name in vendor.variables}
+    for name in masks:
+        monkeypatch.setenv(name, mask)
+    own_ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
+    monkeypatch.setattr(engine, "ray", own_ray)
+    monkeypatch.setattr(engine, "use_fresh_token", lambda: lambda: None)
+    monkeypatch.setattr(engine, "RayTestCluster", Nodes)
+    monkeypatch.setattr(
+        engine, "Guard", lambda: SimpleNamespace(marking=contextlib.nullcontext, stop=lambda: None)
+    )
+    with pytest.raises(ClusterError, match="enough is seen"):
+        engine.simulate_nodes([Node(num_accelerators=2)])
+    assert seen == []
+    assert {os.environ[name] for name in masks} == {mask}
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, AssertionError, OSError, TypeError])

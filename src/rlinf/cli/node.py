@@ -54,7 +54,7 @@ def start(
     auth: Annotated[Auth, typer.Option(help="Of a new cluster: who may join it.")] = Auth.token,
     token_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help="The cluster's token; `-` reads it and keeps it in ~/.ray."),
+        typer.Option(metavar="FILE|-", help="The cluster's token; `-` reads it and keeps it in ~/.rlinf."),
     ] = None,
     block: Annotated[bool, typer.Option("--block", help="Stay, and stop the node when told to end.")] = False,
     timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for it, in seconds.")] = 120.0,
@@ -142,14 +142,14 @@ def _given_token(token_file: str, environment: dict[str, str]) -> dict[str, str]
     from rlinf.scheduler.engine.ray_token import (  # noqa: PLC0415 - takes a while to load
         PATH_VARIABLE,
         TOKEN_VARIABLE,
-        home_token_path,
+        own_token_path,
         store_token,
     )
 
     path = Path(token_file).absolute()
     if token_file == "-":  # noqa: S105 - no password
         value = sys.stdin.read().strip()
-        path = home_token_path(environment)
+        path = own_token_path(environment)
         if not value:
             raise ConfigError("there is no token on the standard input")
         if store_token(path, value).value != value:

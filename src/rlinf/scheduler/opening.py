@@ -69,9 +69,9 @@ def open_session(
     begun = time.monotonic()
     if shape is not None:
         check_node_count(shape, num_nodes)
-        engine = simulate_nodes(shape.nodes)
+        engine = simulate_nodes(shape.nodes, timeout_s)
         num_nodes = len(shape.nodes)
-        begun = time.monotonic()  # what is started here is waited for in any case
+        begun = time.monotonic()  # what is started here has a deadline for each step
     else:
         engine = join_or_start(address, num_nodes, timeout_s)
     restore = exit_on_sigterm()

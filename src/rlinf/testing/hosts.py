@@ -20,6 +20,7 @@ from typing import Any
 
 from rlinf.scheduler.engine.node.processes import living
 from rlinf.scheduler.engine.probe import simulated_environment
+from rlinf.scheduler.hardware.vendors import MASKS
 from rlinf.scheduler.planning import Node
 from rlinf.testing.machines import Machine, MachineStar
 
@@ -51,7 +52,8 @@ class Host:
         temporary = folder / str(rank)
         temporary.mkdir()
         pretended = simulated_environment(rank, Node(num_accelerators=num_accelerators))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "RLINF_"))}
+        others = {name: value for name, value in os.environ.items() if name not in MASKS}
+        kept = {name: value for name, value in others.items() if not name.startswith(("RAY_", "RLINF_"))}
         # One home for all, as on a shared disk: the token lies there.
         self.environment = {**kept, **pretended, "HOME": str(folder), "TMPDIR": str(temporary)}
 

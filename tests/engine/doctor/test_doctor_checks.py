@@ -17,7 +17,7 @@ from rlinf.scheduler.engine.doctor.facts import (
 
 GIB = 1 << 30
 VERSIONS = Software("3.11.7", "2.60.0", "0.1.0", {"numpy": "2.3.0"})
-TOKEN = TokenFacts("token", "0a1b2c3d", "/home/me/.ray/auth_token")
+TOKEN = TokenFacts("token", "0a1b2c3d", "/home/me/.rlinf/ray_token")
 MEMORY = MemoryFacts(64 * GIB, 64 * GIB, 8 * GIB, "", "/tmp/rlinf-1000/ray", 100 * GIB)
 LIMITS = LimitFacts(1 << 20, None, "", "", 1)
 GPUS = AcceleratorFacts("NVIDIA", 2, 2, None, ("GPU-a", "GPU-b"), (), "550.1")
@@ -73,7 +73,8 @@ PLANTED = [
     ({"node_rank": "second"}, "ranks", True, "RLINF_NODE_RANK='second' is not a number from 0"),
     ({"node_rank": "1"}, "ranks", True, "it has rank 1, and so has node 1 (10.0.0.2, host-1)"),
     ({"node_rank": "7"}, "ranks", True, "it has rank 7, and the cluster has 3 nodes"),
-    (with_part(TOK, others_can_read=True), "token", False, "other users can read the token in /home/me/.ray"),
+    (with_part(TOK, others_can_read=True), "token", False, "other users can read the token in /home/me/.rlinf"),
+    (with_part(TOK, turned_on_by="~/.ray/auth_token"), "token", False, "turns token authentication on for every Ray"),
     (with_part(TOK, mode="disabled"), "token", True, "its authentication mode is 'disabled'"),
     ({"own_addresses": ()}, "names", False, "its own name 'host-2' stands for no address there"),
     ({"own_addresses": ("127.0.1.1",)}, "names", False, "stands for 127.0.1.1 there: gloo would listen"),

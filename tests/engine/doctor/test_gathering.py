@@ -62,6 +62,20 @@ def test_the_token_is_told_by_its_fingerprint_and_by_who_can_read_it(tmp_path, m
     assert "cannot be read" in gather_facts(ip="10.0.0.1").token.source
 
 
+def test_a_token_with_which_ray_turns_authentication_on_is_told_beside_the_one_that_is_used(
+    tmp_path, monkeypatch
+):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder, name in ((".rlinf", "ray_token"), (".ray", "auth_token")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(name)
+        told = gather_facts(ip="10.0.0.1").token
+        assert told.source == str(tmp_path / ".rlinf" / "ray_token")
+        assert told.turned_on_by == (str(tmp_path / ".ray" / "auth_token") if folder == ".ray" else "")
+
+
 @pytest.mark.parametrize(
     ("modes", "is_open"), [((0o755, 0o777), True), ((0o700, 0o777), False), ((0o755, 0o755), False)]
 )

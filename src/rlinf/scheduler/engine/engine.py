@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray._private import ray_constants, services
+from ray._private import utils as ray_utils
 from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
-from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
+from rlinf.scheduler.engine.authentication import Access, authentication_at, host_and_port
+from rlinf.scheduler.engine.deadlines import check_loopback, ended_within, replaced
 from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
@@ -29,8 +32,9 @@ from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_
 from rlinf.scheduler.engine.ray_messages import keep_off_terminal
 from rlinf.scheduler.engine.raylets import node_ip_here, nodes_like_here, wait_for_raylet
 from rlinf.scheduler.engine.subscribing import unhurried
-from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
+from rlinf.scheduler.engine.token import use_access, use_fresh_token, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
+from rlinf.scheduler.hardware.vendors import MASKS
 from rlinf.scheduler.planning import Node
 
 NAMESPACE = "rlinf"
@@ -80,15 +84,21 @@ class RayEngine:
                         restore()
 
 
-def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
+def simulate_nodes(nodes: Sequence[Node], timeout_s: float = 120.0) -> RayEngine:
     """Real Ray nodes on this machine, with pretend accelerators like those of `nodes`.
 
+    Args:
+        nodes: what they pretend to have.
+        timeout_s: how long each of them may take, and to join them, in seconds.
+
     Raises:
+        ClusterTimeout: one of them is not there at its deadline.
         ClusterError: this process uses a Ray already, or has not left one that does not answer; or Ray did not start.
     """
     check_left()
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
+    check_loopback()
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
         what = f"Ray did not start {len(nodes)} simulated nodes"
@@ -99,31 +109,46 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
             _private_folder(),
             unannounced(),
             _without_api_server(),
+            variables.set_meanwhile(
+                dict.fromkeys(MASKS)
+            ),  # those of real devices: Ray counts no more than they show
             engine.guard.marking(),
         ):
             engine.restore_token = use_fresh_token()
-            engine.simulated = RayTestCluster()
+            # Of other threads' nodes the guard ends what is left: Ray's own hooks are the main thread's, and would end
+            # the nodes together with the thread that started them.
+            engine.simulated = RayTestCluster(shutdown_at_exit=_is_main_thread())
             for rank, node in enumerate(nodes):
-                engine.simulated.add_node(
-                    wait=False,
-                    num_cpus=1,
-                    num_gpus=node.num_accelerators,
-                    object_store_memory=_SIMULATED_STORE_BYTES,
-                    include_dashboard=False,
-                    no_monitor=True,  # it would look after nodes to add or to remove
-                    node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
-                    env_vars={
-                        **_SIMULATED_RAY_SETTINGS,
-                        **variables.of_a_node(os.environ),
-                        **simulated_environment(rank, node),
-                    },
-                    labels=copying.LABELS,
-                )
-            _connect(address=engine.simulated.address)
+                with ended_within(timeout_s):
+                    _add_simulated(engine.simulated, rank, node)
+            with ended_within(timeout_s):
+                _connect(address=engine.simulated.address)
     except BaseException:  # an interruption too: nothing that was started stays
         engine.stop()
         raise
     return engine
+
+
+def _add_simulated(simulated: RayTestCluster, rank: int, node: Node) -> None:
+    simulated.add_node(
+        wait=False,
+        num_cpus=1,
+        num_gpus=node.num_accelerators,
+        object_store_memory=_SIMULATED_STORE_BYTES,
+        include_dashboard=False,
+        no_monitor=True,  # it would look after nodes to add or to remove
+        node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
+        env_vars={
+            **_SIMULATED_RAY_SETTINGS,
+            **variables.of_a_node(os.environ),
+            **simulated_environment(rank, node),
+        },
+        labels=copying.LABELS,
+    )
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) -> RayEngine:
@@ -141,9 +166,11 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
         return RayEngine(started_here=False)
     deadline = time.monotonic() + timeout_s
     wanted = find_address(address, num_nodes, timeout_s)
-    mode = ""
-    if wanted != LOCAL:
-        mode = _authentication(wanted, deadline - time.monotonic(), was_found=address is None)
+    access = Access()
+    if wanted == LOCAL:
+        check_loopback()
+    else:
+        access = _authentication(wanted, deadline - time.monotonic(), was_found=address is None)
         wait_for_raylet(wanted, deadline - time.monotonic())
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
@@ -152,10 +179,13 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
             stack.enter_context(ray_errors(f"Ray did not start or join ({wanted})"))
             if wanted == LOCAL:
                 stack.enter_context(_private_folder())
-                stack.enter_context(_set_meanwhile(variables.of_a_node(os.environ)))
+                stack.enter_context(variables.set_meanwhile(variables.of_a_node(os.environ)))
                 engine.guard = Guard()
                 stack.enter_context(engine.guard.marking())
-            engine.restore_token = use_own_token() if wanted == LOCAL else use_mode(mode)
+                if not _is_main_thread():  # else Ray would end together with the thread that has started it
+                    stack.enter_context(replaced(ray_utils, detect_fate_sharing_support=lambda: False))
+            engine.restore_token = use_own_token() if wanted == LOCAL else use_access(access)
+            stack.enter_context(ended_within(max(1.0, deadline - time.monotonic())))
             _connect(address=wanted)
     except BaseException:
         engine.stop()  # what it had begun; nothing where it had not
@@ -163,7 +193,7 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
     return engine
 
 
-def _authentication(address: str, timeout_s: float, *, was_found: bool) -> str:
+def _authentication(address: str, timeout_s: float, *, was_found: bool) -> Access:
     try:
         return authentication_at(address, os.environ, max(timeout_s, 0.0))
     except ClusterTimeout:
@@ -342,29 +372,17 @@ def _connect(address: str) -> None:
     show_errors_at_once()
 
 
-@contextmanager
-def _loopback_is_an_address() -> Iterator[None]:
+def _loopback_is_an_address() -> AbstractContextManager[None]:
     """Have Ray take 127.0.0.1 as it is told: elsewhere than on a laptop it takes another address instead."""
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
-@contextmanager
-def _without_api_server() -> Iterator[None]:
+def _without_api_server() -> AbstractContextManager[None]:
     """Have a Ray that is started inside start no server for statistics of its use, all that there is without dashboard.
 
     To wait for it takes a second, most of one of a core.
     """
-    before = services.start_api_server
-    services.start_api_server = lambda *_, **__: (None, None)
-    try:
-        yield
-    finally:
-        services.start_api_server = before
+    return replaced(services, start_api_server=lambda *_, **__: (None, None))
 
 
 @contextmanager
@@ -372,23 +390,8 @@ def _private_folder() -> Iterator[None]:
     """Have a Ray that is started inside make its folders, into which it lets everybody write, in a private one."""
     folder = ray_folder(os.environ)
     (folder / "ray").mkdir(exist_ok=True)  # where Ray's announcement goes before anything else of it is there
-    with _set_meanwhile({TMPDIR_VARIABLE: str(folder)}):
+    with variables.set_meanwhile({TMPDIR_VARIABLE: str(folder)}):
         yield
-
-
-@contextmanager
-def _set_meanwhile(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have a Ray that is started inside start with these variables."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class _QuietRay:

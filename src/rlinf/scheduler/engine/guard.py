@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlinf.scheduler.engine.node.processes import ProcessId, end_all, living, marked, with_descendants
+from rlinf.scheduler.engine.node.variables import set_meanwhile
 
 MARK_VARIABLE = "RLINF_DRIVER_MARK"
 # Ranks whose driver is gone take a second to leave in order.
@@ -49,15 +50,8 @@ class Guard:
     @contextmanager
     def marking(self) -> Iterator[None]:
         """What is started inside is this guard's to end."""
-        before = os.environ.get(MARK_VARIABLE)
-        os.environ[MARK_VARIABLE] = self._mark
-        try:
+        with set_meanwhile({MARK_VARIABLE: self._mark}):
             yield
-        finally:
-            if before is None:
-                del os.environ[MARK_VARIABLE]
-            else:
-                os.environ[MARK_VARIABLE] = before
 
     def stop(self) -> None:
         """End what is left now, and the guard; if that is interrupted the guard stays."""

@@ -1,4 +1,8 @@
-"""Ray's token: where it lies, in Ray's own order, and how one is made that nobody else can read."""
+"""Ray's token: where it lies, how one is made that nobody else can read, and how Ray's processes are told of it.
+
+A token in `~/.ray/auth_token` turns authentication on for every Ray that its user starts, and for those who know
+nothing of it. So ours lies in a file of our own, and Ray's file is only read: to join a Ray that others have started.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
 # A token of another kind, which Ray reads and checks in its own way.
 KUBERNETES_VARIABLE = "RAY_ENABLE_K8S_TOKEN_AUTH"
 
-PLACES = f"{TOKEN_VARIABLE}, {PATH_VARIABLE} and ~/.ray/auth_token"
+OWN_FILE, RAYS_FILE = "~/.rlinf/ray_token", "~/.ray/auth_token"
+PLACES = f"{TOKEN_VARIABLE}, {PATH_VARIABLE}, {OWN_FILE} and {RAYS_FILE}"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -46,33 +51,57 @@ class RayToken:
         return f"the token of {self.source} (fingerprint {self.fingerprint})"
 
 
-def home_token_path(environment: Mapping[str, str]) -> Path:
-    """Where Ray looks when no variable says where."""
-    home = environment.get("HOME")
-    return (Path(home) if home else Path.home()) / ".ray" / "auth_token"
+def own_token_path(environment: Mapping[str, str]) -> Path:
+    """Where the token lies that Rays of ours are started with."""
+    return _in_home(OWN_FILE, environment)
 
 
-def find_token(environment: Mapping[str, str]) -> RayToken | None:
-    """The token that Ray would take: the variable's, that of the file it names, that of the home folder.
+def find_tokens(environment: Mapping[str, str]) -> list[RayToken]:
+    """Return the tokens to join a Ray with: that of the variables alone, else ours and that of Ray's own file.
 
     Raises:
         ClusterError: `RAY_AUTH_TOKEN_PATH` names a file that cannot be read or is empty.
     """
+    named = _named_token(environment)
+    if named is not None:
+        return [named]
+    files = (_in_home(file, environment) for file in (OWN_FILE, RAYS_FILE))
+    return [token for token in map(_token_in, files) if token is not None]
+
+
+def token_in_rays_file(environment: Mapping[str, str]) -> RayToken | None:
+    """Return the token with which Ray turns authentication on wherever nobody has said a mode."""
+    return _token_in(_in_home(RAYS_FILE, environment))
+
+
+def _named_token(environment: Mapping[str, str]) -> RayToken | None:
     value = environment.get(TOKEN_VARIABLE, "").strip()
     if value:
         return RayToken(value, f"the variable {TOKEN_VARIABLE}")
     named = environment.get(PATH_VARIABLE, "").strip()
-    path = Path(named) if named else home_token_path(environment)
+    if not named:
+        return None
+    try:
+        value = Path(named).read_text().strip()
+    except OSError as error:
+        raise ClusterError(
+            f"{PATH_VARIABLE} names {named}, which cannot be read: {error.strerror}"
+        ) from error
+    if not value:
+        raise ClusterError(f"{PATH_VARIABLE} names {named}, which is empty")
+    return RayToken(value, named, Path(named))
+
+
+def _in_home(file: str, environment: Mapping[str, str]) -> Path:
+    home = environment.get("HOME")
+    return (Path(home) if home else Path.home()) / file.removeprefix("~/")
+
+
+def _token_in(path: Path) -> RayToken | None:
     try:
         value = path.read_text().strip()
-    except OSError as error:
-        if named:
-            raise ClusterError(
-                f"{PATH_VARIABLE} names {named}, which cannot be read: {error.strerror}"
-            ) from error
+    except OSError:
         return None
-    if named and not value:
-        raise ClusterError(f"{PATH_VARIABLE} names {named}, which is empty")
     return RayToken(value, str(path), path) if value else None
 
 
@@ -108,10 +137,7 @@ def store_token(path: Path, value: str) -> RayToken:
 
 
 def keep_to_oneself(token: RayToken) -> bool:
-    """Take from all others the right to read a token's file, if it is ours; whether somebody had it.
-
-    Ray writes that file so that everybody may read it.
-    """
+    """Take from all others the right to read a token's file, if it is this user's; whether somebody had it."""
     if token.path is None:
         return False
     status = token.path.stat()
@@ -132,11 +158,15 @@ def readable_by_others(token: RayToken) -> bool:
 
 
 def own_token(environment: Mapping[str, str]) -> RayToken:
-    """The token to start a Ray with: the one that is there, else a new one in the home folder.
+    """Return the token to start a Ray with: that of the variables, else ours, which is made if it is not there.
 
     Raises:
         ClusterError: it cannot be read or written.
     """
-    token = find_token(environment) or make_token(home_token_path(environment))
+    named = _named_token(environment)
+    if named is not None:
+        return named
+    path = own_token_path(environment)
+    token = _token_in(path) or make_token(path)
     keep_to_oneself(token)
     return token

@@ -66,6 +66,9 @@ VENDORS: tuple[Vendor, ...] = (
 # Pretend accelerators are seen through CUDA's variable, which is what most programs read.
 SIMULATED = Vendor("simulated", "GPU", "CUDA_VISIBLE_DEVICES", torch_type="cpu")
 
+# Every variable that has a say in which devices of whatever vendor a process sees.
+MASKS = tuple(dict.fromkeys(name for vendor in VENDORS for name in vendor.variables))
+
 _BUILT_IN = {vendor.name.lower(): vendor for vendor in (*VENDORS, SIMULATED)}
 
 

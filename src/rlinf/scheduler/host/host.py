@@ -21,7 +21,7 @@ from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ClusterError, CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
-from rlinf.scheduler.hardware.vendors import VENDORS
+from rlinf.scheduler.hardware.vendors import MASKS
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
@@ -55,7 +55,7 @@ LEAVE_GRACE_S = 1.0
 LEFT_BEHIND = 75
 # Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
 # of ours only: a user's own Ray tasks keep what Ray gives them.
-_MASKS_STAY = {f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables}
+_MASKS_STAY = {f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for name in MASKS}
 _log = logging.getLogger(__name__)
 
 

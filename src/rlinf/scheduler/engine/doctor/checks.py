@@ -108,9 +108,20 @@ def _num_nodes(facts: ClusterFacts) -> int:
 
 
 def check_token(facts: ClusterFacts) -> Iterator[Finding]:
-    """Whether whoever joins has to prove that he may, and only this user can."""
+    """Whether whoever joins has to prove that he may, only this user can, and other Rays are left as they are."""
     for node in facts.nodes:
         token = node.token
+        if token.turned_on_by and not node.is_simulated:
+            yield Finding(
+                "token",
+                node.name,
+                f"{token.turned_on_by} turns token authentication on for every Ray that this user starts there with a "
+                "plain `ray start` or `ray.init()`; who has not got that token is refused (InvalidAuthToken)",
+                f"nothing, if that is wanted; else `rm {token.turned_on_by}` when no Ray of yours runs that asks for "
+                "it, or `RAY_AUTH_MODE=disabled ray start ...`. A plain `ray.init()` writes that file, and so did "
+                "earlier versions of this library",
+                is_fault=False,
+            )
         if token.others_can_read:
             yield Finding(
                 "token",

@@ -29,12 +29,14 @@ class TokenFacts(msgspec.Struct, frozen=True):
         fingerprint: of the token; "" without one.
         source: where it lies.
         others_can_read: whether other users of the machine can read it there.
+        turned_on_by: the file with which Ray turns authentication on for each Ray that this user starts; "": none.
     """
 
     mode: str = "disabled"
     fingerprint: str = ""
     source: str = ""
     others_can_read: bool = False
+    turned_on_by: str = ""
 
 
 class MemoryFacts(msgspec.Struct, frozen=True):

@@ -24,7 +24,12 @@ from rlinf.scheduler.engine.doctor.facts import (
     Software,
     TokenFacts,
 )
-from rlinf.scheduler.engine.ray_token import MODE_VARIABLE, find_token, readable_by_others
+from rlinf.scheduler.engine.ray_token import (
+    MODE_VARIABLE,
+    find_tokens,
+    readable_by_others,
+    token_in_rays_file,
+)
 from rlinf.scheduler.errors import ClusterError, ConfigError
 from rlinf.scheduler.hardware.vendors import (
     NODE_RANK_VARIABLE,
@@ -102,13 +107,16 @@ def _addresses(hostname: str) -> tuple[str, ...]:
 
 def _token(environment: Mapping[str, str]) -> TokenFacts:
     mode = environment.get(MODE_VARIABLE, "").strip().lower() or "disabled"
+    rays = token_in_rays_file(environment)
+    turned_on_by = "" if rays is None else rays.source
     try:
-        token = find_token(environment)
+        tokens = find_tokens(environment)
     except ClusterError as error:
-        return TokenFacts(mode, source=str(error))
-    if token is None:
+        return TokenFacts(mode, source=str(error), turned_on_by=turned_on_by)
+    if not tokens:
         return TokenFacts(mode)
-    return TokenFacts(mode, token.fingerprint, token.source, readable_by_others(token))
+    used = tokens[0]
+    return TokenFacts(mode, used.fingerprint, used.source, readable_by_others(used), turned_on_by)
 
 
 def _memory(resources: Mapping[str, float] | None, ray_folder: str) -> MemoryFacts:

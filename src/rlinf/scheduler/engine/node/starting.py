@@ -13,7 +13,7 @@ from typing import TextIO
 
 import msgspec
 
-from rlinf.scheduler.engine.authentication import TOKEN, authentication_at
+from rlinf.scheduler.engine.authentication import TOKEN, Access, authentication_at
 from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
 from rlinf.scheduler.engine.node import copying, variables
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
@@ -26,7 +26,7 @@ from rlinf.scheduler.engine.node.records import (
     read_records,
 )
 from rlinf.scheduler.engine.node.stopping import processes_of, stop_node
-from rlinf.scheduler.engine.ray_token import MODE_VARIABLE, RayToken, find_token, own_token
+from rlinf.scheduler.engine.ray_token import MODE_VARIABLE, RayToken, own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.hardware.vendors import NODE_RANK_VARIABLE
 
@@ -88,10 +88,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
         ClusterTimeout: no Ray answers at the address, or `ray start` takes longer than `options.timeout_s`.
     """
     _check_not_here(options)
-    mode = _authentication(options, environment)
-    token = None
-    if mode == TOKEN:
-        token = own_token(environment) if options.address is None else find_token(environment)
+    access = _access(options, environment)
     mark = secrets.token_hex(16)
     folder = ray_folder(environment)
     settings = {
@@ -99,7 +96,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
         **variables.of_a_node(environment),
         TMPDIR_VARIABLE: str(folder),
         _USAGE_VARIABLE: environment.get(_USAGE_VARIABLE, "0"),
-        **({MODE_VARIABLE: mode} if mode else {}),
+        **access.settings(),
         # Ray takes 127.0.0.1 for a node, and listens there and nowhere else, only where it believes to be on a laptop.
         **({_CLUSTER_VARIABLE: "0"} if options.ip in LOOPBACK else {}),
         **({} if options.node_rank is None else {NODE_RANK_VARIABLE: str(options.node_rank)}),
@@ -110,7 +107,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
         options.ip,
         options.address is None,
         options.node_rank,
-        mode,
+        access.mode,
         str(folder),
         (),
     )
@@ -121,7 +118,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
     except BaseException:  # an interruption too: nothing that was started stays
         stop_node(record, grace_s=0.0)
         raise
-    return StartedNode(record, token)
+    return StartedNode(record, access.token)
 
 
 def _check_not_here(options: NodeOptions) -> None:
@@ -131,7 +128,7 @@ def _check_not_here(options: NodeOptions) -> None:
             raise ClusterError(f"{record} runs here already; `rlinf node stop` ends it")
 
 
-def _authentication(options: NodeOptions, environment: Mapping[str, str]) -> str:
+def _access(options: NodeOptions, environment: Mapping[str, str]) -> Access:
     if options.address is not None:
         return authentication_at(options.address, environment, options.timeout_s)
     moved = any(argument.startswith(_WORKER_PORT_OPTIONS) for argument in options.extra)
@@ -153,7 +150,8 @@ def _authentication(options: NodeOptions, environment: Mapping[str, str]) -> str
         raise ClusterError(
             f"{MODE_VARIABLE}={mode} is set here, and a Ray of mode '{options.authentication}' was asked for"
         )
-    return options.authentication
+    is_open = options.authentication != TOKEN
+    return Access(options.authentication, None if is_open else own_token(environment))
 
 
 def _ray_start(options: NodeOptions, folder: Path) -> list[str]:
