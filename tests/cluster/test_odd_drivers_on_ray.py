@@ -33,7 +33,9 @@ print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))
     ("wanted", "seen"),
     [(("simulate", "1x2"), "('0', None) ('1', None)"), (("address", "local"), "('', '')")],
 )
-def test_a_thread_that_ends_opens_a_cluster_in_a_shell_that_hides_all_devices(wanted, seen):
+def test_a_thread_that_ends_opens_a_cluster_in_a_shell_that_hides_all_devices(wanted, seen, tmp_path):
     masks = {name: "" for vendor in VENDORS for name in vendor.variables}
-    done = run_program("-c", PROGRAM, *wanted, with_ray=True, env={**os.environ, **masks}, timeout=250)
+    done = run_program(
+        "-c", PROGRAM, *wanted, with_ray=True, env={**os.environ, **masks, "HOME": str(tmp_path)}, timeout=250
+    )
     assert done.stdout.splitlines() == [seen, "''"], done.stderr

@@ -3,13 +3,18 @@
 Such a child inherits every descriptor but no thread: nobody serves its connections, and as long as it holds
 them the others cannot see that its parent died. So the child gives up what it inherited as its first act, and
 whatever it does with that later is an error that says so. It may join the cluster as a process of its own.
+When it leaves the user's code in which it was forked, it ends: what called that code is its parent's.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from rlinf.scheduler.errors import CommError
 
@@ -44,6 +49,45 @@ def generation() -> int:
 def forked_error(what: str = "") -> CommError:
     """The error of using what was inherited through a fork."""
     return CommError(f"{what}: {FORKED}" if what else FORKED)
+
+
+@contextmanager
+def children_end_here() -> Iterator[None]:
+    """Have every child that is forked inside end where it leaves, as a program of its own does.
+
+    Its status is that of a program, too: what was given to `sys.exit`, 1 after any other exception, else 0.
+    """
+    begun_in = _generation
+    try:
+        yield
+    except BaseException as error:
+        if _generation != begun_in:
+            _end(error)
+        raise
+    if _generation != begun_in:
+        _end(None)
+
+
+def _end(error: BaseException | None) -> NoReturn:
+    status = 0 if error is None else 1
+    with suppress(Exception):  # a stream is closed, or an exception cannot be shown
+        status = _told_status(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Nothing of what a process does at its end: connections, Ray and their threads are the parent's.
+    os._exit(status)
+
+
+def _told_status(error: BaseException | None) -> int:
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
 
 
 def _run_callbacks() -> None:

@@ -20,7 +20,7 @@ from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
-from rlinf.scheduler.engine.authentication import Access, authentication_at, host_and_port
+from rlinf.scheduler.engine.authentication import Access, authentication_at, host_and_port, wait_for_answer
 from rlinf.scheduler.engine.deadlines import check_loopback, ended_within, replaced
 from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
@@ -99,6 +99,7 @@ def simulate_nodes(nodes: Sequence[Node], timeout_s: float = 120.0) -> RayEngine
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
     check_loopback()
+    start_none_by_accident()
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
         what = f"Ray did not start {len(nodes)} simulated nodes"
@@ -172,6 +173,7 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
     else:
         access = _authentication(wanted, deadline - time.monotonic(), was_found=address is None)
         wait_for_raylet(wanted, deadline - time.monotonic())
+    start_none_by_accident()
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
         with ExitStack() as stack:
@@ -247,7 +249,10 @@ def wait_for_nodes(
     """
     deadline = (time.monotonic() if begun is None else begun) + timeout_s
     wanted = num_nodes or 1
+    address = ray_address()
     while True:
+        # Ray asks its own service for a minute, whatever the deadline is.
+        wait_for_answer(address, os.environ, deadline - time.monotonic())
         with ray_errors("Ray does not say which nodes there are"):
             alive = [node for node in ray.nodes() if node["Alive"]]
         answering = answering_nodes(alive)
@@ -358,7 +363,6 @@ def _connect(address: str) -> None:
             "labels": copying.LABELS,
             "_node_ip_address": LOOPBACK[0],
         }
-    start_none_by_accident()
     is_here = address == LOCAL or host_and_port(address)[0] in LOOPBACK
     with unhurried(), _loopback_is_an_address() if is_here else nullcontext():
         ray.init(

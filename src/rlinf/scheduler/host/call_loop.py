@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rlinf.scheduler.comm import WAIT_S, Messenger, Request
 from rlinf.scheduler.comm.cancellation import working_in
+from rlinf.scheduler.comm.forking import children_end_here
 from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
@@ -217,7 +218,7 @@ class CallLoop:
             return
         self._tell_method(job.request.head.method)
         try:
-            with working_in(job.scope), job.recording(), self._told(job):
+            with working_in(job.scope), job.recording(), self._told(job), children_end_here():
                 result = self._invoke(job)
                 if job.demand is not None:
                     result = self._answers.stream(job.demand, result, self._tape)
@@ -298,7 +299,7 @@ class CallLoop:
     async def _outcome_of(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
         """What a task came to; it raises nothing, for some exceptions would end the event loop."""
         try:
-            with working_in(job.scope), job.recording(), self._told(job):
+            with working_in(job.scope), job.recording(), self._told(job), children_end_here():
                 return await invoke(), None
         except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
             return None, error

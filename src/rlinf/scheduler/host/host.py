@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rlinf.scheduler.comm import Buffer, decode
 from rlinf.scheduler.comm.directory import RETURNS
 from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm.forking import children_end_here
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ClusterError, CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
@@ -207,7 +208,8 @@ class Hosting:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)
             self._enter(protocol.IMPORTING)
-            factory: WorkerFactory = decode(frames[1], frames[2:])
+            with children_end_here():
+                factory: WorkerFactory = decode(frames[1], frames[2:])
             # Now: what the class's module imports may have changed what is seen.
             self._devices = self._look(assignment)
             self._enter(protocol.CONSTRUCTING)
@@ -215,7 +217,7 @@ class Hosting:
                 seed_generators(assignment.seed)
             tape = tape_of(self.session)
             tape.made_from(factory.worker_class, factory.args, factory.kwargs)
-            with tape.call(CONSTRUCTING, "call", list):
+            with tape.call(CONSTRUCTING, "call", list), children_end_here():
                 worker = factory.worker_class(*factory.args, **factory.kwargs)
             return self._made_ready(worker, assignment, tape)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
@@ -238,7 +240,7 @@ class Hosting:
         method = assignment.ready_when
         if assignment.num_restarts and method:
             self._enter(protocol.CATCHING_UP)
-            with tape.call(method, "call", list):
+            with tape.call(method, "call", list), children_end_here():
                 is_ready = getattr(worker, method)()
             if is_ready is False:
                 name = f"{type(worker).__name__}.{method}()"
