@@ -26,7 +26,7 @@ from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
 from rlinf.scheduler.engine.node import copying, variables
-from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
+from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.engine.ray_messages import keep_off_terminal
@@ -393,6 +393,7 @@ def _without_api_server() -> AbstractContextManager[None]:
 def _private_folder() -> Iterator[None]:
     """Have a Ray that is started inside make its folders, into which it lets everybody write, in a private one."""
     folder = ray_folder(os.environ)
+    prune_sessions(folder / "ray")
     (folder / "ray").mkdir(exist_ok=True)  # where Ray's announcement goes before anything else of it is there
     with variables.set_meanwhile({TMPDIR_VARIABLE: str(folder)}):
         yield

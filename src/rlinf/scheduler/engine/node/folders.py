@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import socket
+import stat
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +18,12 @@ from rlinf.scheduler.errors import ClusterError
 TMPDIR_VARIABLE = "RAY_TMPDIR"
 # Of a folder for Ray: it adds 68 bytes for a socket's path, and the kernel takes 107.
 LONGEST_FOLDER_BYTES = 39
+# So many sessions of Ray's stay in a folder, for their logs; of older ones those that have ended are removed.
+KEPT_SESSIONS = 10
+# A Ray that lives, on whatever machine that has this folder, writes to its logs every ten seconds.
+QUIET_S = 600.0
+_SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_\d+")
+_ATTEMPT_S = 1.0
 
 
 def own_directory(longest_bytes: int | None = None) -> Path:
@@ -51,3 +62,37 @@ def ray_folder(environment: Mapping[str, str]) -> Path:
     if not is_private(path):
         raise ClusterError(f"{path} is not a directory of this user alone (mode 0700)")
     return path
+
+
+def prune_sessions(folder: Path) -> None:
+    """Remove what Rays of ours that have ended have left in a folder of `ray_folder`, but for the newest."""
+    with suppress(OSError):  # nothing of Ray's is there
+        names = sorted(
+            (path.name for path in folder.iterdir() if _SESSION.fullmatch(path.name)), reverse=True
+        )
+        for name in names[KEPT_SESSIONS:]:
+            with suppress(OSError):  # another process has removed it
+                if _has_ended(folder / name):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _has_ended(session: Path) -> bool:
+    if not stat.S_ISDIR(session.lstat().st_mode):
+        return False
+    logs, sockets = (
+        list(part.iterdir()) if part.is_dir() else [] for part in (session / "logs", session / "sockets")
+    )
+    written = max(path.lstat().st_mtime for path in (session, *logs))
+    return time.time() - written > QUIET_S and not any(map(_is_listened_to, sockets))
+
+
+def _is_listened_to(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as any_socket:
+        any_socket.settimeout(_ATTEMPT_S)
+        try:
+            any_socket.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # it cannot be told: a process that is stopped takes no more connections, say
+            return True
+    return True

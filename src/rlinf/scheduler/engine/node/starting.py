@@ -16,7 +16,7 @@ import msgspec
 from rlinf.scheduler.engine.authentication import TOKEN, Access, authentication_at
 from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
 from rlinf.scheduler.engine.node import copying, variables
-from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
+from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.node.processes import marked
 from rlinf.scheduler.engine.node.records import (
@@ -91,6 +91,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
     access = _access(options, environment)
     mark = secrets.token_hex(16)
     folder = ray_folder(environment)
+    prune_sessions(folder / "ray")
     settings = {
         MARK_VARIABLE: mark,
         **variables.of_a_node(environment),
