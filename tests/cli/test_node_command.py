@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rlinf.cli import node as node_command
 from rlinf.cli.main import app
 from rlinf.scheduler.engine.node import folders, records, starting
-from rlinf.scheduler.engine.node.processes import living
+from rlinf.scheduler.engine.node.processes import held, living, send, wait_for_ends
 
 FAKE_RAY = Path(__file__).parents[1] / "engine" / "node" / "fake_ray.py"
 HEAD = ("start", "--head", "--interface", "127.0.0.8", "--port", "6557")
@@ -36,7 +37,7 @@ def rlinf_node(tmp_path, monkeypatch):
         return CliRunner().invoke(app, ["node", *arguments], **options)
 
     yield run
-    run("stop")
+    run("stop", "--all")
 
 
 def alive(pids):
@@ -92,6 +93,59 @@ def test_what_was_started_is_stopped_and_the_second_time_there_is_nothing(rlinf_
     done = rlinf_node("stop")
     assert done.exit_code == 1
     assert "no node that `rlinf node start` started runs here" in done.output
+
+
+@pytest.fixture
+def two_nodes(rlinf_node):
+    """Nodes of two clusters, which run."""
+    return [
+        json.loads(rlinf_node("start", "--head", "--interface", "127.0.0.8", "--port", port, "--json").stdout)
+        for port in ("6557", "6558")
+    ]
+
+
+def pids_of(nodes):
+    return [process["pid"] for node in nodes for process in node["processes"]]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_of_several_nodes_none_is_stopped_before_it_was_said_which(rlinf_node, two_nodes, options):
+    done = rlinf_node("stop", *options)
+    assert done.exit_code == 2
+    assert "2 nodes run here; say which to stop (--address), or that all are meant (--all):" in done.output
+    assert "node (127.0.0.8) of the Ray at 127.0.0.8:6557" in done.output
+    assert "node (127.0.0.8) of the Ray at 127.0.0.8:6558" in done.output
+    assert alive(pids_of(two_nodes)) == set(pids_of(two_nodes))
+    assert rlinf_node("stop", "--address", "127.0.0.8:6557").exit_code == 0
+    assert alive(pids_of(two_nodes)) == set(pids_of(two_nodes[1:]))
+    assert rlinf_node("stop", *options).exit_code == 0  # the one that is left
+    assert alive(pids_of(two_nodes)) == set()
+
+
+def test_all_nodes_are_stopped_where_all_are_meant(rlinf_node, two_nodes):
+    assert rlinf_node("stop", "--all", "--address", "127.0.0.8:6557").exit_code == 2
+    assert rlinf_node("stop", "--all").output.count("stopped node (127.0.0.8)") == 2
+    assert alive(pids_of(two_nodes)) == set()
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("", 1), ("y", 0)])
+def test_at_a_terminal_the_nodes_are_listed_and_it_is_asked(
+    rlinf_node, two_nodes, monkeypatch, answer, status
+):
+    monkeypatch.setattr(node_command, "_at_a_terminal", lambda: True)
+    done = rlinf_node("stop", input=f"{answer}\n")
+    assert done.exit_code == status
+    assert done.output.index("of the Ray at 127.0.0.8:6558") < done.output.index("stop all of them? [y/N]")
+    assert alive(pids_of(two_nodes)) == (set(pids_of(two_nodes)) if status else set())
+
+
+def test_a_node_that_has_ended_by_itself_is_none_to_ask_about(rlinf_node, two_nodes):
+    ended = pids_of(two_nodes[:1])
+    with held(process for process in living() if process.pid in ended) as descriptors:
+        send(descriptors.values(), signal.SIGKILL)
+        assert not wait_for_ends(descriptors.values(), 60)
+    assert rlinf_node("stop").exit_code == 0
+    assert alive(pids_of(two_nodes)) == set()
 
 
 def test_a_node_that_was_started_with_another_temporary_folder_is_told_of(rlinf_node, tmp_path, monkeypatch):

@@ -79,20 +79,23 @@ def stop(
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Only nodes of this cluster.")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, without asking.")] = False,
     grace_s: Annotated[
         float, typer.Option(min=0, help="How long they may take to end by themselves, in seconds.")
     ] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was stopped as data.")] = False,
 ) -> None:
-    """Stop the nodes that `rlinf node start` started on this machine, and nothing else."""
+    """Stop the node that `rlinf node start` started on this machine, and nothing else; of several, those meant."""
     from rlinf.scheduler.engine.node.records import folders_elsewhere, read_records  # noqa: PLC0415 - slow to load
     from rlinf.scheduler.engine.node.stopping import stop_node  # noqa: PLC0415
 
-    stopped = []
+    if everything and address is not None:
+        raise typer.BadParameter("give either --address, for the nodes of one cluster, or --all")
     with readable_errors():
-        for record in read_records():
-            if address in (None, record.address):
-                stopped.append((record, stop_node(record, grace_s)))
+        records = [record for record in read_records() if address in (None, record.address)]
+        if address is None and not everything:
+            _make_sure(records, may_ask=not as_json)
+        stopped = [(record, stop_node(record, grace_s)) for record in records]
     if as_json:
         data = [_as_data(record) | {"num_processes": number} for record, number in stopped]
         typer.echo(json.dumps(data, indent=2))
@@ -107,6 +110,31 @@ def stop(
                 f"one was started with another folder for temporary files: {command} stops it", err=True
             )
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _make_sure(records: list[NodeRecord], *, may_ask: bool) -> None:
+    """Of several nodes that run, list them and have it said that all are meant.
+
+    Raises:
+        ConfigError: nobody can be asked.
+        typer.Exit: they are not.
+    """
+    from rlinf.scheduler.engine.node.stopping import processes_of  # noqa: PLC0415 - takes a while to load
+
+    running = [record for record in records if processes_of(record)]
+    if len(running) < 2:
+        return
+    listed = "".join(f"\n  {record}" for record in running)
+    if not may_ask or not _at_a_terminal():
+        raise ConfigError(
+            f"{len(running)} nodes run here; say which to stop (--address), or that all are meant (--all):{listed}"
+        )
+    if not typer.confirm(f"{len(running)} nodes run here:{listed}\nstop all of them?", err=True):
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _start(

@@ -66,7 +66,8 @@ class Cluster:
         simulate: instead of a real cluster, start Ray nodes with pretend accelerators on this machine: "2x8" is two
             nodes of eight; a `Topology` may have masks. Else the config's `simulate`, else the variable RLINF_SIMULATE.
         address: a Ray address to join; else Ray's own rule (RAY_ADDRESS, a Ray that runs on this machine, a new one).
-        start_timeout_s: how long to wait for a Ray that answers, for its nodes and for what they say, in seconds.
+        start_timeout_s: how long to wait for a Ray that answers, for its nodes and for what they say, in seconds;
+            where one is started, how long each of its nodes may take.
         job: take part in the job of this name, which outlives its drivers; close() only leaves it then.
         detached: begin that job where it does not run yet; what the config says of a job is for who begins it.
 

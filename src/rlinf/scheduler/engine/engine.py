@@ -23,7 +23,13 @@ from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import Access, authentication_at, host_and_port, wait_for_answer
 from rlinf.scheduler.engine.deadlines import check_loopback, ended_within, replaced
 from rlinf.scheduler.engine.guard import Guard
-from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
+from rlinf.scheduler.engine.leaving import (
+    check_left,
+    leave_ray,
+    leave_to_parent_in_child,
+    show_errors_at_once,
+    start_none_by_accident,
+)
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
 from rlinf.scheduler.engine.node import copying, variables
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
@@ -374,6 +380,7 @@ def _connect(address: str) -> None:
             **started,
         )
     show_errors_at_once()
+    leave_to_parent_in_child()
 
 
 def _loopback_is_an_address() -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ from contextlib import suppress
 import ray
 from ray._private import auto_init_hook, worker
 
+from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.engine.authentication import host_and_port
@@ -27,6 +28,7 @@ _LOOK_S = 1.0
 # So long Ray may take to leave a head that does not answer, then or after it.
 SHUTDOWN_WITHIN_S = 2.0
 _log = logging.getLogger(__name__)
+_libc = ctypes.CDLL(None)
 # What Ray was left to do alone, and where its head is.
 _left_alone: list[tuple[Promise[None], str]] = []
 
@@ -91,6 +93,11 @@ def show_errors_at_once() -> None:
         sys.excepthook = worker.normal_excepthook
 
 
+def leave_to_parent_in_child() -> None:
+    """Have a child that is forked from this process end without Ray: that waits for threads, or crashes."""
+    on_fork_in_child(_end_without_ray)
+
+
 def start_none_by_accident() -> None:
     """Have what a thread of this process asks of Ray after it was left fail: Ray would start another Ray for it.
 
@@ -129,9 +136,8 @@ def _leave_alone(left: Promise[None] | None, address: str) -> None:
 def _end_without_ray() -> None:
     """Have this process end with the status that it ends with anyhow, and without Ray's part in that."""
     atexit.unregister(ray.shutdown)  # it would wait again
-    library = ctypes.CDLL(None)
     with suppress(AttributeError):  # another C library
         # Python's own end comes before it. What Ray's C++ would take down then is in use by the thread that waits.
-        library.on_exit(library._exit, None)
+        _libc.on_exit(_libc._exit, None)
         # What is registered last is called first: `_exit` drops what C code has printed and not written.
-        library.on_exit(library.fcloseall, None)
+        _libc.on_exit(_libc.fcloseall, None)
