@@ -13,6 +13,7 @@ from ray._private import services
 from ray._private.node import Node
 
 from fake_gcs import listening
+from rlinf.scheduler.engine import engine
 from rlinf.scheduler.engine.deadlines import ended_within
 from rlinf.scheduler.errors import ClusterTimeout
 
@@ -39,6 +40,13 @@ def test_a_service_that_does_not_answer_is_waited_for_until_the_deadline():
         ):
             Node._init_gcs_client(node)
     assert time.monotonic() - began < 30
+
+
+def test_nodes_are_not_asked_for_longer_than_the_deadline_where_rays_service_is_silent(monkeypatch):
+    with listening(lambda question: b"no word of Ray's") as (host, port):
+        monkeypatch.setattr(engine, "ray_address", lambda: f"{host}:{port}")
+        with pytest.raises(ClusterTimeout, match=f"what listens at {host}:{port} does not answer"):
+            engine.wait_for_nodes(1, 0.5)
 
 
 def test_a_node_that_does_not_join_is_waited_for_until_the_deadline():
