@@ -32,6 +32,25 @@ def test_a_process_that_ends_without_ray_has_its_own_status_and_has_written_all_
     assert (done.returncode, sorted(done.stdout.splitlines())) == (STATUS, ["of C", "of Python"]), done.stderr
 
 
+# As a process that has joined a Ray and finds its head silent when it ends.
+SILENT_AT_THE_END = """
+import atexit
+from rlinf.scheduler.engine import leaving
+leaving.ray.shutdown = lambda **_: print("Ray's part")
+leaving.end_ray_by_own_callback()
+if {silent}:
+    atexit.register(leaving._end_without_ray)
+"""
+
+
+@pytest.mark.parametrize(("silent", "said"), [(True, ""), (False, "Ray's part\n")])
+def test_who_finds_at_its_end_that_the_head_is_silent_ends_without_rays_part(silent, said):
+    program = SILENT_AT_THE_END.format(silent=silent)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
 class StuckRay:
     """A Ray that is never left, and whose head takes connections and says nothing."""
 

@@ -25,6 +25,7 @@ from rlinf.scheduler.engine.deadlines import check_loopback, ended_within, repla
 from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.leaving import (
     check_left,
+    end_ray_by_own_callback,
     leave_ray,
     leave_to_parent_in_child,
     show_errors_at_once,
@@ -380,6 +381,7 @@ def _connect(address: str) -> None:
             **started,
         )
     show_errors_at_once()
+    end_ray_by_own_callback()
     leave_to_parent_in_child()
 
 

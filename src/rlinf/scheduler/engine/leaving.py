@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -29,6 +30,8 @@ _LOOK_S = 1.0
 SHUTDOWN_WITHIN_S = 2.0
 _log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None)
+# This process ends without Ray's part in that.
+_without_ray = threading.Event()
 # What Ray was left to do alone, and where its head is.
 _left_alone: list[tuple[Promise[None], str]] = []
 
@@ -133,9 +136,24 @@ def _leave_alone(left: Promise[None] | None, address: str) -> None:
     _end_without_ray()
 
 
+def end_ray_by_own_callback() -> None:
+    """Have Ray's part in the end of this process done by a callback that can be told to do nothing.
+
+    From Python 3.14 on what is called at the end of a process can take no other callback out of that any more.
+    """
+    for callback in (ray.shutdown, _end_ray):
+        atexit.unregister(callback)
+    atexit.register(_end_ray)
+
+
+def _end_ray() -> None:
+    if not _without_ray.is_set():
+        ray.shutdown(_exiting_interpreter=True)
+
+
 def _end_without_ray() -> None:
     """Have this process end with the status that it ends with anyhow, and without Ray's part in that."""
-    atexit.unregister(ray.shutdown)  # it would wait again
+    _without_ray.set()  # it would wait again
     with suppress(AttributeError):  # another C library
         # Python's own end comes before it. What Ray's C++ would take down then is in use by the thread that waits.
         _libc.on_exit(_libc._exit, None)
