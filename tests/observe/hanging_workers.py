@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 
 from rlinf.scheduler import Worker
 from rlinf.scheduler.observe import reasons
@@ -15,6 +16,14 @@ class Hanging(Worker):
 
     def stand(self, gate):
         pass_through(gate)
+
+    def make_values(self, count, gate, each_s=0.0):
+        """So many values, each after a while, and one behind a gate."""
+        for value in range(count):
+            threading.Event().wait(each_s)  # stands for work
+            yield value
+        pass_through(gate)
+        yield count
 
     def hold_the_interpreter(self, gate):
         with open(gate, "rb", buffering=0, opener=_unblocked) as file:

@@ -1,10 +1,12 @@
 """Stacks, profiles, breakpoints and watch-dogs of ranks that are real processes."""
 
 import json
+import math
 import os
 import queue
 import re
 import signal
+import time
 
 import pytest
 from hanging_workers import Hanging
@@ -156,6 +158,25 @@ def test_a_call_that_stalls_is_an_event_with_the_reason(job, group, events):
     told = stalled.group, stalled.operation, stalled.processes
     assert told == ("actor", "receive()", ("actor:0",))
     assert stalled.waited_s >= STALL_S
+
+
+def test_a_stream_that_owes_a_value_is_an_event_and_one_whose_values_are_not_taken_is_none(
+    group, events, tmp_path
+):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    began, told = time.monotonic(), []
+    untaken, late = group.execute_on(0).make_values(10, gate), group.execute_on(1).make_values(1, gate)
+    with untaken, late:
+        assert (next(untaken), next(late)) == ([0], [0])
+        wait_until(lambda: untaken._call.owed_since(0) == math.inf)
+        owed_s = time.monotonic() - began
+        while not any(each.processes == ("actor:1",) and each.waited_s > 4 * owed_s for each in told):
+            told.append(events(Stalled))
+        with gate.open("wb") as file:
+            file.write(b".")
+        assert list(late) == [[1]]
+    assert not [each for each in told if "actor:0" in each.processes and each.waited_s > owed_s]
 
 
 def test_an_operation_on_a_channel_that_stalls_is_an_event(job, group, events):

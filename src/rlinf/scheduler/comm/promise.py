@@ -23,7 +23,7 @@ from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.failure import read_error
 from rlinf.scheduler.comm.reports import Reporter, on_io_thread
 from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in, keeps_wait
-from rlinf.scheduler.comm.waits import Wait
+from rlinf.scheduler.comm.waits import Wait, awaited
 
 logger = Reporter(__name__)
 
@@ -189,6 +189,11 @@ class Promise(Generic[T]):
         if scope is not None and None not in known:
             scope.check()
         return None in known
+
+    @awaited(lambda local: local["self"].awaits())
+    def wait_described(self, timeout_s: float | None = None) -> bool:
+        """As `wait`, where `awaits` is what tells what this thread waits for."""
+        return self.wait(timeout_s)
 
     def _open(self, gate: Any) -> None:
         """Let one thread go on, unless whoever completes it does so."""

@@ -28,8 +28,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound=Hashable)
 
 # Kinds of spans.
-CALL, PHASE, WAIT, PUT, GET, ACK, PUBLISH, FETCH, EVENT = (
+CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, PUBLISH, FETCH, EVENT = (
     "call",
+    "value",
     "phase",
     "wait",
     "put",
@@ -120,6 +121,7 @@ class Timekeeper:
 
     Attributes:
         calls: by method.
+        values: of calls that stream them, by method.
         phases: by where.
         waits: by where, what for, and who ended them.
         recent: the last spans that took a while.
@@ -136,6 +138,7 @@ class Timekeeper:
     def clear(self) -> None:
         """Forget everything."""
         self.calls: dict[str, Sum] = {}
+        self.values: dict[str, Sum] = {}
         self.phases: dict[Site, Sum] = {}
         self.waits: dict[tuple[Site, Cause, str], Sum] = {}
         self.recent: deque[Span] = deque(maxlen=NUM_RECENT)
@@ -203,12 +206,19 @@ class Timekeeper:
 
     def note_call(self, method: str, began: float, caller: str) -> None:
         """A call that began then has ended, in the thread that ran it."""
+        self._note(CALL, self.calls, method, began, caller)
+
+    def note_value(self, began: float, caller: str) -> None:
+        """The present call has made a further value, which its caller has asked for."""
+        self._note(VALUE, self.values, _site_of_caller().method, began, caller)
+
+    def _note(self, kind: str, sums: dict[str, Sum], method: str, began: float, caller: str) -> None:
         ended = monotonic()
-        spent = self.calls.get(method) or _new_sum(self.calls, method, OTHERS)
+        spent = sums.get(method) or _new_sum(sums, method, OTHERS)
         spent[0] += 1
         spent[1] += ended - began
         if ended - began >= self.short_s:
-            self._keep(Span(CALL, began, ended, method, threading.get_ident(), caller))
+            self._keep(Span(kind, began, ended, method, threading.get_ident(), caller))
 
     def note_moved(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.job import Demand, Job
 from rlinf.scheduler.host.own_frames import without_own_frames
@@ -85,11 +87,13 @@ class Answers:
         try:
             while True:
                 request = demand.first()
+                began = time.monotonic()
                 try:
                     value = next(result)
                 except StopIteration as end:
                     return end.value
                 self._send_value(request, value, WAIT_S)
+                TIMES.note_value(began, request.peer_name)
                 tape.begin(*YIELDED).took()
                 demand.answered()
         finally:
@@ -102,11 +106,13 @@ class Answers:
         try:
             while True:
                 request = await demand.async_first()
+                began = time.monotonic()
                 try:
                     value = await anext(result)
                 except StopAsyncIteration:
                     return None
                 self._send_value(request, value, 0.0)
+                TIMES.note_value(began, request.peer_name)
                 tape.begin(*YIELDED).took()
                 demand.answered()
         finally:

@@ -13,10 +13,37 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf.scheduler.comm.timekeeping import Cause
+from rlinf.scheduler.comm.waits import OTHER, Wait
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import RunningCall
+
+
+class _Turn(Promise[None]):
+    """Done when a stream's caller asks for a further value.
+
+    Args:
+        caller: that process.
+
+    Attributes:
+        since: when the generator began to wait for it, on the monotonic clock.
+    """
+
+    __slots__ = ("since",)
+
+    def __init__(self, caller: str) -> None:
+        super().__init__()
+        self.by = caller
+        self.since = time.monotonic()
+
+    def cause(self) -> Cause:
+        """See `Promise`."""
+        return Cause(OTHER, "the next value's turn: its caller has not asked for one")
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        return Wait(OTHER, self.cause().operation, time.monotonic() - self.since, peers=(self.by,))
 
 
 class Demand:
@@ -24,11 +51,15 @@ class Demand:
 
     The generator runs only while there is one: that is what holds it back. The I/O thread adds requests; the thread
     or task that runs the generator answers them, in order.
+
+    Args:
+        caller: the process that asks for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caller: str) -> None:
+        self._caller = caller
         self._requests: deque[Request] = deque()
-        self._more: Promise[None] = Promise()
+        self._more = _Turn(caller)
         self._closed = False
 
     def add(self, request: Request) -> None:
@@ -38,7 +69,6 @@ class Demand:
             self._refuse_all()
         self._more.set_result(None)
 
-    @awaited(lambda local: Wait(OTHER, "the next value's turn: its caller has not asked for one"))
     def first(self) -> Request:
         """The request to be answered next; waits for one.
 
@@ -46,7 +76,7 @@ class Demand:
             asyncio.CancelledError: the call was cancelled.
         """
         while (more := self._renewed()) is not None:
-            more.wait()
+            more.wait_described()
         return self._requests[0]
 
     async def async_first(self) -> Request:
@@ -64,11 +94,14 @@ class Demand:
         self._closed = True
         self._refuse_all()
 
-    def _renewed(self) -> Promise[None] | None:
+    def _renewed(self) -> _Turn | None:
         """What is done when there is a request; None if there is one."""
         if self._more.done():
-            self._more = Promise()
-        return None if self._requests else self._more
+            self._more = _Turn(self._caller)
+        if self._requests:
+            return None
+        self._more.since = time.monotonic()
+        return self._more
 
     def _refuse_all(self) -> None:
         while self._requests:
@@ -97,7 +130,7 @@ class Job:
         self._arguments: Arrived | None = arguments
         self.scope = Scope()
         self.durations: dict[str, float] = {}
-        self.demand = Demand() if request.head.kind == "stream" else None
+        self.demand = Demand(request.peer_name) if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
         self.is_counted = False
         self.began_at: float | None = None

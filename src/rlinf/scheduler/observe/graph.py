@@ -293,11 +293,6 @@ def _collective_of(doing: Doing) -> str:
     return next((wait.operation for wait in waits if wait is not None and wait.kind == COLLECTIVE), "")
 
 
-def _by_nobody(graph: WaitGraph, process: str, wait: Wait) -> Ends:
-    del graph, process, wait
-    return Ends()
-
-
 def _near(name: str, graph: WaitGraph) -> str:
     channels = (f"{channel}:0" for channel in graph.channels)
     near = nearest_name(name, _known(graph.doing, channels))
@@ -317,5 +312,5 @@ _ENDS: dict[str, Callable[[WaitGraph, str, Wait], Ends]] = {
     LAUNCH: _by_launch,
     NAME: _by_name,
     COLLECTIVE: _by_members,
-    OTHER: _by_nobody,
+    OTHER: _by_peers,
 }

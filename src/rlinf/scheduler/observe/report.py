@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rlinf.scheduler.comm.timekeeping import CALL, Span
+from rlinf.scheduler.comm.timekeeping import CALL, VALUE, Span
 from rlinf.scheduler.comm.waits import CHANNEL, WEIGHTS
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.observe.critical_path import critical_path
@@ -59,6 +59,8 @@ class PathPart:
 class StepTimes:
     """The steps of a job: each lasts from the end of one call of a method to the end of the next.
 
+    Of a method that streams values, from one value to the next.
+
     Attributes:
         group, method: which method.
         count: how many there were, of a rank.
@@ -66,6 +68,7 @@ class StepTimes:
         waits: what the group waited for in them, the largest first; shares are of the steps' time.
         num_followed: so many of them, the last ones, were followed through all processes.
         path: their critical path: what they would be shorter by, the largest first.
+        of_values: they last from one value of a stream to the next.
     """
 
     group: str
@@ -75,6 +78,7 @@ class StepTimes:
     waits: tuple[WaitTimes, ...]
     num_followed: int
     path: tuple[PathPart, ...]
+    of_values: bool = False
 
     @property
     def headline(self) -> str:
@@ -91,7 +95,7 @@ class Report:
 
     Attributes:
         groups: the worker groups by name, then processes beside them, such as the driver.
-        step: the steps of the job; None if no method was called twice.
+        step: the steps of the job; None if no method was called twice, and none has streamed several values.
         missing: of which processes it is not known, and why, by name.
         took_s: how long it took to ask all processes, in seconds.
     """
@@ -148,7 +152,10 @@ def _group_lines(group: GroupTimes) -> Iterator[str]:
 
 def _method_lines(group: GroupTimes, method: MethodTimes) -> Iterator[str]:
     times = counted(method.spent.count, "call")
-    each_s = method.spent.mean_s * group.num_ranks / max(1, method.spent.count)
+    if method.values.count:
+        times = f"{times}, {counted(method.values.count, 'value')}"
+    spent = method.values if method.values.count else method.spent
+    each_s = spent.mean_s * group.num_ranks / max(1, spent.count)
     yield f"  {method.method + '()':30} {method.spent.share:4.0%}  {times}, {_time(each_s)} each"
     rows: list[tuple[float, str, str]] = []
     for phase in method.phases:
@@ -169,7 +176,7 @@ def _method_lines(group: GroupTimes, method: MethodTimes) -> Iterator[str]:
 def _step_lines(step: StepTimes | None) -> Iterator[str]:
     if step is None:
         return
-    what = f"{step.group}.{step.method}()"
+    what = f"{'value of ' if step.of_values else ''}{step.group}.{step.method}()"
     yield f"a step, from one {what} to the next, takes {_time(step.mean_s)}; there were {step.count}"
     if step.headline:
         yield f"  {step.headline}"
@@ -208,9 +215,9 @@ def report_of(times: JobTimes, step: str | None = None) -> Report:
 
 def _chosen(groups: Sequence[GroupTimes], step: str | None) -> tuple[GroupTimes, MethodTimes] | None:
     known = {f"{group.name}.{method.method}": (group, method) for group in groups for method in group.methods}
-    called = {name: each for name, each in known.items() if each[1].spent.count}
+    called = {name: each for name, each in known.items() if each[1].num_steps}
     if step is None:
-        often = [each for each in called.values() if each[1].spent.count > each[0].num_ranks]
+        often = [each for each in called.values() if each[1].num_steps > each[0].num_ranks]
         return max(often, key=lambda each: (min(1.0, each[1].spent.share), each[1].waiting), default=None)
     if step not in called:
         there = f"called were {list_names(called)}" if called else "nothing was called yet"
@@ -232,18 +239,20 @@ def _step(times: JobTimes, group: GroupTimes, method: MethodTimes) -> StepTimes:
     cut = (track.begins for track in tracks.values() if track.is_cut)
     known = [each for each in steps if each[1].began >= max(cut, default=0.0)]
     last = known[-MAX_STEPS:] if len(known) >= MIN_STEPS else steps[-MIN_STEPS:]
-    count = max(1, round(method.spent.count / group.num_ranks))
+    count = max(1, round(method.num_steps / group.num_ranks))
     about = group.name, method.method, count, group.lived_s / count
-    return StepTimes(*about, waits_of(group.name, times.sheets), len(last), _path(tracks, last))
+    waits = waits_of(group.name, times.sheets)
+    return StepTimes(*about, waits, len(last), _path(tracks, last), of_values=method.values.count > 0)
 
 
 def _steps_in(sheet: TimeSheet, method: str) -> Iterator[Span]:
-    """The steps of a rank, of which the first is its first call alone."""
-    calls = [span for span in _on_home_clock(sheet) if span.kind == CALL and span.name == method]
-    calls.sort(key=lambda call: call.ended)
-    for before, call in pairwise([None, *calls]):
-        if call is not None:
-            yield call if before is None else replace(call, began=min(call.began, before.ended))
+    """The steps of a rank, of which the first is its first call, or value, alone."""
+    kind = VALUE if any(made.method == method for made in sheet.values) else CALL
+    ends = [span for span in _on_home_clock(sheet) if span.kind == kind and span.name == method]
+    ends.sort(key=lambda span: span.ended)
+    for before, end in pairwise([None, *ends]):
+        if end is not None:
+            yield end if before is None else replace(end, began=min(end.began, before.ended))
 
 
 def tracks_of(sheets: Iterable[TimeSheet]) -> dict[str, Track]:

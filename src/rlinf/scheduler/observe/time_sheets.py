@@ -71,6 +71,7 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
         now: when this was said, on that clock.
         offset_s: what its clock shows more than the home's, in seconds.
         is_full: whether there were more spans.
+        values: of calls that stream them: how many were made by each method, and for how many seconds.
     """
 
     process: str
@@ -83,6 +84,7 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     now: float = 0.0
     offset_s: float = 0.0
     is_full: bool = False
+    values: tuple[CallSum, ...] = ()
 
 
 class AskTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -134,6 +136,7 @@ def sheet_of(
         spans,
         now,
         is_full=len(recent) == times.recent.maxlen or len(spans) < len(recent),
+        values=tuple(CallSum(method, *spent) for method, spent in times.values.copy().items()),
     )
 
 

@@ -17,7 +17,19 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from rlinf.scheduler.comm.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
+from rlinf.scheduler.comm.timekeeping import (
+    ACK,
+    CALL,
+    EVENT,
+    FETCH,
+    GET,
+    PHASE,
+    PUBLISH,
+    PUT,
+    VALUE,
+    WAIT,
+    Span,
+)
 from rlinf.scheduler.observe.spool import ClockNote, SpoolContent
 
 TraceEvent: TypeAlias = dict[str, Any]
@@ -264,6 +276,8 @@ def _what(span: Span) -> str:
         return f"waits in {span.name}"
     if span.kind in (CALL, PHASE):
         return span.name
+    if span.kind == VALUE:
+        return f"a value of {span.name}"
     return f"{span.name} '{span.subject}'"
 
 

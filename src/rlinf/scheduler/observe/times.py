@@ -84,12 +84,19 @@ class MethodTimes:
         spent: on its calls.
         phases: its phases, the largest first.
         waits: its waits, in phases or not, the largest first.
+        values: spent on making the values that its calls stream.
     """
 
     method: str
     spent: Spent
     phases: tuple[PhaseTimes, ...]
     waits: tuple[WaitTimes, ...]
+    values: Spent
+
+    @property
+    def num_steps(self) -> int:
+        """How often it did what it does again and again: the values of a stream, else its calls."""
+        return self.values.count or self.spent.count
 
     @property
     def waiting(self) -> float:
@@ -190,6 +197,7 @@ class _GroupSums:
     def __init__(self, sheets: Sequence[TimeSheet]) -> None:
         self._ranks = _Ranks(len({sheet.process for sheet in sheets}), sum(s.lived_s for s in sheets))
         self._calls: _Sums[CallSum] = [(sheet.process, call) for sheet in sheets for call in sheet.calls]
+        self._values: _Sums[CallSum] = [(sheet.process, made) for sheet in sheets for made in sheet.values]
         self._phases: _Sums[PhaseSum] = [(s.process, phase) for s in sheets for phase in s.phases]
         self._waits: _Sums[WaitSum] = [(sheet.process, wait) for sheet in sheets for wait in sheet.waits]
 
@@ -209,7 +217,8 @@ class _GroupSums:
         waits = [each for each in self._waits if each[1].method == method]
         found = [self._phase(name, of, waits) for name, of in _by(phases, lambda each: each.phase).items()]
         phases_found = tuple(sorted(found, key=lambda each: -each.spent.mean_s))
-        return MethodTimes(method, self._ranks.spent(calls), phases_found, self._by_cause(waits))
+        made = self._ranks.spent([each for each in self._values if each[1].method == method])
+        return MethodTimes(method, self._ranks.spent(calls), phases_found, self._by_cause(waits), made)
 
     def waits_in_calls(self) -> tuple[WaitTimes, ...]:
         return self._by_cause([each for each in self._waits if each[1].method])

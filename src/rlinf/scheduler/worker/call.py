@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -110,6 +111,7 @@ class Call:
         self._next_target = next_target
         self._left = len(targets)
         self._is_cancelled = False
+        self._began = time.monotonic()
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
         self._parcels: list[Parcel] = self._packed(encoded)
 
@@ -129,6 +131,10 @@ class Call:
     def title(self) -> str:
         """What is called, for messages."""
         return f"{self.addresses[0].group}.{self.method}()"
+
+    def owed_since(self, index: int) -> float:
+        """Since when a rank owes something, on the monotonic clock; infinity: it owes nothing. On the I/O thread."""
+        return self._began if self.outcomes[index] is None else math.inf
 
     @property
     def failed(self) -> bool:

@@ -3,20 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise, Wake
+from rlinf.scheduler.comm.timekeeping import Cause
+from rlinf.scheduler.comm.waits import RESULT, Wait
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams
 from rlinf.scheduler.host.timing import Reduce
 from rlinf.scheduler.keywords import explains_calls
+from rlinf.scheduler.observe.reasons import explaining
+from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
-from rlinf.scheduler.worker.waiting import stop_waking, wait_for_any, when_any
+from rlinf.scheduler.worker.waiting import FirstOf
 
 R = TypeVar("R")
+
+
+class _Step(FirstOf):
+    """One step of an iteration over a stream, as whoever waits for it says what that waits for.
+
+    Args:
+        promises: what ends it.
+        title: what was called.
+        missing: says which ranks have not given their values.
+        began: when, on the monotonic clock.
+        timeout_s: its deadline.
+    """
+
+    __slots__ = ("_began", "_missing", "_timeout_s", "_title")
+
+    def __init__(
+        self,
+        promises: Sequence[Promise[Any]],
+        title: str,
+        missing: Callable[[], tuple[str, ...]],
+        began: float,
+        timeout_s: float | None,
+    ) -> None:
+        super().__init__(promises)
+        self._title, self._missing, self._began, self._timeout_s = title, missing, began, timeout_s
+
+    def cause(self) -> Cause:
+        """See `Promise`."""
+        return Cause(RESULT, f"iteration over {self._title}")
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        waited_s = time.monotonic() - self._began
+        return Wait(RESULT, self.cause().operation, waited_s, self._timeout_s, self._missing())
+
+    def wait_until(self, deadline: float | None) -> None:
+        """Wait for it.
+
+        Raises:
+            ResultTimeout: the deadline has passed.
+        """
+        with explaining(current_or_none(), self._timeout_s, self._began), self:
+            if not self.wait_described(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                waited_s = time.monotonic() - self._began
+                raise ResultTimeout(f"a value of {self._title}", waited_s, list(self._missing()))
 
 
 @explains_calls
@@ -63,10 +112,9 @@ class GroupStream(Generic[R]):
         return self
 
     def __next__(self) -> list[R]:
-        started = self._begin_step()
+        began = self._begin_step()
         while waits := self._row_waits():
-            if not wait_for_any(waits, self._left_s(started)):
-                raise self._late(started)
+            self._step(waits, self._cursor, began).wait_until(self._deadline(began))
         row = self._load_row()
         if row is None:
             raise StopIteration
@@ -79,13 +127,10 @@ class GroupStream(Generic[R]):
         return self
 
     async def __anext__(self) -> list[R]:
-        self._begin_step()
+        began = self._begin_step()
         while waits := self._row_waits():
-            woken = when_any(waits)
-            try:
-                await AsyncHandle(woken)
-            finally:
-                stop_waking(woken, waits)
+            with self._step(waits, self._cursor, began) as step:
+                await AsyncHandle(step)
         row = self._load_row()
         if row is None:
             raise StopAsyncIteration
@@ -143,11 +188,12 @@ class GroupStream(Generic[R]):
     def _each(self, indices: list[int]) -> Iterator[tuple[int, R]]:
         left = list(indices)
         while left and not self._is_closed:
-            started = self._begin_step()
+            began = self._begin_step()
             slots = {index: self._cursor[index] for index in left}
             ready = [index for index, slot in slots.items() if slot.filled.done()]
-            if not ready and not wait_for_any([s.filled for s in slots.values()], self._left_s(started)):
-                raise self._late(started)
+            if not ready:
+                ends = [slot.filled for slot in slots.values()]
+                self._step(ends, list(slots.values()), began).wait_until(self._deadline(began))
             for index in ready:
                 arrived = slots[index].filled.result(0)
                 if arrived is None:
@@ -197,10 +243,15 @@ class GroupStream(Generic[R]):
         self._call.messenger.submit(partial(self._call.taken_all, counts))
         return time.monotonic()
 
-    def _left_s(self, started: float) -> float | None:
-        return None if self.timeout_s is None else max(0.0, started + self.timeout_s - time.monotonic())
+    def _deadline(self, began: float) -> float | None:
+        return None if self.timeout_s is None else began + self.timeout_s
 
-    def _late(self, started: float) -> ResultTimeout:
-        addresses = self._call.addresses
-        missing = [str(a) for a, s in zip(addresses, self._cursor, strict=True) if not s.filled.done()]
-        return ResultTimeout(f"a value of {self._call.title}", time.monotonic() - started, missing)
+    def _step(self, ends: Sequence[Promise[Any]], slots: Sequence[ValueCell], began: float) -> _Step:
+        """The present step, which one of these promises ends, and which needs the values of these slots."""
+        return _Step(ends, self._call.title, partial(self._missing, slots), began, self.timeout_s)
+
+    def _missing(self, slots: Sequence[ValueCell]) -> tuple[str, ...]:
+        """The ranks whose values are not there, of those whose slots these are."""
+        awaited_for = {slot for slot in slots if not slot.filled.done()}
+        pairs = zip(self._call.addresses, self._cursor, strict=True)
+        return tuple(str(address) for address, slot in pairs if slot in awaited_for)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -68,6 +70,9 @@ class StreamCall(Call):
         # Slots whose values are on their way; and each rank's first one whose value was not asked for.
         self._open: set[ValueCell] = set()
         self._tails = list(heads)
+        # How many values of each rank are asked for and have not come, and since when it is at the next of them.
+        self._num_owed = [0] * len(heads)
+        self._owed_since = [math.inf] * len(heads)
 
     def start(self) -> None:
         """Begin it on every rank, and ask for the first values."""
@@ -85,12 +90,19 @@ class StreamCall(Call):
         while self._goes_on(index) and self._tails[index].index < count + self._prefetch:
             slot, self._tails[index] = self._tails[index], self._tails[index].next
             self._open.add(slot)
+            self._num_owed[index] += 1
+            if self._num_owed[index] == 1:
+                self._owed_since[index] = time.monotonic()
             self._ask(index, slot)
 
     def taken_all(self, counts: Sequence[int]) -> None:
         """So many values of each rank were taken."""
         for index, count in enumerate(counts):
             self.taken(index, count)
+
+    def owed_since(self, index: int) -> float:
+        """See `Call`: a rank that waits until its values are taken owes nothing."""
+        return self._owed_since[index] if self._goes_on(index) else super().owed_since(index)
 
     def _goes_on(self, index: int) -> bool:
         is_there = self._targets[index].endpoint is not None
@@ -99,7 +111,7 @@ class StreamCall(Call):
     def _ask(self, index: int, slot: ValueCell) -> None:
         endpoint = self._targets[index].endpoint
         if endpoint is None or not self._goes_on(index):
-            self._fill(slot, None)
+            self._fill(index, slot, None)
             return
         wanted = protocol.Next(self._head.number, next_number())
         answer = self.messenger.request(endpoint, protocol.NEXT, wanted, reply_type=protocol.NextAnswer)
@@ -107,7 +119,7 @@ class StreamCall(Call):
 
     def _on_value(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
         if answer.exception() is not None:
-            self._fill(slot, None)  # the call itself has failed, too, and says why
+            self._fill(index, slot, None)  # the call itself has failed, too, and says why
         elif isinstance(answer.result().head, protocol.Ended):
             # Its end comes at once; or the rank could not read the arguments, and has got them meanwhile.
             self._ask(index, slot)
@@ -116,13 +128,13 @@ class StreamCall(Call):
 
     def _take_value(self, index: int, slot: ValueCell, item: int, frames: list[Buffer]) -> None:
         try:
-            self._fill(slot, self.messenger.parcels.receive(frames))
+            self._fill(index, slot, self.messenger.parcels.receive(frames))
         except SharedMemoryUnreadable as error:
             self._ask_again(index, item, error, partial(self._on_bytes, index, slot, item))
 
     def _on_bytes(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
         if answer.exception() is not None:
-            self._fill(slot, None)
+            self._fill(index, slot, None)
         else:
             self._take_value(index, slot, item, answer.result().frames)
 
@@ -138,14 +150,19 @@ class StreamCall(Call):
 
     def _note(self, index: int, outcome: RankOutcome) -> None:
         super()._note(index, outcome)
-        self._tails[index].filled.set_result(None)
+        self._fill(index, self._tails[index], None)
 
     def _end_slots(self) -> None:
         """Nobody is to wait for a value any more, once the call was given up or has ended."""
         if self.aborted is not None:
             for slot in (*self._open, *self._tails):
-                self._fill(slot, None)
+                slot.filled.set_result(None)
+            self._open.clear()
 
-    def _fill(self, slot: ValueCell, value: Arrived | None) -> None:
-        self._open.discard(slot)
+    def _fill(self, index: int, slot: ValueCell, value: Arrived | None) -> None:
+        if slot in self._open:
+            self._open.discard(slot)
+            self._num_owed[index] -= 1
+            self._owed_since[index] = time.monotonic() if self._num_owed[index] else math.inf
+        slot.filled.by = str(self.addresses[index])
         slot.filled.set_result(value)

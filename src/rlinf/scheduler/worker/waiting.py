@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
@@ -128,29 +128,36 @@ def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterat
             continue
         left_s = None if limit_s is None else max(0.0, started + limit_s - time.monotonic())
         with explaining(current_or_none(), limit_s, started):
-            if not wait_for_any([result.settled for result in pending], left_s):
+            with FirstOf([result.settled for result in pending]) as first:
+                is_done = first.wait(left_s)
+            if not is_done:
                 missing = [result.describe() for result in pending]
                 raise ResultTimeout(counted(len(pending), "result"), time.monotonic() - started, missing)
 
 
-def wait_for_any(promises: Sequence[Promise[Any]], timeout_s: float | None = None) -> bool:
-    """Wait until one of several promises is complete; whether one is."""
-    woken = when_any(promises)
-    try:
-        return woken.wait(timeout_s)
-    finally:
-        stop_waking(woken, promises)
+class FirstOf(Promise[Any]):
+    """Complete once any of several promises is, by the process that completed that one.
 
+    Args:
+        promises: those; a `with` block listens to them.
+    """
 
-def when_any(promises: Sequence[Promise[Any]]) -> Promise[Any]:
-    """A promise that is complete once any of several is; to be undone by `stop_waking`."""
-    woken: Promise[Any] = Promise()
-    for promise in promises:
-        promise.add_done_callback(woken.set_result)
-    return woken
+    __slots__ = ("_promises",)
 
+    def __init__(self, promises: Sequence[Promise[Any]]) -> None:
+        super().__init__()
+        self._promises = promises
 
-def stop_waking(woken: Promise[Any], promises: Sequence[Promise[Any]]) -> None:
-    """Undo `when_any`."""
-    for promise in promises:
-        promise.remove_done_callback(woken.set_result)
+    def __enter__(self) -> Self:
+        for promise in self._promises:
+            promise.add_done_callback(self._wake)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for promise in self._promises:
+            promise.remove_done_callback(self._wake)
+
+    def _wake(self, promise: Promise[Any]) -> None:
+        if not self.done():
+            self.by = promise.by
+        self.set_result(promise)
