@@ -13,9 +13,12 @@ from effort import tries
 from rlinf.cli.top_choice import URGENCY, chosen
 from rlinf.cli.top_view import job_view
 from rlinf.scheduler.observe.status import (
+    CallStatus,
     ChannelStatus,
+    GroupStatus,
     JobStatus,
     NodeStatus,
+    RankStatus,
     WeightsStatus,
 )
 from status_cases import group_of, large_job, with_rank
@@ -54,6 +57,31 @@ def test_a_frame_of_a_large_job_takes_less_than_a_tenth_of_a_second(width, heigh
         shown(status, width, height)
         took_s.append(time.thread_time() - began)
     assert min(took_s) < FRAME_S
+
+
+CALLS = (
+    CallStatus("serve", 90.0, "driver", "get('questions')", 4.0),
+    CallStatus("update", 30.0, "driver", "fetch_weights('policy')", 7.0),
+    CallStatus("score", 2.0, "env:0"),
+)
+
+
+def test_each_call_that_runs_has_a_row_with_its_own_wait():
+    rank = RankStatus("rollout:0", 0, state="running", method="score", method_since_s=2.0, calls=CALLS)
+    status = JobStatus(0.0, "job", 1, groups=(GroupStatus("rollout", (rank,)),))
+    lines = [line.split() for line in shown(status, 80, 24).splitlines()]
+    assert lines[2][:5] == ["rollout:0", "running", "2", "s", "score()"]
+    assert lines[3] == ["waiting", "4", "s", "get('questions'),", "in", "serve()"]
+    assert lines[4] == ["waiting", "7", "s", "fetch_weights('policy'),", "in", "update()"]
+    low = shown(status, 80, 5).splitlines()
+    assert len(low) <= 5
+    assert "2 s score(), 1 more call" in low[2] or "2 s score(), 2 more calls" in low[2]
+
+
+def test_a_process_of_channels_says_how_much_goes_through_it():
+    rank = RankStatus("Channels:0", 0, state="running", items_per_s=28_000.0, cpu_percent=30.0)
+    status = JobStatus(0.0, "job", 1, groups=(GroupStatus("Channels", (rank,), "channels"),))
+    assert "28.0k items/s" in shown(status, 80, 24)
 
 
 @settings(max_examples=tries(15))

@@ -6,9 +6,10 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from effort import tries
-from rlinf.scheduler.comm.timekeeping import CALL, PHASE, WAIT, Span
+from rlinf.scheduler.comm.timekeeping import CALL, PHASE, PUBLISH, PUT, REPLY, SEND, VALUE, WAIT, Span
 from rlinf.scheduler.observe.critical_path import critical_path
 from rlinf.scheduler.observe.tracks import Track
 
@@ -123,6 +124,78 @@ def test_a_process_whose_spans_overlap_is_left_at_the_end_of_its_last_wait():
     assert sum(found.values()) == 10
 
 
+OTHER = 2
+
+
+def of_channel(span, channel="tasks"):
+    return replace(span, subject=channel)
+
+
+def of_thread(span, thread=OTHER):
+    return replace(span, thread=thread)
+
+
+GIVEN = {
+    "an item": (of_channel(wait(1, 9, by="env:0")), Span(PUT, 8.9, 9.1, "put", OTHER, "", "tasks")),
+    "an answer": (
+        of_channel(wait(1, 9, "ask('tasks')", by="env:0")),
+        Span(REPLY, 8.9, 8.95, "reply", OTHER, "", "tasks"),
+    ),
+    "weights": (
+        of_channel(wait(1, 9, "fetch_weights('policy')", by="env:0"), "policy"),
+        Span(PUBLISH, 8.5, 8.9, "publish version 3", OTHER, "", "policy"),
+    ),
+    "a message": (
+        wait(1, 9, "recv('env:0')", by="env:0"),
+        Span(SEND, 8.9, 8.95, "send", OTHER, "", "actor:0"),
+    ),
+    "the end of a call": (wait(1, 9, "env.step()", by="env:0"), of_thread(call(6, 9, "step", "actor:0"))),
+    "one of several calls": (
+        wait(1, 9, "reward.score() and env.step()", by="env:0"),
+        of_thread(call(6, 9, "step", "actor:0")),
+    ),
+    "a value": (
+        wait(1, 9, "iteration over env.play()", by="env:0"),
+        Span(VALUE, 6, 9, "play", OTHER, "actor:0"),
+    ),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_the_path_goes_to_the_thread_that_ended_the_wait(given):
+    # The other one has more calls, and the same items were given by it before.
+    waited, gift = GIVEN[given]
+    main = [call(-50, 20, "serve"), replace(gift, thread=MAIN, began=gift.began - 5, ended=gift.ended - 5)]
+    tracks = {
+        "actor:0": Track([call(0, 10), waited]),
+        "env:0": Track([*main, of_thread(call(-1, 9.5, "play")), of_thread(phase(2, 9.2, "simulate")), gift]),
+    }
+    found = seconds(critical_path(tracks, "actor:0", 0, 10))
+    assert not [what for process, what in found if process == "env:0" and "serve" in what]
+    assert sum(found.values()) == 10
+
+
+def test_a_wait_may_be_ended_by_another_thread_of_the_same_process():
+    spans = call(0, 10), of_channel(wait(1, 9, by="actor:0")), of_thread(call(2, 9.5, "collect"))
+    put = Span(PUT, 8.9, 9.1, "put", OTHER, "", "tasks")
+    found = seconds(critical_path({"actor:0": Track([*spans, put])}, "actor:0", 0, 10, MAIN))
+    assert found == {("actor:0", "train"): 1, ("actor:0", "collect"): 7, ("actor:0", "idle"): 2}
+
+
+def test_a_step_is_followed_in_the_thread_that_ended_it():
+    track = Track([call(-50, 20, "serve"), of_thread(call(0, 10, "train"))])
+    assert seconds(critical_path({"actor:0": track}, "actor:0", 0, 10, OTHER)) == {("actor:0", "train"): 10}
+
+
+def test_where_nobody_knows_which_thread_ended_a_wait_it_was_one_at_work():
+    main = [call(-50, 20, "serve"), wait(3, 15)]
+    tracks = {
+        "actor:0": Track([call(0, 10), wait(1, 9, by="env:0")]),
+        "env:0": Track([*main, of_thread(call(0, 12, "step"))]),
+    }
+    assert seconds(critical_path(tracks, "actor:0", 0, 10))["env:0", "step"] == 9
+
+
 NAMES = ("a:0", "a:1", "b:0", "driver")
 
 
@@ -141,6 +214,10 @@ def spans_of_a_process(draw):
     if draw(st.booleans()):
         began, took = draw(st.integers(0, 40)), draw(st.integers(1, 20))
         parts.append(wait(began, began + took, by=draw(st.sampled_from(NAMES))))
+    if draw(st.booleans()):
+        parts = (
+            [*parts, *(of_thread(part) for part in draw(st.lists(st.sampled_from(parts))))] if parts else []
+        )
     return parts
 
 

@@ -67,6 +67,16 @@ def test_a_channels_rates_are_of_the_time_between_two_looks():
     assert (channel.depth, channel.num_put, channel.held_by) == (69, 120, "Channels:0")
 
 
+def test_a_process_whose_channels_carry_items_is_running():
+    before, now = holder(10.0, num_put=100, num_got=50), holder(12.0, num_put=120, num_got=52)
+    rank = rank_of(status_of(look(now), look(before), JobFacts()), "Channels:0")
+    assert (rank.state, rank.items_per_s) == ("running", 11.0)
+    rank = rank_of(
+        status_of(look(before), look(holder(8.0, num_put=100, num_got=50)), JobFacts()), "Channels:0"
+    )
+    assert (rank.state, rank.items_per_s) == ("idle", 0.0)
+
+
 def test_a_channel_that_was_not_there_before_has_no_rate():
     before = vitals("Channels:0", 10.0)
     (channel,) = status_of(

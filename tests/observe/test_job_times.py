@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from effort import tries
 from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span, Timekeeper
@@ -93,7 +94,7 @@ def test_steps_are_followed_through_processes():
         "rollout:1",
         10,
         (CallSum("serve", 1, 12.0),),
-        running=(RunningCall("serve", 12.0, "driver"),),
+        running=(RunningCall("serve", 12.0, "driver", 5),),
         spans=(Span(WAIT, 101, 104, "get('q')", 5, "env:0"),),
         now=110.0,
         offset_s=100.0,
@@ -139,6 +140,28 @@ def test_the_report_is_words_and_data():
         "  63% of the step actor waits for trajectories of rollout",
         "missing: rollout:2: killed by SIGKILL",
     ]
+
+
+def test_the_report_says_whose_the_longest_phase_and_wait_are():
+    sheets = [
+        replace(ACTOR, process=f"actor:{rank}", phases=(PhaseSum("update", "learn", 1, 1.0 + rank),))
+        for rank in range(2)
+    ]
+    text = str(report_of(JobTimes(tuple(sheets))))
+    assert "1.50 s a rank, the longest 2.00 s of actor:1" in text
+    assert "6.30 s a rank, the longest 6.30 s of actor:0, until" in text
+
+
+def test_a_process_of_channels_is_in_the_report_with_what_it_has_carried():
+    busy = TimeSheet("Channels:0", 10.0, cpu_s=3.0, carried={"trajectories": 280_000})
+    idle = TimeSheet("Channels:1", 10.0, cpu_s=0.1)
+    found = report_of(JobTimes((busy, idle, ACTOR)))
+    assert [group.name for group in found.groups] == ["actor", "Channels"]
+    assert (
+        "Channels (1 process, 10.0 s): 30% of a core, 28,000 items/s delivered: 280,000 of 'trajectories'"
+        in str(found)
+    )
+    assert found.to_dict()["groups"][1]["carried"] == {"trajectories": 280_000}
 
 
 def test_a_rank_that_came_back_is_one_rank():
@@ -211,8 +234,7 @@ def test_who_is_stuck_waits_and_is_not_busy():
         "actor:0",
         0.0,
         50.0,
-        running=[RunningCall("train", 50.0, "driver"), RunningCall("more", None, "driver")],
-        waiting=lambda: stuck,
+        running=lambda: [RunningCall("train", 50.0, "driver", 1, stuck), RunningCall("more", None, "driver")],
     )
     ((method, _, _, operation, *_, count, seconds),) = map(msgspec.structs.astuple, sheet.waits)
     assert (method, operation, count, seconds) == ("train", "get('tasks')", 1, 40.0)

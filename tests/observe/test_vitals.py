@@ -9,8 +9,9 @@ from hanging_workers import Hanging
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.observe.report import ask_report
 from rlinf.scheduler.observe.status_desk import begin_status, received
-from rlinf.scheduler.session import Session
+from rlinf.scheduler.session import Session, set_current
 from waits import seen
 
 DEADLINE_S = 30.0
@@ -79,6 +80,67 @@ def test_channels_weights_and_waits_are_seen(job, groups):
     (weights,) = status.weights
     assert (weights.name, weights.version, weights.publisher) == ("policy", 3, "actor:0")
     assert (weights.readers, weights.lag) == ({"rollout:0": 2}, 1)
+
+
+def calls_in(status, address):
+    return [(call.method, call.wait, call.caller) for call in rank_in(status, address).calls]
+
+
+@pytest.fixture(scope="module")
+def several(launched):
+    """A rank that runs three calls at a time, the first ones of which wait in different channels."""
+    job = launched[0]
+    set_current(job.session)
+    group = Hanging.create_group().launch(
+        job, PackedPlacementStrategy(0, 0), name="several", max_concurrency=3
+    )
+    channels, calls = [Channel.create("first"), Channel.create("second")], []
+    for name in ("first", "second"):  # one after the other, so that it is known which one runs longer
+        calls.append(group.take(name))
+        seen_in(job, lambda status, name=name: f"get('{name}')" in str(calls_in(status, "several:0")))
+    yield group
+    set_current(job.session)
+    for channel in channels:
+        channel.put("a")
+    for call in calls:
+        call.wait(DEADLINE_S)
+
+
+def test_each_call_that_runs_is_shown_with_its_own_wait(job, several, tmp_path):
+    waiting = [("take", "get('first')", "driver"), ("take", "get('second')", "driver")]
+    status = seen_in(job, lambda status: len(calls_in(status, "several:0")) == 2)
+    rank = rank_in(status, "several:0")
+    assert calls_in(status, "several:0") == waiting
+    assert (rank.state, rank.method, rank.wait) == ("waiting", "take", "get('first')")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    standing = several.stand(str(gate))
+    try:
+        status = seen_in(job, lambda status: len(calls_in(status, "several:0")) == 3)
+    finally:
+        gate.open("wb").close()
+    standing.wait(DEADLINE_S)
+    rank = rank_in(status, "several:0")
+    assert calls_in(status, "several:0") == [*waiting, ("stand", "", "driver")]
+    assert (rank.state, rank.method, rank.wait) == ("running", "stand", "")
+
+
+def test_each_call_that_runs_waits_for_itself_in_the_report_and_stands_where_it_stands(
+    job, several, tmp_path
+):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    standing = several.stand(str(gate))
+    try:
+        seen(lambda: several.stack()[0].at, lambda told: "several:0 runs stand()" in told)
+        report = ask_report(job.session)
+    finally:
+        gate.open("wb").close()
+    standing.wait(DEADLINE_S)
+    (group,) = (each for each in report.groups if each.name == "several")
+    waits = {method.method: {wait.operation for wait in method.waits} for method in group.methods}
+    assert waits["stand"] == set()
+    assert {"get('first')", "get('second')"} <= waits["take"]
 
 
 def test_who_asks_within_a_second_gets_the_same_look(job):

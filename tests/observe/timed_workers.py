@@ -17,6 +17,13 @@ class Collector(Worker):
                 threading.Event().wait(each_s)  # stands for work
             channel.put((self.rank, number), weight=1)
 
+    def keep_busy(self, channel):
+        """Works until something is there, mostly beside `collect`."""
+        taken = self.connect_channel(channel)
+        while taken.empty():
+            with self.timer("other work"):
+                threading.Event().wait(0.002)  # stands for work
+
     def where(self):
         return self.info.pid
 

@@ -48,6 +48,11 @@ class Choice:
     left_out: Counter[str]
     num_groups_left_out: int = 0
 
+    @property
+    def num_lines(self) -> int:
+        """How many lines it takes."""
+        return sum(shown.has_title + len(shown.ranks) for shown in self.groups)
+
 
 def urgency(rank: RankStatus) -> tuple[int, float, float]:
     """Where a rank stands in line for a line: by its state, then by how long it is in it, then by what it computes."""

@@ -18,6 +18,7 @@ from rlinf.scheduler.observe.status import (
     STARTING,
     UNRESPONSIVE,
     WAITING,
+    CallStatus,
     ChannelStatus,
     EventRecord,
     GroupStatus,
@@ -66,7 +67,8 @@ def job_view(status: JobStatus, width: int, height: int, note: str = "") -> Rend
 
 def _shares(status: JobStatus, height: int) -> tuple[int, int, int, int]:
     """How many lines of content ranks, channels, weights and events have."""
-    num_ranks = sum(len(group.ranks) + (len(group.ranks) > 1) for group in status.groups)
+    titles = sum(len(group.ranks) > 1 for group in status.groups)
+    num_ranks = titles + sum(max(1, len(rank.calls)) for rank in status.ranks)
     wanted = (num_ranks, len(status.channels), len(status.weights), len(status.events))
     least = [min(n, m) for n, m in zip(wanted, (1, _MIN_CHANNELS, _MIN_WEIGHTS, _MIN_EVENTS), strict=True)]
     for index in (3, 2, 1):  # on a low terminal, sections have less, and then nothing
@@ -130,12 +132,18 @@ def _ranks(groups: Sequence[GroupStatus], num_lines: int, width: int) -> list[Re
     heads += [("CPU", True, 0), ("memory", True, 0)]
     heads += [("device", True, 0)] if has_devices else []
     table = _section(heads)
+    spare = num_lines - choice.num_lines
     for shown in choice.groups:
         if shown.has_title:
             table.add_row(*_group_row(shown, width, has_devices=has_devices))
         for rank in shown.ranks:
             indent = "  " if shown.has_title else ""
-            table.add_row(*_rank_row(rank, indent, has_devices=has_devices))
+            others = _other_calls(rank)
+            rows, spare = others[:spare], max(0, spare - len(others))
+            hidden = len(others) - len(rows)
+            table.add_row(*_rank_row(rank, indent, hidden, has_devices=has_devices))
+            for call in rows:
+                table.add_row(*_call_row(call))
     texts = [f"{choice.left_out[state]} more {state}" for state in URGENCY if choice.left_out[state]]
     if choice.num_groups_left_out:
         texts.append(f"{counted(choice.num_groups_left_out, 'more group')}")
@@ -169,13 +177,29 @@ def _strip(ranks: Sequence[RankStatus], room: int) -> Text:
     return text
 
 
-def _rank_row(rank: RankStatus, indent: str, *, has_devices: bool) -> Iterator[RenderableType]:
+def _other_calls(rank: RankStatus) -> list[CallStatus]:
+    """The calls that run in a rank, but that which is told of in its own row."""
+    others = list(rank.calls)
+    told = next((call for call in others if (call.method, call.wait) == (rank.method, rank.wait)), None)
+    if told is not None:
+        others.remove(told)
+    return others
+
+
+def _call_row(call: CallStatus) -> Iterator[RenderableType]:
+    state = WAITING if call.wait else RUNNING
+    yield from ("", "", Text(state, style=STYLES[state]))
+    yield Text(printable(_call_text(call)), no_wrap=True, overflow="ellipsis")
+
+
+def _rank_row(rank: RankStatus, indent: str, hidden: int, *, has_devices: bool) -> Iterator[RenderableType]:
     yield Text(f"{indent}{printable(rank.address)}")
     devices = f":{ranges_text(rank.devices)}" if rank.devices else ""
     yield f"{rank.node_rank}{devices}" if rank.node_rank >= 0 else ""
     restarts = f" ↻{rank.restarts}" if rank.restarts else ""
     yield Text(f"{rank.state}{restarts}", style=STYLES[rank.state])
-    yield Text(printable(_at(rank)), no_wrap=True, overflow="ellipsis")
+    more = f", {counted(hidden, 'more call')}" if hidden else ""
+    yield Text(printable(_at(rank) + more), no_wrap=True, overflow="ellipsis")
     yield f"{rank.cpu_percent:.0f} %" if rank.state not in (LOST, UNRESPONSIVE) else ""
     yield _memory(rank.rss_bytes)
     if has_devices:
@@ -187,10 +211,18 @@ def _at(rank: RankStatus) -> str:
     queued = f", {rank.calls_queued} queued" if rank.calls_queued else ""
     if rank.state in (LOST, UNRESPONSIVE):
         return f"{time_text(rank.silent_s)} {rank.detail}"
-    if rank.wait:
-        inside = f", in {rank.method}()" if rank.method else ""
-        return f"{time_text(rank.wait_since_s)} {rank.wait}{inside}{queued}"
-    return f"{time_text(rank.method_since_s)} {rank.method}(){queued}" if rank.method else queued[2:]
+    if rank.wait or rank.method:
+        told = CallStatus(rank.method, rank.method_since_s, "", rank.wait, rank.wait_since_s)
+        return f"{_call_text(told)}{queued}"
+    carries = f"{rate_text(rank.items_per_s)} items/s" if rank.items_per_s else ""
+    return f"{carries}{queued}" if carries else queued[2:]
+
+
+def _call_text(call: CallStatus) -> str:
+    if not call.wait:
+        return f"{time_text(call.since_s)} {call.method}()"
+    inside = f", in {call.method}()" if call.method else ""
+    return f"{time_text(call.wait_since_s)} {call.wait}{inside}"
 
 
 # -- the others --------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ class ChannelConnection:
             else:
                 give_up = self._shell.recall
                 value = items = self._exchange(shortcut, call, operation)
-            if TIMES.spool is not None:
+            if TIMES.notes_moves:
                 self.note_moved(operation, items)
             if load is not None:
                 # What they lie in is held until the mark is set.
@@ -198,12 +198,12 @@ class ChannelConnection:
             promise = OperationPromise(self, operation, self._hurry)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
-        if TIMES.spool is not None and encoded is not None:
+        if TIMES.notes_moves and encoded is not None:
             self.note_moved(operation, None)
         return promise
 
     def note_moved(self, operation: Operation, items: Delivery | None) -> None:
-        """Let the trace of the job, if there is one, know what was put, or (with `items`) taken."""
+        """Note what was put, or (with `items`) taken: for the trace of the job, and by which thread."""
         name = self.ref.spec.name
         if operation.kind == "put":
             origin = self._session.name, operation.ticket

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,7 @@ from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.timekeeping import REPLY, TIMES
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError
 
 LEFT = "the loop was left before it was answered"
@@ -70,8 +72,10 @@ class ChannelRequest:
             CodecError: `value` cannot be pickled; nothing was answered.
         """
         self._check_open()
+        began = time.monotonic()
         parcel = self._messenger.parcels.pack(encode(value), self._asker, snapshot=True, wait_s=WAIT_S)
         self._send(_Answer(self._messenger, self._asker, Answered(self._number), parcel, (), self._settle))
+        TIMES.note_moved(REPLY, began, "reply", self._channel)
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error, which the asker's `ask` raises.
@@ -82,6 +86,7 @@ class ChannelRequest:
         self._check_open()
         why = [dump_failure(error)]
         self._send(_Answer(self._messenger, self._asker, Failed(self._number), None, why, self._settle))
+        TIMES.note_moved(REPLY, time.monotonic(), "reply", self._channel)
 
     def answer(self, function: Callable[[Any], Any]) -> bool:
         """Answer with `function(item)`, or with the exception that it raises; whether it raised none.

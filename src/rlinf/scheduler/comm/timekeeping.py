@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound=Hashable)
 
 # Kinds of spans.
-CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, PUBLISH, FETCH, EVENT = (
+CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, REPLY, SEND, PUBLISH, FETCH, EVENT = (
     "call",
     "value",
     "phase",
@@ -36,10 +36,14 @@ CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, PUBLISH, FETCH, EVENT = (
     "put",
     "get",
     "ack",
+    "reply",
+    "send",
     "publish",
     "fetch",
     "event",
 )
+# Of these, what is given to others, and ends their waits.
+GIVES = frozenset({PUT, REPLY, SEND, PUBLISH})
 # Shorter ones are counted, and kept as spans only while the job is traced.
 SHORT_S = 1e-4
 # So many spans are kept.
@@ -130,6 +134,9 @@ class Timekeeper:
             it holds: what an interruption has cut short is dropped, and goes by itself.
         short_s: of what takes less no span is made, in seconds.
         spool: takes every span while the job is traced.
+        given: what was given to others, the last of it, where several threads run calls: whose wait one of them has
+            ended is known only by that. None elsewhere.
+        notes_moves: whether `note_moved` is to be told of what is moved.
     """
 
     def __init__(self) -> None:
@@ -146,11 +153,20 @@ class Timekeeper:
         self.open: dict[int, ref[OpenWork]] = {}
         self.short_s = SHORT_S
         self.spool: Callable[[Span], object] | None = None
+        self.given: deque[Span] | None = None
+        self.notes_moves = False
+
+    def keep_given(self) -> None:
+        """Keep what is given to others: several threads run calls here from now on."""
+        if self.given is None:
+            self.given = deque(maxlen=NUM_RECENT)
+        self.notes_moves = True
 
     def trace(self, spool: Callable[[Span], object] | None) -> None:
         """Let every span go to `spool` from now on; None: not any more."""
         self.spool = spool
         self.short_s = SHORT_S if spool is None else -1.0
+        self.notes_moves = spool is not None or self.given is not None
 
     def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
         """A call or a phase of this thread begins; `end` ends what is given."""
@@ -228,9 +244,14 @@ class Timekeeper:
         subject: str,
         items: tuple[tuple[str, int], ...] = (),
     ) -> None:
-        """Items or weights were moved; it is asked only where there is a spool."""
+        """Items, messages or weights were moved; on hot paths it is asked only where `notes_moves` says so."""
+        if not self.notes_moves:
+            return
+        span = Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items)
+        if self.given is not None and kind in GIVES:
+            self.given.append(span)
         if self.spool is not None:
-            self.spool(Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items))
+            self.spool(span)
 
     def _keep(self, span: Span) -> None:
         if span.ended - span.began >= SHORT_S:  # a trace wants the others, too

@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import queue
 import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
+from heapq import nsmallest
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -19,13 +21,15 @@ from rlinf.scheduler.comm.cancellation import working_in
 from rlinf.scheduler.comm.forking import children_end_here
 from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.observe.notes import Doing, RunningCall
-from rlinf.scheduler.observe.vitals import Vitals
+from rlinf.scheduler.observe.stacks import Threads, wait_of_task
+from rlinf.scheduler.observe.vitals import MAX_CALLS, Vitals
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 from rlinf.scheduler.tape.work import Work
 from rlinf.scheduler.wording import no_attribute
@@ -47,10 +51,17 @@ class CallLoop:
     Args:
         messenger: this process's messenger.
         tell_method: told the name of each plain method that begins, and "" when it has ended and is not answered yet.
+        threads: says what they wait for.
     """
 
-    def __init__(self, messenger: Messenger, tell_method: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        messenger: Messenger,
+        tell_method: Callable[[str], None] = lambda _: None,
+        threads: Threads | None = None,
+    ) -> None:
         self._messenger = messenger
+        self._threads = threads or Threads()
         self._tell_method = tell_method
         self._parcels = messenger.parcels
         self._answers = Answers(messenger)
@@ -101,23 +112,40 @@ class CallLoop:
         return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
 
     def running(self) -> tuple[RunningCall, ...]:
-        """The calls that run now; on the I/O thread."""
-        calls = (job.running for job in tuple(self._jobs.values()) if not job.is_counted)
-        return tuple(call for call in calls if call.since_s is not None)
+        """The calls that run and are not counted yet, in order, with what they wait for; on the I/O thread."""
+        return self._begun([job for job in self._jobs.copy().values() if not job.is_counted])
 
     def add_vitals(self, vitals: Vitals) -> Vitals:
-        """Add how many calls there are, and the one that runs longest; on the I/O thread."""
-        jobs = tuple(self._jobs.values())
-        began = [(job.began_at, job.request.head.method) for job in jobs if job.began_at is not None]
-        since, method = min(began, default=(time.perf_counter(), ""))
-        return replace(
+        """Add the calls that run, and how many others there are; on the I/O thread."""
+        jobs = list(self._jobs.copy().values())
+        calls = self._begun(jobs, MAX_CALLS)
+        num_begun = sum(job.began_at is not None for job in jobs)
+        found = replace(
             vitals,
             takes_calls=True,
             is_starting=self._worker is None,
-            method=method,
-            method_since_s=time.perf_counter() - since,
-            calls_queued=len(jobs) - len(began) + len(self._places),
+            calls_queued=len(jobs) - num_begun + len(self._places),
+            calls=calls,
         )
+        if not calls:
+            return found
+        # Of one that is at work, if any is: what is told of the rank is told of one call.
+        told = next((call for call in calls if call.wait is None), calls[0])
+        wait, since_s = ("", 0.0) if told.wait is None else (told.wait.operation, told.wait.since_s)
+        told_since_s = told.since_s or 0.0
+        return replace(
+            found, method=told.method, method_since_s=told_since_s, wait=wait, wait_since_s=since_s
+        )
+
+    def _begun(self, jobs: Sequence[Job], limit: int | None = None) -> tuple[RunningCall, ...]:
+        """Those that run, the first ones; of the very first it is looked what they wait for."""
+        begun = [job for job in jobs if job.began_at is not None]
+        first = nsmallest(len(begun) if limit is None else limit, begun, key=attrgetter("began_at"))
+        looked_at = first[:MAX_CALLS]
+        waits = self._threads.waits({job.thread for job in looked_at if job.task is None})
+        waiting = (waits.get(job.thread) if job.task is None else wait_of_task(job.task) for job in looked_at)
+        pairs = zip_longest((job.running for job in first), waiting)
+        return tuple(replace(call, wait=wait) for call, wait in pairs)
 
     def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""
@@ -195,6 +223,8 @@ class CallLoop:
     def run(self, max_concurrency: int = 1) -> None:
         """Run calls on the worker until `stop`."""
         self._num_threads = max(1, max_concurrency)
+        if self._num_threads > 1:
+            TIMES.keep_given()
         for index in range(1, self._num_threads):
             threading.Thread(target=self._serve, name=f"rlinf-call-{index}", daemon=True).start()
         self._serve()
@@ -285,6 +315,7 @@ class CallLoop:
                 return
             threading.Thread(target=loop.run_forever, name="rlinf-async-calls", daemon=True).start()
             self._loop = loop
+            TIMES.keep_given()
         self._loop.call_soon_threadsafe(self._make_task, self._loop, job, invoke)
 
     def _make_task(

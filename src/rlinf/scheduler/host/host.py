@@ -41,6 +41,7 @@ from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.profiling import serve_profiles
 from rlinf.scheduler.observe.reasons import offer_reasons
+from rlinf.scheduler.observe.stacks import Threads
 from rlinf.scheduler.observe.time_sheets import TimeSheets
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
@@ -119,7 +120,7 @@ class Hosting:
             output.follow(self.session, self._line_sender)
         # Now: who finds this worker by its name may send to it.
         open_mailbox_when_needed(self.session)
-        self.calls = CallLoop(self.session.messenger, tell_method)
+        self.calls = CallLoop(self.session.messenger, tell_method, self.session.service(Threads))
         self.session.service(Doings).add(self.calls.add_to)
         self.session.service(TimeSheets).running = self.calls.running
         vital_signs = self.session.service(VitalSigns)

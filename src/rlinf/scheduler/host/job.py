@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -122,6 +123,7 @@ class Job:
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
         is_counted: its time is, for it has ended, answered or not.
+        thread: the number of the thread that runs it; of a task, its event loop's.
         began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
@@ -133,6 +135,7 @@ class Job:
         self.demand = Demand(request.peer_name) if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
         self.is_counted = False
+        self.thread = 0
         self.began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
@@ -165,10 +168,11 @@ class Job:
         """What it is, and for how long it runs; from any thread."""
         began = self.began_at
         since_s = None if began is None else time.perf_counter() - began
-        return RunningCall(self.request.head.method, since_s, self.request.peer_name)
+        return RunningCall(self.request.head.method, since_s, self.request.peer_name, self.thread)
 
     def recording(self) -> recording:
-        """A block that does what was called: its time is counted, and that of the phases in it."""
+        """A block of this thread that does what was called: its time is counted, and that of the phases in it."""
+        self.thread = threading.get_ident()
         request = self.request
         return recording(self.durations, request.head.method, request.peer_name, self._note_counted)
 

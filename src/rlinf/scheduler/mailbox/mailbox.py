@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -11,6 +12,7 @@ from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.timekeeping import SEND, TIMES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CodecError, CommError
 from rlinf.scheduler.mailbox.inbox import Inbox, Letter
@@ -239,6 +241,7 @@ class Mailbox:
         wait_s: float,
         wait_for_return: bool,
     ) -> AsyncHandle[None]:
+        began = time.monotonic()
         note = self._tape.begin("send", dst, self._given(obj))
         mailing = Mailing(
             self._outbox,
@@ -251,7 +254,9 @@ class Mailbox:
             wait_s=wait_s,
             wait_for_return=wait_for_return,
         )
-        return AsyncHandle(_noted_end(note, mailing.begin()), None, f"send to '{dst}'")
+        sent = _noted_end(note, mailing.begin())
+        TIMES.note_moved(SEND, began, "send", dst)
+        return AsyncHandle(sent, None, f"send to '{dst}'")
 
     def _given(self, obj: Any) -> Encoded | None:
         """What is to be noted of an object that is sent."""

@@ -47,7 +47,7 @@ class Doings(Additions[Doing]):
         super().__init__()
         self._session = session
         self._messenger = messenger = session.messenger
-        self._threads = Threads()
+        self._threads = session.service(Threads)
         session.service(TimeSheets)
         session.service(Tracer)
         # Who can be asked what it is at can be asked for these, too.

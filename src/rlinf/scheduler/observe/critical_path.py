@@ -1,7 +1,7 @@
 """The critical path of a step: who was at what, while the step waited for exactly that. Pure.
 
-From the step's end back in time: a process that was at work is on the path; one that waited is left, at the moment at
-which its wait ended, for the process that ended it. So each moment of the step is of one process and one activity.
+From the step's end back in time: a thread that was at work is on the path; one that waited is left, at the moment at
+which its wait ended, for the thread that ended it. So each moment of the step is of one process and one activity.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rlinf.scheduler.observe.tracks import Track
+from rlinf.scheduler.observe.tracks import Activity, Track
 
 # Of a step with more pieces, what lies before them is told as one.
 MAX_PIECES = 100_000
@@ -31,7 +31,9 @@ class Piece(NamedTuple):
     ended: float
 
 
-def critical_path(tracks: Mapping[str, Track], process: str, began: float, ended: float) -> list[Piece]:
+def critical_path(
+    tracks: Mapping[str, Track], process: str, began: float, ended: float, thread: int | None = None
+) -> list[Piece]:
     """The parts of a step, the last one first; together they are all of it.
 
     Args:
@@ -39,6 +41,7 @@ def critical_path(tracks: Mapping[str, Track], process: str, began: float, ended
         process: whose step it is; one of these.
         began: when it began,
         ended: and ended, in seconds.
+        thread: the number of the thread that ended it; None: the process's main one.
 
     >>> from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span
     >>> actor = Track([Span(CALL, 0, 10, "train", 1), Span(WAIT, 1, 7, "get('tasks')", 1, "env:0")])
@@ -48,24 +51,32 @@ def critical_path(tracks: Mapping[str, Track], process: str, began: float, ended
     [('actor:0', 'train', 3), ('env:0', 'collect', 7)]
     """
     pieces: list[Piece] = []
-    moment, at = ended, process
+    moment, at = ended, (process, tracks[process].main if thread is None else thread)
     # Those that were left at this moment: who waits for each other there ends nobody's wait.
-    left: set[str] = set()
+    left: set[tuple[str, int]] = set()
     while moment > began and len(pieces) < MAX_PIECES:
-        activity = tracks[at].before(moment)
-        if activity.is_wait and moment >= activity.ended and _can_go(tracks, at, activity.by, left):
+        activity = tracks[at[0]].before(moment, at[1])
+        if activity.is_wait and moment >= activity.ended:
             left.add(at)
-            at = activity.by
-            continue
+            by = _thread_behind(tracks, activity, at[0], moment)
+            if by is not None and by not in left:
+                at = by
+                continue
         # It waits for something that comes later: what it gave away here, it gave before that.
         since = max(began, activity.began)
-        pieces.append(Piece(at, activity.what, since, moment))
+        pieces.append(Piece(at[0], activity.what, since, moment))
         moment = since
         left.clear()
     if moment > began:
-        pieces.append(Piece(at, "not followed", began, moment))
+        pieces.append(Piece(at[0], "not followed", began, moment))
     return pieces
 
 
-def _can_go(tracks: Mapping[str, Track], at: str, to: str, left: set[str]) -> bool:
-    return to in tracks and to != at and to not in left and tracks[to].begins < math.inf
+def _thread_behind(
+    tracks: Mapping[str, Track], wait: Activity, waiter: str, moment: float
+) -> tuple[str, int] | None:
+    """Who ended a wait, and in which thread; None where that is not known."""
+    track = tracks.get(wait.by)
+    if track is None or track.begins == math.inf:
+        return None
+    return wait.by, track.thread_behind(wait, moment, waiter)

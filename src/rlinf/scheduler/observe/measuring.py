@@ -10,7 +10,7 @@ from pathlib import Path
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.observe.additions import Additions
 from rlinf.scheduler.observe.device_memory import DeviceMemories
-from rlinf.scheduler.observe.stacks import longest_wait
+from rlinf.scheduler.observe.stacks import Threads
 from rlinf.scheduler.observe.status import DRIVERS, WORKERS
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.session import Session
@@ -33,6 +33,7 @@ class VitalSigns(Additions[Vitals]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         messenger = session.messenger
+        self._threads = session.service(Threads)
         self._name = session.name
         self._kind = DRIVERS if session.home.process_id == messenger.endpoint.process_id else WORKERS
         self._host = platform.node()
@@ -41,7 +42,7 @@ class VitalSigns(Additions[Vitals]):
 
     def now(self) -> Vitals:
         """What is so now."""
-        wait = longest_wait()
+        wait = self._threads.longest_wait()
         return self.applied(
             Vitals(
                 self._name,

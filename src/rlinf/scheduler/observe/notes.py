@@ -56,11 +56,15 @@ class RunningCall(msgspec.Struct, frozen=True, array_like=True):
         method: what was called.
         since_s: for how long it runs, in seconds; None: it waits for its turn.
         caller: the process that called it.
+        thread: the number of the thread that runs it; of an `async def` method, its event loop's.
+        wait: what it waits for in this library or in a collective, where that was looked at.
     """
 
     method: str
     since_s: float | None
     caller: str
+    thread: int = 0
+    wait: Wait | None = None
 
 
 class User(msgspec.Struct, frozen=True, array_like=True):

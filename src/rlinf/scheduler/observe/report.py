@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rlinf.scheduler.comm.timekeeping import CALL, VALUE, Span
+from rlinf.scheduler.comm.timekeeping import CALL, VALUE, WAIT, Span, cause_of
 from rlinf.scheduler.comm.waits import CHANNEL, WEIGHTS
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.observe.critical_path import critical_path
@@ -20,6 +20,7 @@ from rlinf.scheduler.observe.time_sheets import TimeSheet
 from rlinf.scheduler.observe.times import (
     GroupTimes,
     MethodTimes,
+    Spent,
     WaitTimes,
     group_of,
     group_times,
@@ -117,6 +118,7 @@ class Report:
         lines = [line for group in called for line in _group_lines(group)]
         if not called:
             lines = ["no rank was called yet"]
+        lines += [_carrier_line(group) for group in self.groups if group.carried]
         lines += _step_lines(self.step)
         lines += [f"missing: {name}: {why}" for name, why in islice(self.missing.items(), _MAX_LINES)]
         if len(self.missing) > _MAX_LINES:
@@ -159,18 +161,35 @@ def _method_lines(group: GroupTimes, method: MethodTimes) -> Iterator[str]:
     yield f"  {method.method + '()':30} {method.spent.share:4.0%}  {times}, {_time(each_s)} each"
     rows: list[tuple[float, str, str]] = []
     for phase in method.phases:
-        uneven = f", the longest {_time(phase.spent.max_s)}" if group.num_ranks > 1 else ""
+        uneven = f", the longest {_longest(phase.spent)}" if group.num_ranks > 1 else ""
         waited = f", {phase.waiting:.0%} waiting" if phase.waiting >= MIN_SHARE else ""
         rows.append((phase.spent.share, phase.phase, f"{_time(phase.spent.mean_s)} a rank{uneven}{waited}"))
     for wait in method.waits:
         by = [f"{name} {share:.0%}" for name, share in islice(wait.ended_by.items(), 4) if share >= MIN_SHARE]
         ended_by = f", until {', '.join(by)}" if by else ""
-        rows.append(
-            (wait.spent.share, f"waits in {wait.operation}", f"{_time(wait.spent.mean_s)} a rank{ended_by}")
-        )
+        uneven = f", the longest {_longest(wait.spent)}" if group.num_ranks > 1 else ""
+        about = f"{_time(wait.spent.mean_s)} a rank{uneven}{ended_by}"
+        rows.append((wait.spent.share, f"waits in {wait.operation}", about))
     for share, what, about in rows:
         if share >= MIN_SHARE:
             yield f"    {what:40} {share:4.0%}  {about}"
+
+
+def _longest(spent: Spent) -> str:
+    return f"{_time(spent.max_s)} of {spent.longest}"
+
+
+def _carrier_line(group: GroupTimes) -> str:
+    """What processes that hold channels did for them."""
+    items = [f"{count:,} of '{channel}'" for channel, count in islice(group.carried.items(), _MAX_LINES)]
+    if len(group.carried) > _MAX_LINES:
+        items.append(f"those of {counted(len(group.carried) - _MAX_LINES, 'more channel')}")
+    per_s = sum(group.carried.values()) / max(group.lived_s, 1e-9)
+    processes = counted(group.num_ranks, "process", "es")
+    return (
+        f"{group.name} ({processes}, {group.lived_s:.1f} s): {group.cores:.0%} of a core, "
+        f"{per_s:,.0f} items/s delivered: {', '.join(items)}"
+    )
 
 
 def _step_lines(step: StepTimes | None) -> Iterator[str]:
@@ -273,17 +292,20 @@ def _on_home_clock(sheet: TimeSheet) -> Iterator[Span]:
 
 
 def _running(sheet: TimeSheet) -> Iterator[Span]:
-    """The calls that have not ended, as far as they have come."""
+    """The calls that have not ended, and what they wait for, as far as they have come."""
     now = sheet.now - sheet.offset_s
-    main = next((span.thread for span in reversed(sheet.spans)), 0)
     for call in sheet.running:
-        yield Span(CALL, now - (call.since_s or 0.0), now, call.method, main, call.caller)
+        yield Span(CALL, now - (call.since_s or 0.0), now, call.method, call.thread, call.caller)
+        if call.wait is not None and call.wait.since_s:
+            cause = cause_of(call.wait)
+            began = now - call.wait.since_s
+            yield Span(WAIT, began, now, cause.operation, call.thread, "", cause.subject)
 
 
 def _path(tracks: Mapping[str, Track], steps: Sequence[tuple[str, Span]]) -> tuple[PathPart, ...]:
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for process, step in steps:
-        for piece in critical_path(tracks, process, step.began, step.ended):
+        for piece in critical_path(tracks, process, step.began, step.ended, step.thread):
             seconds[group_of(piece.process), piece.what] += piece.ended - piece.began
     total_s = sum(seconds.values())
     largest = sorted(seconds.items(), key=lambda each: -each[1])

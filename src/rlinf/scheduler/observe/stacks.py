@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -84,9 +84,12 @@ class _Seen(NamedTuple):
 
 
 class Threads:
-    """The threads of this process, as they are when it is asked; it remembers who stood where before."""
+    """The threads of this process, as they are when it is asked; it remembers who stood where before.
 
-    def __init__(self) -> None:
+    A service of its session.
+    """
+
+    def __init__(self, _session: object = None) -> None:
         self._seen: dict[int, _Seen] = {}
 
     def look(self) -> None:
@@ -120,11 +123,36 @@ class Threads:
             stack = replace(stack_of(name, frames), thread=ident)
             seen = self._seen.get(ident)
             if seen is not None:
-                stack = replace(stack, same_for_s=now - seen.since, still_for_s=now - seen.still_since)
+                wait = self._since_seen(stack.wait, ident)
+                still_s, same_s = now - seen.still_since, now - seen.since
+                stack = replace(stack, wait=wait, same_for_s=same_s, still_for_s=still_s)
             if stack.wait is not None or ident not in OWN_THREADS:
                 found.append((ident != main, stack))
         found.sort(key=lambda each: each[0])
         return [stack for _, stack in found if stack.wait is None or stack.wait.kind != IDLE]
+
+    def waits(self, idents: Collection[int]) -> dict[int, Wait]:
+        """What threads wait for, by their numbers; no stack is described."""
+        found = {ident: frame for ident, frame in frames_of_threads().items() if ident in idents}
+        waits = {
+            ident: wait_in(list(islice(frames_outwards(frame), MAX_FRAMES))) for ident, frame in found.items()
+        }
+        told = {ident: self._since_seen(wait, ident) for ident, wait in waits.items()}
+        return {ident: wait for ident, wait in told.items() if wait is not None and wait.kind != IDLE}
+
+    def longest_wait(self) -> Wait | None:
+        """What the main thread, or one that runs calls, waits for; of several waits the longest."""
+        names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
+        idents = {ident for ident, name in names.items() if name.startswith(CALL_THREADS)}
+        waits = self.waits({*idents, threading.main_thread().ident or 0})
+        return max(waits.values(), key=lambda wait: wait.since_s, default=None)
+
+    def _since_seen(self, wait: Wait | None, ident: int) -> Wait | None:
+        """The same; of a wait that does not know its beginning, the thread has waited since it was seen to run last."""
+        seen = self._seen.get(ident)
+        if wait is None or wait.kind != COLLECTIVE or seen is None:
+            return wait
+        return replace(wait, since_s=time.monotonic() - seen.still_since)
 
 
 def _is_in_rays_loop(frame: FrameType) -> bool:
@@ -133,17 +161,10 @@ def _is_in_rays_loop(frame: FrameType) -> bool:
     return code.co_name == "main_loop" and code.co_filename.endswith(_RAYS_LOOP)
 
 
-def longest_wait() -> Wait | None:
-    """What the main thread, or one that runs calls, waits for; of several waits the longest. No stack is described."""
-    names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
-    main = threading.main_thread().ident
-    waits = []
-    for ident, frame in frames_of_threads().items():
-        if ident == main or names.get(ident, "").startswith(CALL_THREADS):
-            wait = wait_in(list(islice(frames_outwards(frame), MAX_FRAMES)))
-            if wait is not None and wait.kind != IDLE:
-                waits.append(wait)
-    return max(waits, key=lambda wait: wait.since_s, default=None)
+def wait_of_task(task: asyncio.Task[Any]) -> Wait | None:
+    """What a task waits for."""
+    wait = wait_in(list(frames_inwards(task.get_coro()))[::-1])
+    return None if wait is None or wait.kind == IDLE else wait
 
 
 def _tasks_in(frames: Iterable[FrameType]) -> Iterator[Stack]:

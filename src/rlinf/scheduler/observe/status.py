@@ -68,6 +68,25 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CallStatus:
+    """A call that runs.
+
+    Attributes:
+        method: what was called.
+        since_s: for how long it runs, in seconds.
+        caller: the process that called it.
+        wait: what it waits for in this library; "" for nothing.
+        wait_since_s: for how long, in seconds.
+    """
+
+    method: str
+    since_s: float
+    caller: str = ""
+    wait: str = ""
+    wait_since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RankStatus:
     """One process of the job.
 
@@ -81,9 +100,9 @@ class RankStatus:
         state: "running", "idle", "waiting", "unresponsive", "lost" or "starting".
         detail: why it is unresponsive or lost; "" otherwise.
         silent_s: for how long nothing was heard of one that is unresponsive or lost, in seconds.
-        method: the call that runs; the first of several. "" if none does.
+        method: the call that runs: the first of several, of those that wait for nothing if there are any. "" if none.
         method_since_s: for how long, in seconds.
-        wait: what it waits for in this library; "" for nothing.
+        wait: what that call waits for in this library; "" for nothing.
         wait_since_s: for how long, in seconds.
         cpu_percent: of one core, since the look before; more than 100 where several threads compute.
         cpu_s: processor time since it began, in seconds.
@@ -91,6 +110,8 @@ class RankStatus:
         device_memory_bytes: what its PyTorch has reserved on its devices; None where it has initialised none.
         restarts: how many processes had its place before, and died.
         calls_queued: calls that it has got and not begun.
+        calls: those that run, the first one first, each with what it waits for itself; at most 32.
+        items_per_s: items put into, and got from, the channels that it holds, per second, since the look before.
     """
 
     address: str
@@ -112,6 +133,8 @@ class RankStatus:
     device_memory_bytes: int | None = None
     restarts: int = 0
     calls_queued: int = 0
+    calls: tuple[CallStatus, ...] = ()
+    items_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlinf.scheduler.observe.event_log import LostRank
-from rlinf.scheduler.observe.notes import Silent
+from rlinf.scheduler.observe.notes import RunningCall, Silent
 from rlinf.scheduler.observe.status import (
     CHANNEL_PROCESSES,
     DRIVERS,
@@ -17,6 +17,7 @@ from rlinf.scheduler.observe.status import (
     UNRESPONSIVE,
     WAITING,
     WORKERS,
+    CallStatus,
     ChannelStatus,
     DeviceStatus,
     EventRecord,
@@ -125,7 +126,7 @@ def _answering(look: JobVitals, earlier: Mapping[str, Vitals]) -> Iterator[tuple
                 vitals.pid,
                 vitals.host,
                 vitals.devices,
-                state_of(vitals),
+                state_of(vitals, earlier.get(name)),
                 method=vitals.method,
                 method_since_s=vitals.method_since_s,
                 wait=vitals.wait,
@@ -136,17 +137,36 @@ def _answering(look: JobVitals, earlier: Mapping[str, Vitals]) -> Iterator[tuple
                 device_memory_bytes=sum(memory) if memory else None,
                 restarts=vitals.num_restarts,
                 calls_queued=vitals.calls_queued,
+                calls=tuple(map(_call, vitals.calls)),
+                items_per_s=_items_per_s(vitals, earlier.get(name)),
             ),
         )
 
 
-def state_of(vitals: Vitals) -> str:
-    """What a process that answers is at, in a word."""
+def state_of(vitals: Vitals, before: Vitals | None) -> str:
+    """What a process that answers is at, in a word, given what it said before."""
     if vitals.is_starting:
         return STARTING
     if vitals.wait:
         return WAITING
-    return RUNNING if vitals.method or not vitals.takes_calls else IDLE_RANK
+    is_at_work = vitals.method or not vitals.takes_calls or _items_per_s(vitals, before) > 0
+    return RUNNING if is_at_work else IDLE_RANK
+
+
+def _call(call: RunningCall) -> CallStatus:
+    wait, since_s = ("", 0.0) if call.wait is None else (call.wait.operation, call.wait.since_s)
+    return CallStatus(call.method, call.since_s or 0.0, call.caller, wait, since_s)
+
+
+def _items_per_s(vitals: Vitals, before: Vitals | None) -> float:
+    """How many items go through the channels that a process holds."""
+    span_s = _span_s(vitals, before)
+    if before is None or not span_s:
+        return 0.0
+    old = {each.status.name: each.status for each in before.channels}
+    pairs = ((each.status, old.get(each.status.name, each.status)) for each in vitals.channels)
+    moved = (max(0, now.num_put - then.num_put) + max(0, now.num_got - then.num_got) for now, then in pairs)
+    return sum(moved) / span_s
 
 
 def _cpu_percent(vitals: Vitals, before: Vitals | None) -> float:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Collection
 
 import msgspec
+from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.timekeeping import TIMES, Span, Timekeeper, cause_of
 from rlinf.scheduler.comm.waits import Wait
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import RunningCall
-from rlinf.scheduler.observe.stacks import longest_wait
+from rlinf.scheduler.observe.stacks import Threads
 from rlinf.scheduler.session import Session
 
 # A service of every process of a job.
@@ -72,6 +74,8 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
         offset_s: what its clock shows more than the home's, in seconds.
         is_full: whether there were more spans.
         values: of calls that stream them: how many were made by each method, and for how many seconds.
+        cpu_s: processor time that it has used since it takes part, in seconds.
+        carried: how many items were delivered of each channel that it holds.
     """
 
     process: str
@@ -85,6 +89,8 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     offset_s: float = 0.0
     is_full: bool = False
     values: tuple[CallSum, ...] = ()
+    cpu_s: float = 0.0
+    carried: dict[str, int] = {}
 
 
 class AskTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -99,7 +105,7 @@ def sheet_of(
     began: float,
     now: float,
     *,
-    running: Collection[RunningCall] = (),
+    running: Callable[[], Collection[RunningCall]] = tuple,
     waiting: Callable[[], Wait | None] = lambda: None,
     max_spans: int = 0,
 ) -> TimeSheet:
@@ -110,32 +116,34 @@ def sheet_of(
         process: its name.
         began: since when it takes part, on the monotonic clock.
         now: the present moment, on that clock.
-        running: the calls that it runs.
-        waiting: says what it waits for now, which is added to what it has waited: else who is stuck looks busy.
-        max_spans: at most so many spans, the last ones.
+        running: says which calls it runs, and what each waits for: that is added to what has ended, else who is stuck
+            looks busy.
+        waiting: says what it waits for where it runs none.
+        max_spans: at most so many spans, the last ones, and as many of what was given to others.
     """
+    # First what is over: what ends in between is left out, not counted twice.
     calls = {method: (count, seconds) for method, (count, seconds) in times.calls.copy().items()}
-    for call in running:
+    waits = [WaitSum(*where, *cause, by, *s) for (where, cause, by), s in times.waits.copy().items()]
+    present = [call for call in running() if call.since_s is not None]
+    for call in present:
         count, seconds = calls.get(call.method, (0, 0.0))
         calls[call.method] = count + 1, seconds + (call.since_s or 0.0)
-    # First those that are over: one that ends in between is left out, not counted twice.
-    waits = [WaitSum(*where, *cause, by, *s) for (where, cause, by), s in times.waits.copy().items()]
-    present = waiting()
-    if present is not None:
-        method = max(running, key=lambda call: call.since_s or 0.0).method if running else ""
-        waits.append(WaitSum(method, "", *cause_of(present), "", 1, present.since_s))
-    recent = tuple(times.recent.copy())
-    spans = recent[len(recent) - max_spans :] if max_spans < len(recent) else recent
+    open_waits = [(call.method, call.wait) for call in present] if present else [("", waiting())]
+    for method, wait in open_waits:
+        if wait is not None:
+            waits.append(WaitSum(method, "", *cause_of(wait), "", 1, wait.since_s))
+    recent, given = tuple(times.recent.copy()), tuple(times.given.copy()) if times.given else ()
+    spans = (*recent[-max_spans:], *given[-max_spans:]) if max_spans else ()
     return TimeSheet(
         process,
         now - (began if times.since is None else max(began, times.since)),
         tuple(CallSum(method, *spent) for method, spent in calls.items()),
         tuple(PhaseSum(*where, *spent) for where, spent in times.phases.copy().items()),
         tuple(waits),
-        tuple(running),
+        tuple(present),
         spans,
         now,
-        is_full=len(recent) == times.recent.maxlen or len(spans) < len(recent),
+        is_full=len(recent) == times.recent.maxlen or max_spans < len(recent),
         values=tuple(CallSum(method, *spent) for method, spent in times.values.copy().items()),
     )
 
@@ -147,29 +155,36 @@ class TimeSheets:
         session: this process's.
 
     Attributes:
-        running: says which calls run here.
+        running: says which calls run here, and what each waits for.
     """
 
     def __init__(self, session: Session) -> None:
         self.running: Callable[[], Collection[RunningCall]] = tuple
         self._session = session
-        self._began = time.monotonic()
+        self._threads = session.service(Threads)
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
         session.messenger.serve(TIMES_OF, self._on_ask, AskTimes)
         if session.home.process_id != session.messenger.endpoint.process_id:
             session.on_close(self._hand_over)
 
     def now(self, max_spans: int) -> TimeSheet:
-        """The sheet of now."""
+        """The sheet of now; on the I/O thread."""
+        held = [each.status for each in self._session.service(VitalSigns).now().channels]
+        carried = {channel.name: channel.num_got for channel in held if channel.num_got}
+        return replace(self._without_channels(max_spans), carried=carried)
+
+    def _without_channels(self, max_spans: int) -> TimeSheet:
         name, now = self._session.name, time.monotonic()
-        return sheet_of(
+        sheet = sheet_of(
             TIMES,
             name,
             self._began,
             now,
-            running=self.running(),
-            waiting=longest_wait,
+            running=self.running,
+            waiting=self._threads.longest_wait,
             max_spans=max_spans,
         )
+        return replace(sheet, cpu_s=time.process_time() - self._cpu_began)
 
     def _on_ask(self, request: Request) -> None:
         request.reply(self.now(request.head.max_spans))
@@ -177,4 +192,4 @@ class TimeSheets:
     def _hand_over(self) -> None:
         session = self._session
         if TIMES.calls and not session.failure:
-            session.messenger.notify(session.home, TIMES_LEFT, self.now(LEFT_SPANS))
+            session.messenger.notify(session.home, TIMES_LEFT, self._without_channels(LEFT_SPANS))

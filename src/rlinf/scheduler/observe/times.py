@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from rlinf.scheduler.observe.time_sheets import CallSum, PhaseSum, TimeSheet, WaitSum
@@ -33,12 +33,14 @@ class Spent:
         mean_s: seconds of a rank, on average,
         max_s: and of the rank that spent most.
         share: of the ranks' time.
+        longest: that rank's address; "" if none spent any.
     """
 
     count: int
     mean_s: float
     max_s: float
     share: float
+    longest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,16 @@ class GroupTimes:
         num_ranks: how many ranks it has had; one that came back counts once.
         lived_s: for how long a rank is looked at, in seconds, on average: since its first call.
         methods: what was called, the largest first.
+        cores: how many processor cores a rank has kept busy, on average, in any of its threads.
+        carried: how many items were delivered of each channel that they hold, the most first.
     """
 
     name: str
     num_ranks: int
     lived_s: float
     methods: tuple[MethodTimes, ...]
+    cores: float = 0.0
+    carried: dict[str, int] = field(default_factory=dict)
 
     @property
     def running(self) -> float:
@@ -164,7 +170,7 @@ def group_times(sheets: Iterable[TimeSheet]) -> tuple[GroupTimes, ...]:
     """
     groups: dict[str, list[TimeSheet]] = defaultdict(list)
     for sheet in sheets:
-        if sheet.calls or sheet.waits or sheet.phases:
+        if sheet.calls or sheet.waits or sheet.phases or sheet.carried:
             groups[group_of(sheet.process)].append(sheet)
     found = [_GroupSums(of_group).times(name) for name, of_group in groups.items()]
     return tuple(sorted(found, key=lambda group: (not group.is_called, group.name)))
@@ -187,8 +193,9 @@ class _Ranks(NamedTuple):
             seconds[process] += each.seconds
         total_s = sum(seconds.values())
         share = total_s / self.lived_s if self.lived_s > 0 else 0.0
-        longest_s = max(seconds.values(), default=0.0)
-        return Spent(sum(each.count for _, each in sums), total_s / self.number, longest_s, share)
+        longest = max(seconds, key=lambda process: seconds[process], default="")
+        longest_s = seconds.get(longest, 0.0)
+        return Spent(sum(each.count for _, each in sums), total_s / self.number, longest_s, share, longest)
 
 
 class _GroupSums:
@@ -196,6 +203,12 @@ class _GroupSums:
 
     def __init__(self, sheets: Sequence[TimeSheet]) -> None:
         self._ranks = _Ranks(len({sheet.process for sheet in sheets}), sum(s.lived_s for s in sheets))
+        self._cpu_s = sum(sheet.cpu_s for sheet in sheets)
+        carried: dict[str, int] = defaultdict(int)
+        for sheet in sheets:
+            for channel, count in sheet.carried.items():
+                carried[channel] += count
+        self._carried = dict(sorted(carried.items(), key=lambda each: -each[1]))
         self._calls: _Sums[CallSum] = [(sheet.process, call) for sheet in sheets for call in sheet.calls]
         self._values: _Sums[CallSum] = [(sheet.process, made) for sheet in sheets for made in sheet.values]
         self._phases: _Sums[PhaseSum] = [(s.process, phase) for s in sheets for phase in s.phases]
@@ -206,10 +219,10 @@ class _GroupSums:
         names += [phase.method for _, phase in self._phases]
         names += [wait.method for _, wait in self._waits]
         methods = map(self._method, dict.fromkeys(names))
-        mean_s = self._ranks.lived_s / self._ranks.number
-        return GroupTimes(
-            name, self._ranks.number, mean_s, tuple(sorted(methods, key=lambda m: -m.spent.mean_s))
-        )
+        number, lived_s = self._ranks
+        sorted_methods = tuple(sorted(methods, key=lambda m: -m.spent.mean_s))
+        cores = self._cpu_s / lived_s if lived_s > 0 else 0.0
+        return GroupTimes(name, number, lived_s / number, sorted_methods, cores, self._carried)
 
     def _method(self, method: str) -> MethodTimes:
         calls = [each for each in self._calls if each[1].method == method]

@@ -1,4 +1,4 @@
-"""What a process was at, at any moment: its spans as one track of activities. Pure."""
+"""What a process was at, at any moment: the spans of each thread as activities. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rlinf.scheduler.comm.timekeeping import CALL, PHASE, WAIT, Span
+from rlinf.scheduler.comm.timekeeping import CALL, GIVES, PHASE, SEND, VALUE, WAIT, Span
 
 KINDS = (CALL, PHASE, WAIT)
+# By so much the clocks of two machines may differ, in seconds.
+CLOCKS_S = 1e-3
+# Of what was given next to a moment, so many are looked at on either side.
+_NEAR = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class Activity:
         what: in words, e.g. "update: learn", "idle" or "waits for get('tasks')".
         is_wait: whether somebody else ended it.
         by: who did; "" where that is not known.
+        subject: the channel or weights that were waited for.
     """
 
     began: float
@@ -30,32 +35,82 @@ class Activity:
     what: str
     is_wait: bool = False
     by: str = ""
+    subject: str = ""
 
 
 class Track:
-    """What a process was at, as far as its spans tell.
-
-    Where spans of a thread nest, it is at the innermost one. Where they overlap otherwise, as those of tasks on an
-    event loop do, it goes on whenever one of its waits ends, until the next one does.
+    """What a process was at, as far as its spans tell: each of its threads by itself.
 
     Args:
-        spans: of one process, calls, phases and waits; of several threads, those of the one with most calls count.
+        spans: of one process: calls, phases and waits, and what it gave to others.
         is_cut: whether there were more spans before these.
 
     Attributes:
-        calls: those of that thread, in the order of their ends.
+        main: the number of the thread with most calls; without calls, with most of whatever it does.
         begins: when the first span began; infinity without any.
         is_cut: see above.
     """
 
     def __init__(self, spans: Iterable[Span], *, is_cut: bool = False) -> None:
-        every = _of_main_thread([span for span in spans if span.kind in KINDS and span.ended > span.began])
-        self.calls = sorted((span for span in every if span.kind == CALL), key=lambda span: span.ended)
-        self._callers = {call.began: call.by for call in self.calls}
+        every = list(spans)
+        threads: dict[int, list[Span]] = defaultdict(list)
+        for span in every:
+            if span.kind in KINDS and span.ended > span.began:
+                threads[span.thread].append(span)
         self.is_cut = is_cut
-        self._activities = list(_waits_only(every) if _overlap(every) else _innermost(every))
+        self.begins = min((span.began for each in threads.values() for span in each), default=math.inf)
+        self.main = max(threads, key=lambda thread: _weight(threads[thread]), default=0)
+        takes_calls = any(span.kind == CALL for span in every)
+        self._threads = {
+            thread: _ThreadTrack(each, is_cut=is_cut, takes_calls=takes_calls)
+            for thread, each in threads.items()
+        }
+        self._nothing = _ThreadTrack((), is_cut=is_cut, takes_calls=takes_calls)
+        self._gifts = _gifts(every)
+
+    def before(self, moment: float, thread: int | None = None) -> Activity:
+        """What a thread was at just before a moment, by default the main one; between what is told of, too."""
+        return self._threads.get(self.main if thread is None else thread, self._nothing).before(moment)
+
+    def thread_behind(self, wait: Activity, moment: float, waiter: str) -> int:
+        """Which thread of this process ended a wait of another one, or of its own, then.
+
+        Args:
+            wait: that.
+            moment: when it ended, in seconds.
+            waiter: the process that waited.
+        """
+        near = (
+            (abs(gift.ended - moment), gift.thread)
+            for key in _keys_of_wait(wait, waiter)
+            for gift in _around(self._gifts.get(key, ()), moment)
+            if gift.began <= moment + CLOCKS_S
+        )
+        found = min(near, default=None)
+        if found is not None:
+            return found[1]
+        at_work = [thread for thread, track in self._threads.items() if track.is_at_work_before(moment)]
+        return self.main if self.main in at_work or not at_work else at_work[0]
+
+
+class _ThreadTrack:
+    """What one thread was at.
+
+    Where spans nest, it is at the innermost one. Where they overlap otherwise, as those of tasks on an event loop do,
+    it goes on whenever one of its waits ends, until the next one does.
+
+    Args:
+        spans: of the thread.
+        is_cut: whether there were more before these.
+        takes_calls: whether its process is called by others.
+    """
+
+    def __init__(self, spans: Sequence[Span], *, is_cut: bool, takes_calls: bool) -> None:
+        self._callers = {span.began: span.by for span in spans if span.kind == CALL}
+        self._is_cut = is_cut
+        self._is_idle_between = takes_calls and (bool(self._callers) or not spans)
+        self._activities = list(_waits_only(spans) if _overlap(spans) else _innermost(spans))
         self._begins = [activity.began for activity in self._activities]
-        self.begins = min((span.began for span in every), default=math.inf)
 
     def before(self, moment: float) -> Activity:
         """What it was at just before a moment; what it was at between what is told of, too."""
@@ -65,22 +120,53 @@ class Track:
         began = self._activities[place].ended if place >= 0 else -math.inf
         following = self._activities[place + 1] if place + 1 < len(self._activities) else None
         ended = math.inf if following is None else following.began
-        if place < 0 and self.is_cut:
+        if place < 0 and self._is_cut:
             return Activity(began, ended, "not recorded any more")
-        if not self.calls:  # a driver's, which calls others
+        if not self._is_idle_between:  # a driver's, which calls others
             return Activity(began, ended, "its own program")
         return Activity(began, ended, "idle", True, self._callers.get(ended, ""))
 
+    def is_at_work_before(self, moment: float) -> bool:
+        """Whether it was at something that is told of, and waited for nobody."""
+        place = bisect.bisect_left(self._begins, moment) - 1
+        return place >= 0 and moment <= self._activities[place].ended and not self._activities[place].is_wait
 
-def _of_main_thread(spans: Sequence[Span]) -> list[Span]:
-    seconds: dict[int, float] = defaultdict(float)
+
+def _weight(spans: Iterable[Span]) -> float:
+    return sum((span.ended - span.began) * (1e6 if span.kind == CALL else 1) for span in spans)
+
+
+def _gifts(spans: Iterable[Span]) -> dict[str, list[Span]]:
+    """What ended waits of others, by what these waited for, in the order of the ends."""
+    found: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
-        # Without calls, of whatever it does.
-        seconds[span.thread] += (span.ended - span.began) * (1e6 if span.kind == CALL else 1)
-    if not seconds:
-        return []
-    main = max(seconds, key=lambda thread: seconds[thread])
-    return [span for span in spans if span.thread == main]
+        if span.kind in (CALL, VALUE):
+            found[f"{span.name}()"].append(span)
+        elif span.kind == SEND:
+            found[f"send to {span.subject}"].append(span)
+        elif span.kind in GIVES:
+            found[span.subject].append(span)
+    for gifts in found.values():
+        gifts.sort(key=_end)
+    return found
+
+
+def _keys_of_wait(wait: Activity, waiter: str) -> list[str]:
+    """What may have ended a wait, as of `_gifts`: an item of its channel or weights, a message, calls."""
+    if wait.subject:
+        return [wait.subject]
+    calls = (call.rpartition(".")[2] for call in wait.what.split(" and "))
+    return [f"send to {waiter}", *calls]
+
+
+def _around(gifts: Sequence[Span], moment: float) -> Sequence[Span]:
+    """Those that ended next to a moment."""
+    place = bisect.bisect_left(gifts, moment, key=_end)
+    return gifts[max(0, place - _NEAR) : place + _NEAR]
+
+
+def _end(span: Span) -> float:
+    return span.ended
 
 
 def _overlap(spans: Iterable[Span]) -> bool:
@@ -124,7 +210,8 @@ def _activity(stack: Sequence[Span], began: float, ended: float) -> Iterator[Act
     if stack and ended > began:
         span = stack[-1]
         is_wait = span.kind == WAIT
-        yield Activity(began, ended, _words(stack), is_wait, span.by if is_wait else "")
+        by, subject = (span.by, span.subject) if is_wait else ("", "")
+        yield Activity(began, ended, _words(stack), is_wait, by, subject)
 
 
 def _words(stack: Sequence[Span]) -> str:
@@ -142,4 +229,4 @@ def _waits_only(spans: Iterable[Span]) -> Iterator[Activity]:
         # It is not known when it went back to wait: all of it is one wait, which the later one's end ends.
         if wait.ended > before.ended:
             began = max(before.ended, wait.began)
-            yield Activity(began, wait.ended, f"waits for {wait.name}", True, wait.by)
+            yield Activity(began, wait.ended, f"waits for {wait.name}", True, wait.by, wait.subject)

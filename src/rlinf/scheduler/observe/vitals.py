@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from rlinf.scheduler.observe.notes import RunningCall
 from rlinf.scheduler.observe.status import WORKERS, ChannelStatus
+
+# Of the calls that run in a process, so many are told of.
+MAX_CALLS = 32
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
@@ -58,10 +62,11 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True):
         device_memory: of the devices that its PyTorch has initialised, as of a moment ago.
         takes_calls: whether it is a rank, which runs calls.
         is_starting: whether it is a rank that is not ready yet.
-        method: the call that runs; of several, the one that runs longest. "" if none does.
+        method: the call that runs: of several the one that runs longest, of those that wait for nothing if there are
+            any. "" if none does.
         method_since_s: for how long, in seconds.
         calls_queued: calls that it has got and not begun.
-        wait: what a thread of it that runs calls, or its main thread, waits for in this library; "" for nothing.
+        wait: what that call waits for in this library, or without any, the process's main thread; "" for nothing.
         wait_since_s: for how long, in seconds.
         kind: what its group is to the job; see `GroupStatus`.
         node_rank: its node; -1 where it does not know.
@@ -70,6 +75,7 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True):
         channels: that it holds.
         weights: that it publishes.
         fetched: the newest version of weights that it has fetched, by name.
+        calls: those that run, the first one first; at most `MAX_CALLS`.
     """
 
     process: str
@@ -93,3 +99,4 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True):
     channels: tuple[ChannelVitals, ...] = ()
     weights: tuple[PublishedVersion, ...] = ()
     fetched: dict[str, int] = {}
+    calls: tuple[RunningCall, ...] = ()

@@ -39,9 +39,10 @@ def call_text(graph: WaitGraph, blocked: Blocked) -> str:
 
 
 def state_text(graph: WaitGraph, name: str) -> str:
-    """What a process waits for, or is at."""
+    """What a process waits for, or is at; both, of one that does several things."""
     if name in graph.blocked:
-        return wait_text(graph, max(graph.blocked[name], key=lambda each: each.wait.since_s))
+        waits = wait_text(graph, max(graph.blocked[name], key=lambda each: each.wait.since_s))
+        return f"{at_text(graph, name)[2]}; {waits}" if graph.is_at_work(name) else waits
     if name in graph.doing or name in graph.silent:
         return at_text(graph, name)[2]
     return f"{name} is gone: {graph.gone.get(name, 'it is not part of the job')}"
@@ -61,10 +62,12 @@ def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
     stack = next(telling, free[0] if free else None)
     where = place_of(stack) if stack is not None else ""
     same_for_s, still_for_s = (stack.same_for_s, stack.still_for_s) if stack is not None else (0.0, 0.0)
-    call = f"{running[0].method}()" if running else ""
-    since_s = running[0].since_s or 0.0 if running else 0.0
+    # Of several calls the one that this thread runs; what runs on an event loop may be any of its calls.
+    own = [call for call in running if stack is not None and call.thread == stack.thread] or running
+    call = f"{own[0].method}()" if own else ""
+    since_s = own[0].since_s or 0.0 if own else 0.0
     if running:  # it cannot stand in a call for longer than that runs: an earlier one was at the same line
-        longest_s = max(each.since_s or 0.0 for each in running)
+        longest_s = max(each.since_s or 0.0 for each in own)
         same_for_s, still_for_s = min(same_for_s, longest_s), min(still_for_s, longest_s)
     inside = f", in {call}" if call else ""
     if where and still_for_s >= STANDS_S:

@@ -60,8 +60,8 @@ function describeRank(rank, status, history) {
   const devices = node?.devices.filter((device) => device.holders.includes(rank.address)) ?? [];
   return [
     ["state", `${SIGNS[rank.state] ?? ""} ${rank.state}`],
-    ["call", rank.method && `${rank.method}(), for ${duration(rank.method_since_s)}`],
-    ["waits", rank.wait && `${duration(rank.wait_since_s)} in ${rank.wait}`],
+    ...callFacts(rank),
+    ["carries", rank.items_per_s ? `${rate(rank.items_per_s)}` : ""],
     ["why", rank.detail],
     ["silent", rank.silent_s ? duration(rank.silent_s) : ""],
     ["calls queued", rank.calls_queued ? amount(rank.calls_queued) : ""],
@@ -77,9 +77,18 @@ function describeRank(rank, status, history) {
   ];
 }
 
+// Of several calls each has its own wait.
+function callFacts(rank) {
+  const one = { method: rank.method, since_s: rank.method_since_s, wait: rank.wait, wait_since_s: rank.wait_since_s };
+  const waits = (call) => call.wait && `${duration(call.wait_since_s)} in ${call.wait}`;
+  const runs = (call) => call.method && `${call.method}(), for ${duration(call.since_s)}`;
+  if (rank.calls.length < 2) return [["call", runs(one)], ["waits", waits(one)]];
+  return [[`calls (${rank.calls.length})`, lines(rank.calls.map((call) => [runs(call), waits(call)].filter(Boolean).join(", waits ")))]];
+}
+
 function describeGroup(group) {
   const methods = new Map();
-  for (const rank of group.ranks) if (rank.method) methods.set(rank.method, (methods.get(rank.method) ?? 0) + 1);
+  for (const rank of group.ranks) for (const { method } of rank.calls.length ? rank.calls : [rank]) if (method) methods.set(method, (methods.get(method) ?? 0) + 1);
   return [
     ["ranks", countStates(group.ranks).map(([state, count]) => `${SIGNS[state] ?? ""} ${count} ${state}`).join(", ")],
     ["calls", [...methods].map(([method, count]) => `${method}() in ${count}`).join(", ")],
