@@ -129,6 +129,27 @@ def test_the_tasks_of_an_event_loop_are_seen():
         assert asyncio.run(awaiting(Channel.create("awaited"), seen)) == "an item"
 
 
+def test_a_collective_has_waited_since_its_thread_was_seen_to_run_last():
+    code = "def all_reduce(promise):\n    promise.acquire()\n"
+    there = {}
+    exec(compile(code, "/site-packages/torch/distributed/distributed_c10d.py", "exec"), there)
+    gate = threading.Lock()
+    gate.acquire()
+    thread = threading.Thread(target=there["all_reduce"], args=(gate,))
+    thread.start()
+    threads, number = Threads(), thread.ident
+    try:
+        wait_until(lambda: threads.look() or number in threads.waits({number}))
+        threads.look()
+        wait_until(lambda: threads.waits({number})[number].since_s > 0.05)
+        (stack,) = (each for each in threads.stacks() if each.thread == number)
+        assert stack.wait.since_s >= 0.05
+    finally:
+        gate.release()
+        thread.join(DEADLINE_S)
+    assert threads.waits({number}) == {}
+
+
 def called_by(depth):
     frame = sys._getframe(depth)
     return callee_of(frame.f_code, frame.f_lasti)

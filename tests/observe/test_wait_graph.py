@@ -15,6 +15,7 @@ from rlinf.scheduler.comm.waits import (
     WEIGHTS,
     Wait,
 )
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.notes import (
     ChannelNote,
     Doing,
@@ -29,7 +30,7 @@ from rlinf.scheduler.observe.notes import (
     Waiter,
 )
 from rlinf.scheduler.observe.status import GoneProcess
-from rlinf.scheduler.observe.why import why_of
+from rlinf.scheduler.observe.why import why_of, why_of_several
 from rlinf.scheduler.observe.words import state_text
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
@@ -65,6 +66,57 @@ def get(queue="'default'", since_s=41.0, needs=0, kind="get", counts_items=False
 
 def put(since_s=30.0):
     return get(since_s=since_s, kind="put")
+
+
+USERS = tuple(User(f"rollout:{rank}", 9, 0.1) for rank in range(2))
+MOVING = {"channels": (ChannelNote("rollouts", "", (QueueNote("'default'", 0, 0, putters=USERS),)),)}
+SLOW = waits("actor:0", get(since_s=0.4), **MOVING), works("rollout:0", 0.4, 0.0), idle("rollout:1")
+BETWEEN_STEPS = works("actor:0", 0.1, 0.0, **MOVING), works("rollout:0", 0.4, 0.0), idle("rollout:1")
+OTHERWISE = waits("actor:0", get(since_s=0.01), **MOVING), idle("rollout:0"), works("rollout:1", 0.01, 0.0)
+
+
+def asked(*moments, within_s=60.0):
+    """What is said of a job that is looked at in these moments, and in how many of them it was."""
+    left = [JobLook(moment) for moment in moments]
+    found = why_of_several(lambda: left.pop(0), within_s)
+    return found, len(moments) - len(left)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("other", [BETWEEN_STEPS, OTHERWISE])
+def test_who_was_found_most_often_is_named(place, other):
+    moments = [SLOW, SLOW]
+    moments.insert(place, other)
+    found, num_looks = asked(*moments)
+    assert num_looks == 3
+    assert found.culprit.address == "rollout:0"
+    assert "rollout:0 runs generate()" in found.headline
+
+
+def test_where_nobody_waits_in_most_looks_nobody_is_named():
+    assert asked(BETWEEN_STEPS, OTHERWISE, BETWEEN_STEPS)[0].culprit is None
+
+
+def test_what_cannot_change_is_named_after_one_look():
+    stuck = waits("actor:0", recv("rollout:0")), waits("rollout:0", recv("actor:0"))
+    found, num_looks = asked(stuck, stuck, stuck)
+    assert (num_looks, found.culprit.cycle) == (1, ("actor:0", "rollout:0"))
+
+
+def test_no_look_begins_that_would_be_too_late():
+    assert asked(SLOW, SLOW, within_s=0.0)[1] == 1
+
+
+def test_a_job_that_ends_between_two_looks_is_told_of_as_it_was():
+    looks = iter([JobLook(SLOW)])
+
+    def look():
+        found = next(looks, None)
+        if found is None:
+            raise ClusterError("it has ended")
+        return found
+
+    assert why_of_several(look, 60.0).culprit is not None
 
 
 def test_who_takes_no_calls_and_whose_main_thread_only_looks_is_idle():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -30,6 +32,8 @@ from rlinf.scheduler.session.job_file import RunningJob
 
 # How long all processes together may take to answer, in seconds.
 WITHIN_S = 1.5
+# So often all are looked at, and with such a pause in between, in seconds, before anybody is named who moves.
+MAX_LOOKS, PAUSE_S = 3, 0.15
 DRIVER = "driver"
 # So many waits and frames are written out, and of one who waits for another so many.
 _MAX_WAITS, _MAX_FRAMES, _MAX_LINKS = 24, 12, 4
@@ -68,6 +72,14 @@ class Why:
     def _is_on_the_way(culprit: Culprit) -> bool:
         """Whether it is only what happens to be waited for now, in a job where items come and go."""
         return culprit.certainty == certainty.WAITS and culprit.since_s < STANDS_S
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether another look would name the same culprit: nothing moves there, or could."""
+        if self.culprit is None:
+            return False
+        stands = self.culprit.certainty == certainty.HOPELESS and self.culprit.since_s >= STANDS_S
+        return stands or self.culprit.certainty <= certainty.DEADLOCK
 
     def about(self, process: str, thread: int = 0, waited_s: float = 0.0) -> str:
         """In few lines: what a process waits for or is at, link by link, and what that comes to in the end.
@@ -232,7 +244,47 @@ def why(session: Session, within_s: float = WITHIN_S) -> Why:
     Raises:
         ClusterError: the process that keeps the job's directory does not answer.
     """
-    return why_of(ask_job(session, within_s))
+    return why_of_several(lambda: ask_job(session, within_s), within_s)
+
+
+def why_of_several(look: Callable[[], JobLook], within_s: float) -> Why:
+    """Look until it is sure what is wrong, at most `MAX_LOOKS` times, and name who was found most often.
+
+    One look may meet a moment in which everybody is between two steps, or another than the slowest one is at work.
+
+    Args:
+        look: asks what all are at.
+        within_s: no further look begins that would end later than after so long, as far as the last one tells.
+    """
+    began = time.monotonic()
+    found = [why_of(look())]
+    while len(found) < MAX_LOOKS and not found[-1].is_sure:
+        if time.monotonic() - began + PAUSE_S + found[-1].took_s > within_s:
+            break
+        time.sleep(PAUSE_S)
+        with suppress(ClusterError):  # then what is known is told
+            found.append(why_of(look()))
+            continue
+        break
+    return most_probable(found)
+
+
+def most_probable(found: Sequence[Why]) -> Why:
+    """Of several looks, the last one last, the one that is sure, or whose culprit was the most probable most often.
+
+    Of several such culprits it is the one that was told of most often at all.
+    """
+    if found[-1].is_sure:
+        return found[-1]
+    first = Counter(each.culprit and each.culprit.address for each in found)
+    told = Counter(address for each in found for address in {culprit.address for culprit in each.culprits})
+    return max(
+        reversed(found),
+        key=lambda each: (
+            first[each.culprit and each.culprit.address],
+            told[each.culprit.address if each.culprit else ""],
+        ),
+    )
 
 
 def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
