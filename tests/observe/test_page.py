@@ -179,6 +179,23 @@ def test_a_driver_stands_where_its_host_is_one_node_alone(call):
     assert ranks("one", "one") == {0: ["a:0"], 1: ["a:1"], -1: ["driver"]}
 
 
+def test_what_processes_know_of_their_past_is_shown_before_what_the_page_has_seen(in_node):
+    found = in_node(
+        """(() => {
+      const past = new StateHistory(8);
+      past.add(20.5, [["a", "running"], ["b", "idle"]]);
+      past.fill(20.9, 2, { a: ["lost", "lost", "idle", "", "waiting", "waiting"], c: ["running"] });
+      past.add(21.5, [["a", "running"]]);
+      past.fill(21.7, 2, { a: ["waiting", "waiting", "waiting", "waiting"] });
+      const states = (name) => [...past.copy(name, new Uint8Array(8))].map((state) => STATES[state - 1] ?? "");
+      return { a: states("a"), b: states("b"), c: states("c") };
+    })()"""
+    )
+    assert found["a"] == ["idle", "waiting", "waiting", "waiting", "waiting", "waiting", "running", "running"]
+    assert found["b"] == ["", "", "", "", "", "", "idle", ""]
+    assert found["c"] == ["", "", "", "", "", "running", "running", ""]
+
+
 def ring():
     """A loop as they all are: tasks go out, trajectories come back, weights go round."""
     groups = (

@@ -9,9 +9,11 @@ from hanging_workers import Hanging
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.observe.past import NOTE_S, PastStates
 from rlinf.scheduler.observe.report import ask_report
-from rlinf.scheduler.observe.status_desk import begin_status, received
-from rlinf.scheduler.session import Session, set_current
+from rlinf.scheduler.observe.status_desk import ask_past, begin_status, received
+from rlinf.scheduler.session import Session, current_session, set_current
+from rlinf.testing import LocalRuntime
 from waits import seen
 
 DEADLINE_S = 30.0
@@ -141,6 +143,31 @@ def test_each_call_that_runs_waits_for_itself_in_the_report_and_stands_where_it_
     waits = {method.method: {wait.operation for wait in method.waits} for method in group.methods}
     assert waits["stand"] == set()
     assert {"get('first')", "get('second')"} <= waits["take"]
+
+
+def test_the_processes_know_in_which_states_they_were(job, groups):
+    waiting = groups[0].execute_on(0).receive("rollout", 1)
+    try:
+        past = seen(
+            lambda: ask_past(job.session),
+            lambda past: "waiting" in past.states["actor:0"] and "idle" in past.states["actor:1"],
+        )
+    finally:
+        waiting.cancel()
+    states = past.states["actor:0"]
+    assert states[0] in ("starting", "idle")
+    assert past.states["actor:1"][-1] == "idle"
+    assert set(past.states) >= {"driver", "actor:0", "actor:1", "rollout:0", "rollout:1"}
+    assert past.every_s * len(states) < 300 + past.every_s
+
+
+def test_a_process_that_was_stopped_has_noted_nothing_then(monkeypatch):
+    with LocalRuntime():
+        past = current_session().service(PastStates)
+        began = len(past.all().states)
+        monkeypatch.setattr(past, "_noted_at", past._noted_at - 3 * NOTE_S)
+        past.note()
+        assert past.all().states[began:][:3] in [("", "", ""), ("", "", past.state())]
 
 
 def test_who_asks_within_a_second_gets_the_same_look(job):

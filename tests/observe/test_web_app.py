@@ -76,6 +76,20 @@ def test_who_has_the_token_gets_the_page_and_the_job(app):
     assert json.loads(Answer(app, "/why.json").text) == {"headline": "none"}
 
 
+def test_what_was_before_the_page_is_told_where_it_is_known(app):
+    assert Answer(app, "/past.json").status == 404
+    known = WebApp(
+        TOKEN,
+        SharedLook(dict, LONG_S),
+        SharedLook(dict, LONG_S),
+        None,
+        SharedLook(lambda: {"at_s": 1}, LONG_S),
+    )
+    assert json.loads(Answer(known, "/past.json").text) == {"at_s": 1}
+    known.close()
+    assert Answer(known, "/past.json").status == 503
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -29,6 +29,7 @@ from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.observe.notes import Doing, RunningCall
 from rlinf.scheduler.observe.stacks import Threads, wait_of_task
+from rlinf.scheduler.observe.status import IDLE_RANK, RUNNING, STARTING, WAITING
 from rlinf.scheduler.observe.vitals import MAX_CALLS, Vitals
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 from rlinf.scheduler.tape.work import Work
@@ -136,6 +137,15 @@ class CallLoop:
         return replace(
             found, method=told.method, method_since_s=told_since_s, wait=wait, wait_since_s=since_s
         )
+
+    def state(self) -> str:
+        """What this rank is at, in a word of `RankStatus`; on the I/O thread."""
+        if self._worker is None:
+            return STARTING
+        calls = self._begun(list(self._jobs.copy().values()), MAX_CALLS)
+        if not calls:
+            return IDLE_RANK
+        return RUNNING if any(call.wait is None for call in calls) else WAITING
 
     def _begun(self, jobs: Sequence[Job], limit: int | None = None) -> tuple[RunningCall, ...]:
         """Those that run, the first ones; of the very first it is looked what they wait for."""

@@ -39,6 +39,7 @@ from rlinf.scheduler.host.seeds import seed_generators
 from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.measuring import VitalSigns
+from rlinf.scheduler.observe.past import PastStates
 from rlinf.scheduler.observe.profiling import serve_profiles
 from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.stacks import Threads
@@ -121,6 +122,7 @@ class Hosting:
         # Now: who finds this worker by its name may send to it.
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method, self.session.service(Threads))
+        self.session.service(PastStates).state = self.calls.state  # before it notes any
         self.session.service(Doings).add(self.calls.add_to)
         self.session.service(TimeSheets).running = self.calls.running
         vital_signs = self.session.service(VitalSigns)

@@ -13,6 +13,7 @@ from rlinf.scheduler.observe.additions import Additions
 from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
+from rlinf.scheduler.observe.past import NOTE_S, PastStates
 from rlinf.scheduler.observe.stack_file import offer_stacks
 from rlinf.scheduler.observe.stacks import Threads
 from rlinf.scheduler.observe.time_sheets import TimeSheets
@@ -24,8 +25,6 @@ DOING = "job.doing"
 LOOK_AT = "job.look_at"
 # Of its home.
 ENLIST = "job.enlist"
-# So often a process notes where its threads are.
-LOOK_S = 2.0
 
 
 class LookAt(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +47,7 @@ class Doings(Additions[Doing]):
         self._session = session
         self._messenger = messenger = session.messenger
         self._threads = session.service(Threads)
+        self._past = session.service(PastStates)
         session.service(TimeSheets)
         session.service(Tracer)
         # Who can be asked what it is at can be asked for these, too.
@@ -71,8 +71,9 @@ class Doings(Additions[Doing]):
 
     def _look(self) -> None:
         if not self._messenger.why_closed:
-            self._messenger.call_later(LOOK_S, self._look)
+            self._messenger.call_later(NOTE_S, self._look)
             self._threads.look()
+            self._past.note()
 
     def _on_ask(self, request: Request) -> None:
         request.reply(self.now())

@@ -16,7 +16,9 @@ from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.event_log import EventLog
+from rlinf.scheduler.observe.graph import only_looks
 from rlinf.scheduler.observe.measuring import VITALS, VitalSigns
+from rlinf.scheduler.observe.past import NOTE_S, PAST, PAST_OF, JobPast, PastOf, PastStates
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.summing_up import JobFacts, JobVitals, status_of
@@ -68,6 +70,7 @@ class StatusDesk:
         self._asked_at = 0.0
         session.bus.tap(self._on_event)
         session.messenger.serve(STATUS, self._on_ask, AskStatus)
+        session.messenger.serve(PAST, self._on_ask_past, None)
 
     def ask(self, max_age_s: float = MAX_AGE_S) -> Promise[JobStatus]:
         """What the job does, as of so many seconds ago at most; on the I/O thread."""
@@ -82,6 +85,16 @@ class StatusDesk:
 
     def _on_ask(self, request: Request) -> None:
         self.ask(request.head.max_age_s).add_done_callback(partial(_answer, request))
+
+    def _on_ask_past(self, request: Request) -> None:
+        """Ask all for their last states."""
+
+        def tell(found: AskingAll) -> None:
+            states = {each.process: each.states for each in found.heads if not only_looks(each.process)}
+            request.reply(JobPast(time.time(), NOTE_S, states))
+
+        own = (self._session.service(PastStates).all(),)
+        self._roll_call.ask(Inquiry(PAST_OF, PastOf, WITHIN_S), tell, own=own)
 
     def _look(self, wanted: Promise[JobStatus]) -> None:
         inquiry, own = Inquiry(VITALS, Vitals, WITHIN_S), (self._vital_signs.now(),)
@@ -164,3 +177,17 @@ def received(asked: Promise[Reply]) -> JobStatus:
     """
     status: JobStatus = reply_of_home(asked, "what the job does").head
     return status
+
+
+def ask_past(session: Session) -> JobPast:
+    """In which states the processes of a job were in the last minutes.
+
+    Raises:
+        ClusterError: the process that keeps the job's directory does not answer.
+        CommError: it is gone.
+    """
+    asked: Promise[Reply] = session.messenger.request(
+        session.home, PAST, None, timeout_s=TIMEOUT_S, reply_type=JobPast
+    )
+    past: JobPast = reply_of_home(asked, "what the job did").head
+    return past

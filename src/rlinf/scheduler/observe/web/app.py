@@ -46,14 +46,19 @@ class WebApp:
         status: looks at what the job does,
         why: and at why it does not go on.
         metrics: what answers `/metrics`, if anything does.
+        past: looks at what the job did in the last minutes, if anything does.
     """
 
     def __init__(
-        self, token: str, status: SharedLook, why: SharedLook, metrics: WSGIApplication | None = None
+        self,
+        token: str,
+        status: SharedLook,
+        why: SharedLook,
+        metrics: WSGIApplication | None = None,
+        past: SharedLook | None = None,
     ) -> None:
         self._token = token.encode()
         self._status = status
-        self._why = why
         self._metrics = metrics
         self._stream_places = threading.BoundedSemaphore(MAX_STREAMS)
         self._answers: dict[str, Callable[[StartResponse], Iterable[bytes]]] = {
@@ -62,6 +67,10 @@ class WebApp:
             "/why.json": lambda start: _latest(start, why),
             "/events": self._events,
         }
+        self._looks = [status, why]
+        if past is not None:
+            self._answers["/past.json"] = lambda start: _latest(start, past)
+            self._looks.append(past)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a question: what is refused is not told why."""
@@ -77,8 +86,8 @@ class WebApp:
 
     def close(self) -> None:
         """End the streams."""
-        self._status.close()
-        self._why.close()
+        for look in self._looks:
+            look.close()
 
     def _has_token(self, environ: WSGIEnvironment) -> bool:
         header = environ.get("HTTP_AUTHORIZATION", "")

@@ -6,10 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.observe.past import JobPast
 from rlinf.scheduler.observe.prometheus import PATH, WsgiApp, metrics_app
 from rlinf.scheduler.observe.status import JobStatus
-from rlinf.scheduler.observe.status_desk import begin_status, received
+from rlinf.scheduler.observe.status_desk import ask_past, begin_status, received
 from rlinf.scheduler.observe.web.server import STATUS_EVERY_S, WebServer
 from rlinf.scheduler.observe.why import Why, why
 from rlinf.scheduler.session import Session
@@ -33,7 +36,9 @@ def serve_job(session: Session, port: int = 0) -> WebServer:
     def status() -> JobStatus:
         return received(begin_status(session, _MAX_AGE_S))
 
-    server = WebServer(status, lambda: why_data(why(session)), _metrics(status), port)
+    server = WebServer(
+        status, lambda: why_data(why(session)), _metrics(status), port, lambda: past_data(ask_past(session))
+    )
     session.on_close(server.close)
     session.on_fork(server.abandon)
     return server
@@ -69,3 +74,9 @@ def why_data(found: Why) -> dict[str, Any]:
     """What the page shows of why a job does not go on; `rlinf why --json` has all of it."""
     culprits = [{"address": each.address, "reason": each.reason} for each in found.culprits]
     return {"headline": found.headline, "culprits": culprits, "text": str(found), "took_s": found.took_s}
+
+
+def past_data(past: JobPast) -> dict[str, Any]:
+    """What the page shows of the minutes before it was opened."""
+    data: dict[str, Any] = msgspec.structs.asdict(past)
+    return data

@@ -42,6 +42,7 @@ class WebServer:
         why: looks at why it does not go on, likewise.
         metrics: what answers `/metrics`, if anything does.
         port: 0: any that is free.
+        past: looks at what the job did in the last minutes, likewise.
 
     Attributes:
         url: where the page is, with the secret that lets its reader in.
@@ -56,9 +57,11 @@ class WebServer:
         why: Callable[[], object],
         metrics: WSGIApplication | None = None,
         port: int = 0,
+        past: Callable[[], object] | None = None,
     ) -> None:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._app = WebApp(token, SharedLook(status, STATUS_EVERY_S), SharedLook(why, WHY_EVERY_S), metrics)
+        looks = SharedLook(status, STATUS_EVERY_S), SharedLook(why, WHY_EVERY_S)
+        self._app = WebApp(token, *looks, metrics, None if past is None else SharedLook(past, WHY_EVERY_S))
         try:
             self._server = ThreadedServer(LOOPBACK, port)
         except (OSError, OverflowError) as error:

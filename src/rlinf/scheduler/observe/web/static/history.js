@@ -1,5 +1,5 @@
 "use strict";
-// The states of the last minutes, a sample a second, as far as this page was there to see them.
+// The states of the last minutes, a sample a second: as this page has seen them, and before, as the processes know them.
 
 const HISTORY_S = 300;
 
@@ -28,6 +28,22 @@ class StateHistory {
       this.bands.get(name)[this._slot(second)] = STATES.indexOf(state) + 1;
     }
     for (const [name, band] of this.bands) if (band.every((state) => !state)) this.bands.delete(name);
+  }
+
+  // What the processes know of the time before `atS`: of each the states, so many seconds apart, the newest last.
+  // What was seen here stays.
+  fill(atS, everyS, states) {
+    const last = Math.floor(atS);
+    this.newest ??= last;
+    for (const [name, known] of Object.entries(states)) {
+      const band = this.bands.get(name) ?? new Uint8Array(this.seconds);
+      for (let back = Math.max(0, this.newest - last); back < this.seconds; back++) {
+        const place = known.length - 1 - Math.floor((last - this.newest + back) / everyS);
+        if (place < 0) break;
+        band[this._slot(this.newest - back)] ||= STATES.indexOf(known[place]) + 1;
+      }
+      if (known.length) this.bands.set(name, band);
+    }
   }
 
   // The number of the state of a rank so many seconds before the newest sample; 0 if it was not seen then.

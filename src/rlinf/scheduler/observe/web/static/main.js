@@ -31,6 +31,7 @@ function choose(kind, id) {
 
 function onEvent(kind, data) {
   if (kind === "status") {
+    if (page.brokenAt !== null || !page.status) fillPast();
     page.status = data;
     page.brokenAt = null;
     page.hasEnded = false;
@@ -40,6 +41,15 @@ function onEvent(kind, data) {
     broken(data);
   }
   requestShow();
+}
+
+// What this page was not there to see: before it was opened, or while there was no news.
+async function fillPast() {
+  try {
+    const { at_s: atS, every_s: everyS, states } = await (await ask("past.json")).json();
+    past.fill(atS, everyS, states);
+    requestShow();
+  } catch { /* then it begins empty */ }
 }
 
 function broken(text, isRefused = false) {
