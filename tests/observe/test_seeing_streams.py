@@ -1,11 +1,13 @@
-"""A driver that iterates over a stream waits for its values: so it is shown, told and counted."""
+"""A driver that iterates over a stream, or ends a group, waits for ranks: so it is shown, told and counted."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from hanging_workers import Hanging
 
+from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.observe.report import ask_report
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.why import why
@@ -98,3 +100,13 @@ def test_a_value_is_a_step(job, groups, gate):
     waited = next(each for each in report.groups if each.name == "driver").methods[0].waits
     over = next(each for each in waited if each.operation == "iteration over rollout.make_values()")
     assert set(over.ended_by) <= {"rollout:0", "rollout:1"}
+
+
+def test_a_driver_that_ends_a_group_in_order_waits_for_its_ranks(job, gate):
+    group = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="ending")
+    group.execute_on(1).stand(str(gate))
+    with looked_at(lambda: why(job.session), lambda found: "driver" in found.graph.blocked, gate) as found:
+        group.shutdown()
+    (blocked,) = found[0].graph.blocked["driver"]
+    assert blocked.wait.operation == "shutdown of 'ending'"
+    assert "ending:1" in blocked.ends.processes

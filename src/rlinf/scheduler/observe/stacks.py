@@ -33,8 +33,8 @@ _EVENT_LOOP = "asyncio/base_events.py"
 # Where the main thread of an actor of Ray's is when none of its methods runs.
 _RAYS_LOOP = "ray/_private/worker.py"
 MAIN, TASK = "MainThread", "task"
-# Between a function that waits and its caller these may stand: `with` blocks.
-_BETWEEN = ("contextlib.py",)
+# Between a function that waits and its caller these may stand: `with` blocks, and what it waits by.
+_BETWEEN = ("contextlib.py", "/threading.py", "/concurrent/futures/_base.py")
 CALL_THREADS = "rlinf-call-"
 # CPUCLOCK_SCHED and CPUCLOCK_PERTHREAD_MASK of the kernel.
 _THREADS_CLOCK = 2 | 4

@@ -10,12 +10,13 @@ from typing import Any
 from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import awaited
 from rlinf.scheduler.errors import LaunchTimeout
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import seconds_text
-from rlinf.scheduler.worker.group_calls import GroupCalls
+from rlinf.scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf.scheduler.worker.group_news import (
     END,
     NEWS,
@@ -97,6 +98,7 @@ class FollowedGroup(GroupCalls[FollowedRank]):
 
     # -- other threads ---------------------------------------------------------------------------
 
+    @awaited(awaits_restart)
     def restart(self, number: int, timeout_s: float) -> None:
         """See `GroupCalls`."""
         try:
@@ -113,6 +115,7 @@ class FollowedGroup(GroupCalls[FollowedRank]):
         """See `GroupCalls`."""
         self._end(finishes=True, timeout_s=timeout_s)
 
+    @awaited(awaits_end)
     def _end(self, *, finishes: bool, timeout_s: float | None) -> None:
         ended = Promise[None]()
         has_no_limit = finishes and timeout_s is None

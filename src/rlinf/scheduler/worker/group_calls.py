@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.guarded import ending
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
+from rlinf.scheduler.comm.waits import LAUNCH, RESULT, Wait
 from rlinf.scheduler.errors import CommError, WorkerDied
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.planning import Placement
@@ -41,6 +43,23 @@ class KnownRank(Protocol):
 
 
 RankT = TypeVar("RankT", bound=KnownRank)
+
+
+def awaits_end(local: dict[str, Any]) -> Wait:
+    """What a thread waits for that ends a group; since `began`, where that is there."""
+    group: GroupCalls[Any] = local["self"]
+    there = tuple(str(rank.address) for rank in group.ranks if not rank.gone.done())
+    return Wait(RESULT, f"shutdown of '{group.name}'", _since(local), peers=there)
+
+
+def awaits_restart(local: dict[str, Any]) -> Wait:
+    """What a thread waits for that restarts the rank `number`; since `began`, where that is there."""
+    operation = f"restart of '{local['self'].name}:{local['number']}'"
+    return Wait(LAUNCH, operation, _since(local), local["timeout_s"])
+
+
+def _since(local: dict[str, Any]) -> float:
+    return time.monotonic() - local["began"] if "began" in local else 0.0
 
 
 class GroupCalls(ABC, Generic[RankT]):

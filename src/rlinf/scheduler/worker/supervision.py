@@ -18,6 +18,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
+from rlinf.scheduler.comm.waits import awaited
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf.scheduler.host import protocol
@@ -27,7 +28,7 @@ from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.wording import seconds_text
 from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Policy, RankState, Verdict
-from rlinf.scheduler.worker.group_calls import GroupCalls
+from rlinf.scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes
@@ -263,10 +264,12 @@ class Supervision(GroupCalls[LaunchedRank]):
     def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
         self.session.messenger.submit(partial(self._on_exit, rank, exited.result()))
 
+    @awaited(awaits_restart)
     def restart(self, number: int, timeout_s: float) -> None:
         """See `GroupCalls`."""
+        began = time.monotonic()
         asked: Promise[Promise[None] | None] = Promise()
-        deadline = time.monotonic() + timeout_s
+        deadline = began + timeout_s
         self.session.messenger.submit(lambda: self._on_restart(number, asked))
         asked.wait(timeout_s)
         back = asked.result(0) if asked.done() else None
@@ -318,6 +321,7 @@ class Supervision(GroupCalls[LaunchedRank]):
             self.session.messenger.submit(partial(self._tell, None))
         return True
 
+    @awaited(awaits_end)
     def finish_stop(self, deadline: float | None, who: str, *, tells: bool = False) -> None:
         """Wait until the processes have ended, then kill those that have not; can be done again if interrupted.
 
@@ -326,7 +330,8 @@ class Supervision(GroupCalls[LaunchedRank]):
             who: what ends those that have not ended then, for messages.
             tells: log which those are.
         """
-        told_at = time.monotonic() + TELL_S
+        began = time.monotonic()
+        told_at = began + TELL_S
         while waited_for := [rank for rank in self._living() if not rank.gone.done()]:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
