@@ -178,7 +178,7 @@ def _strip(ranks: Sequence[RankStatus], room: int) -> Text:
 
 
 def _other_calls(rank: RankStatus) -> list[CallStatus]:
-    """The calls that run in a rank, but that which is told of in its own row."""
+    """Return the calls that run in a rank, without the one that its own row tells of."""
     others = list(rank.calls)
     told = next((call for call in others if (call.method, call.wait) == (rank.method, rank.wait)), None)
     if told is not None:

@@ -139,7 +139,7 @@ class CallLoop:
         )
 
     def state(self) -> str:
-        """What this rank is at, in a word of `RankStatus`; on the I/O thread."""
+        """Return what this rank is at, in a word of `RankStatus`; on the I/O thread."""
         if self._worker is None:
             return STARTING
         calls = self._begun(list(self._jobs.copy().values()), MAX_CALLS)
@@ -148,7 +148,7 @@ class CallLoop:
         return RUNNING if any(call.wait is None for call in calls) else WAITING
 
     def _begun(self, jobs: Sequence[Job], limit: int | None = None) -> tuple[RunningCall, ...]:
-        """Those that run, the first ones; of the very first it is looked what they wait for."""
+        """Return those that run, the first begun first, the very first with what they wait for."""
         begun = [job for job in jobs if job.began_at is not None]
         first = nsmallest(len(begun) if limit is None else limit, begun, key=attrgetter("began_at"))
         looked_at = first[:MAX_CALLS]

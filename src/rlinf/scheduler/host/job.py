@@ -39,11 +39,11 @@ class _Turn(Promise[None]):
         self.since = time.monotonic()
 
     def cause(self) -> Cause:
-        """See `Promise`."""
+        """Return what the wait is counted as."""
         return Cause(OTHER, "the next value's turn: its caller has not asked for one")
 
     def awaits(self) -> Wait:
-        """See `Promise`."""
+        """Return what the generator waits for; from any thread."""
         return Wait(OTHER, self.cause().operation, time.monotonic() - self.since, peers=(self.by,))
 
 

@@ -14,6 +14,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -220,7 +221,7 @@ class RankOutput:
 
 
 def tell_method(address: WorkerAddress, output: RankOutput | None) -> Callable[[str], None]:
-    """What a rank's calls are told to: `ps` shows the method that runs, and what it wrote goes ahead of its answer.
+    """What a rank's calls are told to: `ps` shows the methods that run, and what it wrote goes ahead of its answer.
 
     Args:
         address: the rank's.
@@ -229,8 +230,14 @@ def tell_method(address: WorkerAddress, output: RankOutput | None) -> Callable[[
     # Ray's own: it has written over what another copy of that library would have to find.
     set_title = getattr(sys.modules.get("ray._raylet"), "setproctitle", lambda _: None)
 
+    running: dict[int, str] = {}  # by thread
+
     def tell(method: str) -> None:
-        set_title(f"{address} {method}()" if method else str(address))
+        if method:
+            running[threading.get_ident()] = method
+        else:
+            running.pop(threading.get_ident(), None)
+        set_title(" ".join([str(address), *(f"{each}()" for each in running.copy().values())]))
         if not method and output is not None:
             output.catch_up()
 

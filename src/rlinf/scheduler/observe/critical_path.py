@@ -75,7 +75,7 @@ def critical_path(
 def _thread_behind(
     tracks: Mapping[str, Track], wait: Activity, waiter: str, moment: float
 ) -> tuple[str, int] | None:
-    """Who ended a wait, and in which thread; None where that is not known."""
+    """Return the process and thread that ended a wait; None where that is not known."""
     track = tracks.get(wait.by)
     if track is None or track.begins == math.inf:
         return None

@@ -69,7 +69,7 @@ class PastStates:
         self._noted_at = now
 
     def all(self) -> PastOf:
-        """What was noted."""
+        """Return what was noted."""
         return PastOf(self._name, tuple(self._states))
 
     def _on_ask(self, request: Request) -> None:

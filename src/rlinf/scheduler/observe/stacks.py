@@ -132,7 +132,7 @@ class Threads:
         return [stack for _, stack in found if stack.wait is None or stack.wait.kind != IDLE]
 
     def waits(self, idents: Collection[int]) -> dict[int, Wait]:
-        """What threads wait for, by their numbers; no stack is described."""
+        """Return what threads wait for, by their numbers, without describing their stacks."""
         found = {ident: frame for ident, frame in frames_of_threads().items() if ident in idents}
         waits = {
             ident: wait_in(list(islice(frames_outwards(frame), MAX_FRAMES))) for ident, frame in found.items()
@@ -141,14 +141,14 @@ class Threads:
         return {ident: wait for ident, wait in told.items() if wait is not None and wait.kind != IDLE}
 
     def longest_wait(self) -> Wait | None:
-        """What the main thread, or one that runs calls, waits for; of several waits the longest."""
+        """Return the longest wait of the main thread and those that run calls; None if none of them waits."""
         names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
         idents = {ident for ident, name in names.items() if name.startswith(CALL_THREADS)}
         waits = self.waits({*idents, threading.main_thread().ident or 0})
         return max(waits.values(), key=lambda wait: wait.since_s, default=None)
 
     def _since_seen(self, wait: Wait | None, ident: int) -> Wait | None:
-        """The same; of a wait that does not know its beginning, the thread has waited since it was seen to run last."""
+        """Let a wait that does not know its beginning have begun when its thread was seen to run last."""
         seen = self._seen.get(ident)
         if wait is None or wait.kind != COLLECTIVE or seen is None:
             return wait
@@ -162,7 +162,7 @@ def _is_in_rays_loop(frame: FrameType) -> bool:
 
 
 def wait_of_task(task: asyncio.Task[Any]) -> Wait | None:
-    """What a task waits for."""
+    """Return what a task waits for; None if it waits for nothing here."""
     wait = wait_in(list(frames_inwards(task.get_coro()))[::-1])
     return None if wait is None or wait.kind == IDLE else wait
 

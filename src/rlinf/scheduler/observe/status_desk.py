@@ -180,7 +180,7 @@ def received(asked: Promise[Reply]) -> JobStatus:
 
 
 def ask_past(session: Session) -> JobPast:
-    """In which states the processes of a job were in the last minutes.
+    """Ask in which states the processes of a job were in the last minutes.
 
     Raises:
         ClusterError: the process that keeps the job's directory does not answer.

@@ -73,7 +73,7 @@ class Track:
         return self._threads.get(self.main if thread is None else thread, self._nothing).before(moment)
 
     def thread_behind(self, wait: Activity, moment: float, waiter: str) -> int:
-        """Which thread of this process ended a wait of another one, or of its own, then.
+        """Return the thread of this process that ended a wait, of another process or of its own.
 
         Args:
             wait: that.
@@ -127,7 +127,7 @@ class _ThreadTrack:
         return Activity(began, ended, "idle", True, self._callers.get(ended, ""))
 
     def is_at_work_before(self, moment: float) -> bool:
-        """Whether it was at something that is told of, and waited for nobody."""
+        """Return whether it was at something that is told of, and waited for nobody."""
         place = bisect.bisect_left(self._begins, moment) - 1
         return place >= 0 and moment <= self._activities[place].ended and not self._activities[place].is_wait
 
@@ -137,7 +137,7 @@ def _weight(spans: Iterable[Span]) -> float:
 
 
 def _gifts(spans: Iterable[Span]) -> dict[str, list[Span]]:
-    """What ended waits of others, by what these waited for, in the order of the ends."""
+    """Sort what ended waits of others by what these waited for, each in the order of the ends."""
     found: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         if span.kind in (CALL, VALUE):
@@ -152,7 +152,7 @@ def _gifts(spans: Iterable[Span]) -> dict[str, list[Span]]:
 
 
 def _keys_of_wait(wait: Activity, waiter: str) -> list[str]:
-    """What may have ended a wait, as of `_gifts`: an item of its channel or weights, a message, calls."""
+    """Return under which keys of `_gifts` the end of a wait stands: its channel or weights, a message, calls."""
     if wait.subject:
         return [wait.subject]
     calls = (call.rpartition(".")[2] for call in wait.what.split(" and "))
@@ -160,7 +160,7 @@ def _keys_of_wait(wait: Activity, waiter: str) -> list[str]:
 
 
 def _around(gifts: Sequence[Span], moment: float) -> Sequence[Span]:
-    """Those that ended next to a moment."""
+    """Return those that ended next to a moment."""
     place = bisect.bisect_left(gifts, moment, key=_end)
     return gifts[max(0, place - _NEAR) : place + _NEAR]
 

@@ -270,9 +270,12 @@ def why_of_several(look: Callable[[], JobLook], within_s: float) -> Why:
 
 
 def most_probable(found: Sequence[Why]) -> Why:
-    """Of several looks, the last one last, the one that is sure, or whose culprit was the most probable most often.
+    """Return the look that is sure, or whose culprit was the most probable one most often.
 
     Of several such culprits it is the one that was told of most often at all.
+
+    Args:
+        found: what was found by several looks, the last one last.
     """
     if found[-1].is_sure:
         return found[-1]

@@ -133,7 +133,7 @@ class Call:
         return f"{self.addresses[0].group}.{self.method}()"
 
     def owed_since(self, index: int) -> float:
-        """Since when a rank owes something, on the monotonic clock; infinity: it owes nothing. On the I/O thread."""
+        """Return since when a rank owes something, on the monotonic clock; infinity: nothing. On the I/O thread."""
         return self._began if self.outcomes[index] is None else math.inf
 
     @property

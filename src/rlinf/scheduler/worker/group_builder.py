@@ -118,7 +118,7 @@ class GroupBuilder(Generic[T]):
                 `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
                 It waits until the rank is ready, and then returns; if it raises, the start has failed.
             stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
-                and why; None: never.
+                or of a stream to which one owes a value, and why; None: never.
             seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
                 and, where it is loaded, torch are seeded with it before `__init__`, also in whoever takes a rank's
                 place. None: one that is drawn once for the job, and no generator is touched.

@@ -46,14 +46,14 @@ RankT = TypeVar("RankT", bound=KnownRank)
 
 
 def awaits_end(local: dict[str, Any]) -> Wait:
-    """What a thread waits for that ends a group; since `began`, where that is there."""
+    """Return what a thread waits for that ends a group; since `began`, where that is there."""
     group: GroupCalls[Any] = local["self"]
     there = tuple(str(rank.address) for rank in group.ranks if not rank.gone.done())
     return Wait(RESULT, f"shutdown of '{group.name}'", _since(local), peers=there)
 
 
 def awaits_restart(local: dict[str, Any]) -> Wait:
-    """What a thread waits for that restarts the rank `number`; since `began`, where that is there."""
+    """Return what a thread waits for that restarts the rank `number`; since `began`, where that is there."""
     operation = f"restart of '{local['self'].name}:{local['number']}'"
     return Wait(LAUNCH, operation, _since(local), local["timeout_s"])
 

@@ -48,7 +48,7 @@ class Patience:
         self._told_s = 0.0
 
     def ends(self, waited_s: float) -> bool:
-        """Whether it is to be told of now, given for how long it waits, in seconds."""
+        """Return whether it is to be told of now, given for how long it waits, in seconds."""
         if waited_s < self._told_s:
             self._told_s = 0.0
         if waited_s < max(self._limit_s, 2 * self._told_s):
@@ -57,5 +57,5 @@ class Patience:
         return True
 
     def left_s(self, waited_s: float) -> float:
-        """For how much longer it may wait, in seconds; less than nothing is waited if nothing is waited for."""
+        """Return for how much longer it may wait, in seconds, given for how long it does; less than 0: it does not."""
         return max(self._limit_s, 2 * self._told_s) - max(0.0, waited_s)

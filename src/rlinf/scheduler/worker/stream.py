@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class _Step(FirstOf):
-    """One step of an iteration over a stream, as whoever waits for it says what that waits for.
+    """One step of an iteration over a stream: its wait says what it waits for.
 
     Args:
         promises: what ends it.
@@ -48,16 +48,16 @@ class _Step(FirstOf):
         self._title, self._missing, self._began, self._timeout_s = title, missing, began, timeout_s
 
     def cause(self) -> Cause:
-        """See `Promise`."""
+        """Return what the wait is counted as."""
         return Cause(RESULT, f"iteration over {self._title}")
 
     def awaits(self) -> Wait:
-        """See `Promise`."""
+        """Return what the iterating thread or task waits for; from any thread."""
         waited_s = time.monotonic() - self._began
         return Wait(RESULT, self.cause().operation, waited_s, self._timeout_s, self._missing())
 
     def wait_until(self, deadline: float | None) -> None:
-        """Wait for it.
+        """Wait for its end.
 
         Raises:
             ResultTimeout: the deadline has passed.
@@ -247,11 +247,11 @@ class GroupStream(Generic[R]):
         return None if self.timeout_s is None else began + self.timeout_s
 
     def _step(self, ends: Sequence[Promise[Any]], slots: Sequence[ValueCell], began: float) -> _Step:
-        """The present step, which one of these promises ends, and which needs the values of these slots."""
+        """Return the present step, which one of these promises ends, and which needs the values of these slots."""
         return _Step(ends, self._call.title, partial(self._missing, slots), began, self.timeout_s)
 
     def _missing(self, slots: Sequence[ValueCell]) -> tuple[str, ...]:
-        """The ranks whose values are not there, of those whose slots these are."""
+        """Return the ranks whose values are not there, of those whose slots these are."""
         awaited_for = {slot for slot in slots if not slot.filled.done()}
         pairs = zip(self._call.addresses, self._cursor, strict=True)
         return tuple(str(address) for address, slot in pairs if slot in awaited_for)

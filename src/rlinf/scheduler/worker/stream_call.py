@@ -101,7 +101,7 @@ class StreamCall(Call):
             self.taken(index, count)
 
     def owed_since(self, index: int) -> float:
-        """See `Call`: a rank that waits until its values are taken owes nothing."""
+        """Return since when a rank owes a value; one that waits until its values are taken owes nothing."""
         return self._owed_since[index] if self._goes_on(index) else super().owed_since(index)
 
     def _goes_on(self, index: int) -> bool:

@@ -151,7 +151,8 @@ class MapView {
 
 // What a rank is at, in two or three words.
 function shortly(rank) {
-  if (rank.state === "waiting") return `waits ${duration(rank.wait_since_s)}`;
-  if (rank.method) return `${rank.method} ${duration(rank.method_since_s)}`;
+  const more = rank.calls.length > 1 ? ` +${rank.calls.length - 1}` : "";
+  if (rank.state === "waiting") return `waits ${duration(rank.wait_since_s)}${more}`;
+  if (rank.method) return `${rank.method} ${duration(rank.method_since_s)}${more}`;
   return rank.state;
 }
