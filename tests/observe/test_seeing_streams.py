@@ -1,5 +1,6 @@
 """A driver that iterates over a stream, or ends a group, waits for ranks: so it is shown, told and counted."""
 
+import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,6 +63,17 @@ def test_a_driver_in_a_for_loop_over_a_stream_is_shown_as_waiting(job, groups, g
     with stream, looked_at(lambda: status_of(job), lambda status: driver_in(status).wait, gate) as found:
         next(stream)
         STEPS[step](stream)
+    driver = driver_in(found[0])
+    assert (driver.state, driver.wait) == ("waiting", OVER)
+
+
+def test_a_driver_in_an_async_for_loop_is_shown_as_waiting(job, groups, gate):
+    async def run(stream):
+        return [values async for values in stream]
+
+    stream = groups[0].execute_on(0).make_values(1, gate)
+    with stream, looked_at(lambda: status_of(job), lambda status: driver_in(status).wait, gate) as found:
+        assert asyncio.run(run(stream)) == [[0], [1]]
     driver = driver_in(found[0])
     assert (driver.state, driver.wait) == ("waiting", OVER)
 

@@ -141,11 +141,13 @@ class Threads:
         return {ident: wait for ident, wait in told.items() if wait is not None and wait.kind != IDLE}
 
     def longest_wait(self) -> Wait | None:
-        """Return the longest wait of the main thread and those that run calls; None if none of them waits."""
+        """Return the longest wait of the main thread, its tasks and threads that run calls; None if nothing waits."""
         names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
         idents = {ident for ident, name in names.items() if name.startswith(CALL_THREADS)}
-        waits = self.waits({*idents, threading.main_thread().ident or 0})
-        return max(waits.values(), key=lambda wait: wait.since_s, default=None)
+        main = threading.main_thread().ident or 0
+        waits = list(self.waits({*idents, main}).values())
+        waits += _waits_of_tasks(frames_of_threads().get(main))
+        return max(waits, key=lambda wait: wait.since_s, default=None)
 
     def _since_seen(self, wait: Wait | None, ident: int) -> Wait | None:
         """Let a wait that does not know its beginning have begun when its thread was seen to run last."""
@@ -159,6 +161,20 @@ def _is_in_rays_loop(frame: FrameType) -> bool:
     """Whether a thread waits there for what Ray has to run next."""
     code = frame.f_code
     return code.co_name == "main_loop" and code.co_filename.endswith(_RAYS_LOOP)
+
+
+def _waits_of_tasks(innermost: FrameType | None) -> list[Wait]:
+    """Return what the tasks of the event loop wait for that a thread runs, given its innermost frame.
+
+    Nothing while one of them is at work.
+    """
+    if innermost is None or not innermost.f_code.co_filename.endswith("/selectors.py"):
+        return []
+    loop = next(filter(None, map(loop_run_in, frames_outwards(innermost))), None)
+    with suppress(RuntimeError):  # too many come and go
+        tasks = () if loop is None else asyncio.all_tasks(loop)
+        return [wait for task in tasks if (wait := wait_of_task(task)) is not None]
+    return []
 
 
 def wait_of_task(task: asyncio.Task[Any]) -> Wait | None:
