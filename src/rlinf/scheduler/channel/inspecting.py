@@ -60,6 +60,9 @@ class Inspecting(ChannelAccess):
     def stats(self) -> ChannelStats:
         """Return what went through the channel and what is in it.
 
+        Every queue is listed, some hundred at a time, and other operations go on meanwhile: the sums are of one moment,
+        many queues of more than one.
+
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
@@ -71,6 +74,8 @@ class Inspecting(ChannelAccess):
         """Return who waits for what and since when, what is held and by whom, rates and bounds; it moves no item.
 
             print(channel.explain())
+
+        Every queue is listed, as by `stats`.
 
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
