@@ -153,7 +153,7 @@ class Door:
             self._timer.cancel()
             self._timer = None
         if self._paused and self._has_room():
-            self._loop.submit_once(self._resume)
+            self._loop.submit(self._resume)
 
     def _has_room(self) -> bool:
         return len(self.guests) <= _RELIEVED_SHARE * self.crowd
