@@ -315,28 +315,6 @@ def test_ps_shows_each_of_several_calls_until_it_has_ended(monkeypatch):
     ]
 
 
-def test_a_full_file_is_put_aside_and_nothing_is_lost(tmp_path, monkeypatch):
-    program = """
-import sys
-from pathlib import Path
-from rlinf.scheduler.host import followed_file
-followed_file.MAX_FILE_BYTES = 1000
-path = Path(sys.argv[1])
-out = followed_file.FollowedFile(path, 1)
-sent = []
-for number in range(300):
-    print("line", number, flush=True)
-    for lines in out.new_lines():
-        sent += lines
-path.with_name("sent").write_text("\\n".join(sent))
-"""
-    path = tmp_path / "g-0.log"
-    subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)
-    assert path.with_name("sent").read_text().splitlines() == [f"line {number}" for number in range(300)]
-    assert path.with_suffix(".log.1").stat().st_size > 1000
-    assert path.stat().st_size < 1000
-
-
 def test_the_oldest_of_many_jobs_are_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(output, "NUM_KEPT_JOBS", 3)
     home = tmp_path / "logs"
