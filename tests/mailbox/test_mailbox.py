@@ -248,7 +248,7 @@ def test_a_parameter_and_a_strided_view_can_be_filled(boxes):
     [
         (torch.zeros(4), r"a float32 tensor of shape \(4,\)"),
         (torch.zeros(3, dtype=torch.int64), r"a int64 tensor of shape \(3,\)"),
-        ("a string", "no tensor"),
+        ("a string", "no plain dense tensor"),
     ],
 )
 @pytest.mark.parametrize("recv_first", [True, False])
@@ -264,6 +264,47 @@ def test_an_item_that_does_not_fit_is_refused_and_stays(boxes, sent, there, recv
     with pytest.raises(CommError, match=f"'env:0' is {there}, not a float32 tensor of shape"):
         waiting.wait(DEADLINE_S)
     assert type(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) is type(sent)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(3),
+        lambda: torch.zeros(3, 2)[:, 0],
+        lambda: torch.nn.Parameter(torch.zeros(3)),
+    ],
+)
+def test_a_tensor_made_for_inference_is_filled(boxes, make):
+    env, rollout = boxes
+    with torch.inference_mode():
+        target, sent = make(), torch.ones(3)
+    env.send_tensor(sent, "rollout:0", timeout_s=DEADLINE_S)
+    assert rollout.recv_tensor(target, "env:0", timeout_s=DEADLINE_S).wait() is target
+    assert target.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        (torch.zeros(1).expand(3), "expanded, or overlaps itself"),
+        (torch.zeros(3).to_sparse(), "of layout torch.sparse_coo"),
+        (torch.zeros(3, device="meta"), "on the meta device"),
+    ],
+)
+def test_a_tensor_that_cannot_be_written_to_is_refused_before_anything_is_taken(boxes, target, problem):
+    env, rollout = boxes
+    env.send_tensor(torch.ones(3), "rollout:0", timeout_s=DEADLINE_S).wait()
+    with pytest.raises(CommError, match=f"recv_tensor fills a tensor that can be written to.*{problem}"):
+        rollout.recv_tensor(target, "env:0", timeout_s=DEADLINE_S)
+    assert torch.equal(rollout.recv("env:0", timeout_s=DEADLINE_S).wait(), torch.ones(3))
+
+
+def test_a_sparse_tensor_that_was_sent_stays_for_who_takes_it_as_it_is(boxes):
+    env, rollout = boxes
+    env.send_tensor(torch.ones(3).to_sparse(), "rollout:0", timeout_s=DEADLINE_S).wait()
+    with pytest.raises(CommError, match="'env:0' is no plain dense tensor, not a float32 tensor of shape"):
+        rollout.recv_tensor(torch.zeros(3), "env:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait().is_sparse
 
 
 def test_send_tensor_takes_tensors_only(boxes):

@@ -161,9 +161,122 @@ def test_everything_that_does_not_fit_is_in_one_error_and_nothing_is_written():
         "  not in the destination: gone\n"
         "  'wide' has shape (2, 3), and (3, 2) in the destination\n"
         "  'float' is float64, which does not go into int64\n"
-        "  'fixed' cannot be written to in the destination"
+        "  'fixed' cannot be written to in the destination: it is read-only"
     )
     assert not into["same"].any()
+
+
+def made_for_inference(make):
+    with torch.inference_mode():
+        return make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(4, 3),
+        lambda: torch.zeros(4, 3, dtype=torch.bfloat16),
+        lambda: torch.zeros(3, 4).T,
+        lambda: torch.nn.Parameter(torch.zeros(4, 3, dtype=torch.float64)),
+    ],
+)
+def test_weights_go_into_tensors_that_were_made_for_inference(make):
+    into, weights = made_for_inference(make), torch.arange(12.0).reshape(4, 3)
+    copy_over({"a": weights}, {"a": into})
+    assert torch.equal(into.float(), weights)
+
+
+def test_weights_of_a_module_made_for_inference_go_into_another_one():
+    other = made_for_inference(lambda: torch.nn.Linear(3, 2).bfloat16())
+    one = made_for_inference(lambda: torch.nn.Linear(3, 2))
+    copy_over(one.state_dict(), other)
+    assert torch.equal(other.weight, one.weight.bfloat16())
+
+
+def test_weights_go_into_lazily_conjugated_and_negated_views():
+    real, imaginary = torch.zeros(3, dtype=torch.complex64), torch.zeros(3, dtype=torch.complex64)
+    into = {"a": real.conj(), "b": imaginary.conj().imag}
+    copy_over({"a": torch.full((3,), 1 + 2j), "b": torch.ones(3)}, into)
+    assert real.tolist() == [1 - 2j] * 3
+    assert imaginary.tolist() == [-1j] * 3
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_that_cannot_be_written_to_are_named_with_the_reason_before_the_first_byte():
+    freed = torch.zeros(3)
+    freed.untyped_storage().resize_(0)
+    into = {
+        "expanded": torch.zeros(1).expand(3),
+        "windows": torch.zeros(4).unfold(0, 2, 1),
+        "sparse": torch.zeros(3).to_sparse(),
+        "meta": torch.zeros(3, device="meta"),
+        "freed": freed,
+        "lazy": torch.nn.LazyLinear(3).weight,
+        "quantised": torch.quantize_per_tensor(torch.zeros(3), 1, 0, torch.qint8),
+        "fields": np.lib.stride_tricks.as_strided(np.zeros(3), (3,), (0,)),
+        "real": torch.zeros(3),
+    }
+    shapes = {"windows": (3, 2)}
+    first = np.zeros(3)
+    published = {"first": np.ones(3), **{key: torch.ones(shapes.get(key, 3)) for key in into}}
+    published["real"] = torch.ones(3) * 1j
+    with pytest.raises(WeightsMismatch) as caught:
+        copy_over(published, {"first": first, **into})
+    shared = "expanded, or overlaps itself: elements of it lie in the same memory"
+    assert list(caught.value.unfit) == [
+        f"'expanded' cannot be written to in the destination: it is {shared}",
+        f"'windows' cannot be written to in the destination: it is {shared}",
+        "'sparse' cannot be written to in the destination: it is a Tensor of layout torch.sparse_coo, not a plain "
+        "dense tensor",
+        "'meta' cannot be written to in the destination: it is on the meta device, not a plain dense tensor",
+        "'freed' cannot be written to in the destination: it is without memory: its storage was freed",
+        "'lazy' cannot be written to in the destination: it is an UninitializedParameter, not a plain dense tensor",
+        "'quantised' cannot be written to in the destination: it is quantised (torch.qint8), not a plain dense tensor",
+        f"'fields' cannot be written to in the destination: it is {shared}",
+        "'real' is complex64, which does not go into float32",
+    ]
+    assert not first.any()
+
+
+class Sharded(torch.Tensor):
+    """A tensor that holds others, as a DTensor does."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError(func)
+
+
+def test_a_tensor_that_holds_others_is_named_before_the_first_byte():
+    sharded = torch.Tensor._make_wrapper_subclass(Sharded, (3,), dtype=torch.float32)
+    into = {"first": torch.zeros(3), "sharded": sharded}
+    with pytest.raises(
+        WeightsMismatch, match=r"'sharded' cannot be written to .* it is a Sharded, not a plain"
+    ):
+        copy_over({"first": torch.ones(3), "sharded": torch.ones(3)}, into)
+    assert not into["first"].any()
+
+
+@pytest.mark.parametrize("array", [np.zeros(3, np.longdouble), np.zeros(3, ">f4"), np.zeros(3)[::-1]])
+def test_floats_that_only_torch_has_go_into_arrays_that_it_cannot_write_to(array):
+    copy_over({"a": torch.tensor([1.5, 2, 3]).bfloat16()}, {"a": array})
+    assert array.tolist() == [1.5, 2, 3]
+
+
+def test_arrays_that_are_no_numbers_do_not_go_into_tensors():
+    first = torch.zeros(1)
+    published = {"first": torch.ones(1), "day": np.array(["2026-01-01"], dtype="M8[D]")}
+    with pytest.raises(WeightsMismatch, match=r"'day' is datetime64\[D\], which does not go into float32"):
+        copy_over(published, {"first": first, "day": torch.zeros(1)})
+    assert not first.any()
+
+
+def test_dtypes_that_torch_does_not_convert_are_named_before_the_first_byte():
+    packed = torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    into = {"first": torch.zeros(3), "packed": torch.zeros_like(packed)}
+    with pytest.raises(WeightsMismatch, match="'packed' is float32, which does not go into float4_e2m1fn_x2"):
+        copy_over({"first": torch.ones(3), "packed": torch.ones(3)}, into)
+    assert not into["first"].any()
+    copy_over({"first": torch.ones(3), "packed": packed}, into)
 
 
 def test_hundreds_of_keys_that_do_not_fit_make_a_short_message():

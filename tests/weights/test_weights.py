@@ -123,6 +123,71 @@ def test_a_fetch_waits_for_the_version_it_wants(job, machine):
     assert numbers_in(into) == {3}
 
 
+@pytest.mark.parametrize("machine", ["here", "there"])
+@pytest.mark.parametrize("elements", [10, 50_000])
+def test_exactly_the_version_that_is_asked_for_is_fetched(job, machine, elements):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0", machine)
+    into = state(-1, elements=elements)
+    actor.publish("policy", state(1, elements=elements), 1)
+    assert rollout.fetch("policy", into, version=1, timeout_s=DEADLINE_S).wait() == 1
+    next_one = rollout.fetch("policy", into, version=2, timeout_s=DEADLINE_S)
+    wait_until(lambda: parked(actor), job.driver)
+    assert "version=2" in rollout_wait(next_one)
+    actor.publish("policy", state(2, elements=elements), 2)
+    assert next_one.wait() == 2
+    assert numbers_in(into) == {2}
+
+
+def rollout_wait(handle):
+    return handle.settled.awaits().operation
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_version_that_is_over_or_was_skipped_is_refused_at_once_and_nothing_is_written(job, waits):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    into = state(-1)
+    if waits:
+        actor.publish("policy", state(1), 1)
+        fetch = rollout.fetch("policy", into, version=2, timeout_s=DEADLINE_S)
+        wait_until(lambda: parked(actor), job.driver)
+        actor.publish("policy", state(3), 3)
+    else:
+        actor.publish("policy", state(3), 3)
+        fetch = rollout.fetch("policy", into, version=2, timeout_s=DEADLINE_S)
+    over = "version 2 is over: 'actor:0' publishes version 3 now, and keeps no older one"
+    with pytest.raises(WeightsError, match=over):
+        fetch.wait()
+    assert numbers_in(into) == {-1}
+
+
+def test_shards_under_several_names_are_of_one_version_where_their_reader_says_which(job):
+    """The publishers move on between two reads."""
+    actors, rollout = [job.member(f"actor:{rank}") for rank in range(2)], job.member("rollout:0")
+    into = [state(-1), state(-1)]
+    for rank, actor in enumerate(actors):
+        actor.publish(f"policy/{rank}", state(1), 1)
+    version = rollout.fetch("policy/0", into[0], timeout_s=DEADLINE_S).wait()
+    for rank, actor in enumerate(actors):
+        actor.publish(f"policy/{rank}", state(2), 2)
+    with pytest.raises(WeightsError, match="version 1 is over"):
+        rollout.fetch("policy/1", into[1], version=version, timeout_s=DEADLINE_S).wait()
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.3])
+def test_a_deadline_says_that_exactly_this_version_was_wanted(job, timeout_s):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    actor.publish("policy", state(3), 3)
+    with pytest.raises(CommTimeout, match=r"'weights/policy'.*version 5; version 3 is published"):
+        rollout.fetch("policy", state(-1), version=5, timeout_s=timeout_s).wait()
+
+
+def test_a_version_is_asked_for_in_one_way(job):
+    with pytest.raises(
+        WeightsError, match="version= is exactly that one, and min_version= that or a newer one"
+    ):
+        job.member("rollout:0").fetch("policy", state(-1), version=1, min_version=1)
+
+
 def test_a_fetch_that_is_done_writes_only_when_it_is_waited_for(job):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     into = state(-1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 from rlinf.scheduler.comm.codec import Encoded, encode
+from rlinf.scheduler.comm.codec.destinations import copy_into, special_kind, why_unwritable
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -127,10 +129,11 @@ class Mailbox:
         Raises:
             CommError: it is no tensor.
         """
-        kind = _tensor_type(tensor)
-        if kind is None:
-            raise CommError(f"send_tensor takes a torch tensor, {_what_else(tensor)}")
-        return self._send(tensor.detach(), kind, dst, timeout_s, wait_s, wait_for_return)
+        if not _is_tensor(tensor):
+            raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
+        if tensor.is_nested:
+            raise CommError("send_tensor takes no nested tensor, which has no shape to compare; send and recv take it")
+        return self._send(tensor.detach(), _tensor_type(tensor), dst, timeout_s, wait_s, wait_for_return)
 
     def recv_tensor(
         self,
@@ -142,18 +145,17 @@ class Mailbox:
     ) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
 
-        Raises (from the handle):
-            CommError: the next item is no tensor, or has another shape or dtype; it stays for the next recv.
+        Raises (from the handle, but for what is no tensor that can be written to):
+            CommError: the next item is no plain dense tensor, or has another shape or dtype; it stays for the next
+                recv.
             Otherwise as `recv`.
         """
-        wanted = _tensor_type(tensor)
-        if wanted is None:
-            raise CommError(f"recv_tensor fills a torch tensor, {_what_else(tensor)}")
+        wanted = checked_target(tensor)
 
         def check(there: TensorType | None) -> CommError | None:
             if there == wanted:
                 return None
-            problem = f"the next item from '{src}' is {there or 'no tensor'}, not {wanted}"
+            problem = f"the next item from '{src}' is {there or 'no plain dense tensor'}, not {wanted}"
             return CommError(f"{problem}; it stays for the next recv")
 
         limit_s = checked_timeout(timeout_s)
@@ -161,7 +163,7 @@ class Mailbox:
         load = self._noted("recv_tensor", src, promise)
 
         def fill(letter: Letter) -> Any:
-            tensor.detach().copy_(load(letter))
+            copy_into(sys.modules["torch"], tensor, load(letter))
             return tensor
 
         return AsyncHandle(promise, fill, f"recv_tensor from '{src}'")
@@ -274,6 +276,21 @@ class Mailbox:
         return load
 
 
+def checked_target(tensor: Any) -> TensorType:
+    """Return what can be received into a tensor.
+
+    Raises:
+        CommError: it is none, or cannot be written to.
+    """
+    wanted = _tensor_type(tensor)
+    if not _is_tensor(tensor):
+        raise CommError(f"recv_tensor fills a torch tensor, not {type(tensor).__qualname__}")
+    why = why_unwritable(sys.modules["torch"], tensor)
+    if why or wanted is None:
+        raise CommError(f"recv_tensor fills a tensor that can be written to; this one is {why}")
+    return wanted
+
+
 def _noted_end(note: Note, promise: Promise[Any]) -> Promise[Any]:
     """The promise of the end of a send, which is noted."""
 
@@ -295,19 +312,13 @@ def _load(letter: Letter) -> Any:
         return letter.arrived.load()
 
 
-def _what_else(obj: Any) -> str:
-    """What an object is that is no tensor for `send_tensor` and `recv_tensor`."""
-    if getattr(obj, "is_nested", False):
-        return "and of one that is nested there is no shape to compare; send and recv take it"
-    return f"not {type(obj).__qualname__}"
+def _is_tensor(obj: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor)
 
 
 def _tensor_type(obj: Any) -> TensorType | None:
-    """What `recv_tensor` compares; None of what is no tensor, or has no shape in numbers, as nested ones."""
-    dtype = getattr(obj, "dtype", None)
-    if not str(dtype).startswith("torch.") or getattr(obj, "is_nested", False):
+    """What `recv_tensor` can fill; None of what is no plain dense tensor."""
+    if not _is_tensor(obj) or special_kind(sys.modules["torch"], obj):
         return None
-    shape = getattr(obj, "shape", None)
-    if not isinstance(shape, Sequence) or not all(type(size) is int for size in shape):
-        return None
-    return TensorType(str(dtype).removeprefix("torch."), tuple(shape))
+    return TensorType(str(obj.dtype).removeprefix("torch."), tuple(obj.shape))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, SupportsIndex
 
 from rlinf.scheduler.comm.codec import decode, encode
+from rlinf.scheduler.comm.codec.destinations import copy_into
 from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.mailbox.mailbox import checked_target
 from rlinf.scheduler.mailbox.members import Groups, parse_members
 from rlinf.scheduler.tape.player import Player
 
@@ -34,9 +37,10 @@ class ReplayedMailbox:
 
     def recv_tensor(self, tensor: Any, src: str, **_options: Any) -> AsyncHandle[Any]:
         """See `Mailbox`."""
+        checked_target(tensor)
 
         def fill(brought: tuple[Any, list[bytearray]]) -> Any:
-            tensor.detach().copy_(_load(brought))
+            copy_into(sys.modules["torch"], tensor, _load(brought))
             return tensor
 
         return AsyncHandle(self._player.promised("recv_tensor", src), fill, f"recv_tensor from '{src}'")

@@ -104,6 +104,7 @@ class Fetch(Transfer):
         name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
         timeout_s: how long it may take; 0 for what is there now.
+        exact: only `min_version` itself will do.
     """
 
     def __init__(
@@ -115,8 +116,11 @@ class Fetch(Transfer):
         name: str,
         min_version: int,
         timeout_s: float,
+        *,
+        exact: bool = False,
     ) -> None:
         super().__init__(transfers, "fetch", entry_of(name), timeout_s)
+        self._exact = exact
         self._replicas = replicas
         self._devices = devices
         self._into = into
@@ -138,7 +142,8 @@ class Fetch(Transfer):
     def awaits(self) -> Wait:
         """See `Transfer`."""
         needs = self._min_version if self._min_version != NO_VERSION else -1
-        text = f"fetch_weights('{self._name}'{f', min_version={needs}' if needs >= 0 else ''})"
+        option = "version" if self._exact else "min_version"
+        text = f"fetch_weights('{self._name}'{f', {option}={needs}' if needs >= 0 else ''})"
         return replace(
             super().awaits(), kind=WEIGHTS, operation=text, peers=(), subject=self._name, needs=needs
         )
@@ -189,7 +194,7 @@ class Fetch(Transfer):
 
     def _ask(self, publisher: Endpoint, want: Want) -> Promise[Reply]:
         devices = self._devices.readable_from(publisher.process_id, self._into)
-        question = FetchWeights(self._name, self._min_version, want, devices)
+        question = FetchWeights(self._name, self._min_version, want, devices, self._exact)
         return self._messenger.request(publisher, FETCH, question, reply_type=ReaderAnswer)
 
     def _on_heard(self, there: Key) -> None:
@@ -226,7 +231,10 @@ class Fetch(Transfer):
         if self._heard == NOTHING_HEARD:
             return "its publisher's answer"
         there = "none" if self._heard == NO_VERSION else f"version {self._heard}"
-        wanted = "any version" if self._min_version == NO_VERSION else f"version {self._min_version} or newer"
+        or_newer = "" if self._exact else " or newer"
+        wanted = (
+            "any version" if self._min_version == NO_VERSION else f"version {self._min_version}{or_newer}"
+        )
         newer = self._heard < self._min_version or self._heard == NO_VERSION
         coming = "" if newer else ", and on its way to this machine, or waits for its turn"
         return f"{wanted}; {there} is published{coming}"

@@ -21,6 +21,7 @@ import numpy as np
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.arrays import memory_of
 from rlinf.scheduler.comm.codec.copying import Copy, copy_all
+from rlinf.scheduler.comm.codec.destinations import copy_into, why_unwritable, why_unwritable_array
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
@@ -162,7 +163,7 @@ class StateDictWriter:
     @property
     def tensors(self) -> list[Any]:
         """The tensors that are written to."""
-        return [each for each in self._targets.values() if not isinstance(each, np.ndarray)]
+        return [each for each in self._targets.values() if self._is_tensor(each)]
 
     def write(
         self,
@@ -178,7 +179,7 @@ class StateDictWriter:
             on_device: lets something copy from there.
 
         Raises:
-            WeightsMismatch: keys, shapes or kinds differ; nothing was written.
+            WeightsMismatch: keys, shapes or kinds differ, or a destination cannot be written to; nothing was written.
         """
         rows = _decode_rows(frames[0])
         self._check(version, rows)
@@ -204,41 +205,41 @@ class StateDictWriter:
 
     def _write_from_device(self, there: list[tuple[TensorEntry, Any]]) -> None:
         torch = self._torch
-        with torch.no_grad():
-            for row, data in there:
-                target = self._targets[row.key]
-                if isinstance(target, np.ndarray):
-                    target = torch.from_numpy(target)
-                dtype = getattr(torch, row.dtype)
-                if target.dtype == dtype and not dtype.is_complex:
-                    # Bits, which torch copies of every dtype.
-                    dtype = getattr(torch, BITS[dtype.itemsize])
-                    target = target.detach().view(dtype)
-                target.copy_(data.view(dtype).reshape(row.shape), non_blocking=True)
+        copies: list[Copy] = []
+        for row, data in there:
+            target = self._targets[row.key]
+            if isinstance(target, np.ndarray):
+                self._write_array(target, row, data.cpu().numpy(), copies)
+            else:
+                source = data.view(getattr(torch, row.dtype)).reshape(row.shape)
+                copy_into(torch, *_as_bits(torch, target, source), non_blocking=True)
+        copy_all(copies)
 
     def _write_tensor(
         self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
     ) -> None:
         torch = self._torch
         same = _name_of(target.dtype) == (row.dtype if row.of_torch else np.dtype(row.dtype).name)
-        if same and target.is_cpu and target.is_contiguous():
+        lies_plain = target.is_contiguous() and not (target.is_conj() or target.is_neg())
+        if same and target.is_cpu and lies_plain:
             # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
             copies.append((target.detach().view(-1).view(torch.uint8).numpy(), data))
         else:
-            with torch.no_grad():
-                target.copy_(_as_tensor(torch, row, data))
+            copy_into(torch, *_as_bits(torch, target, _as_tensor(torch, row, data)))
 
     def _write_array(
         self, target: np.ndarray[Any, Any], row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
     ) -> None:
         dtype = row.in_numpy
-        if dtype is None:
-            torch = self._torch or import_module("torch")
-            torch.from_numpy(target).copy_(_as_tensor(torch, row, data))
-        elif target.dtype == dtype and target.flags.c_contiguous:
+        if dtype is not None and target.dtype == dtype and target.flags.c_contiguous:
             copies.append((np.asarray(target).reshape(-1).view(np.uint8), data))
+            return
+        if dtype is not None:
+            values = data.view(dtype).reshape(row.shape)
         else:
-            np.copyto(target, data.view(dtype).reshape(row.shape), casting="same_kind")
+            tensor = _as_tensor(self._torch or import_module("torch"), row, data)
+            values = (tensor.float() if tensor.element_size() <= 2 else tensor.double()).numpy()
+        np.copyto(target, values, casting="same_kind")
 
     def _check(self, version: int, rows: Sequence[TensorEntry]) -> None:
         published = {row.key for row in rows}
@@ -251,24 +252,49 @@ class StateDictWriter:
     def _problem(self, row: TensorEntry) -> str:
         """Why a row does not fit into its place; "" if it does."""
         target = self._targets[row.key]
-        is_tensor = self._torch is not None and isinstance(target, self._torch.Tensor)
-        if not is_tensor and not isinstance(target, np.ndarray):
+        is_array = isinstance(target, np.ndarray)
+        if not is_array and not self._is_tensor(target):
             return f"'{row.key}' is of type {type(target).__qualname__} in the destination"
+        if why := why_unwritable_array(target) if is_array else why_unwritable(self._torch, target):
+            return f"'{row.key}' cannot be written to in the destination: it is {why}"
         if tuple(target.shape) != row.shape:
             return f"'{row.key}' has shape {row.shape}, and {tuple(target.shape)} in the destination"
-        return "" if is_tensor else _array_problem(row, target)
+        fits = _fits_array(row, target) if is_array else _fits_tensor(self._torch, row.dtype, target.dtype)
+        dtype = row.in_numpy or row.dtype
+        return "" if fits else f"'{row.key}' is {dtype}, which does not go into {_name_of(target.dtype)}"
+
+    def _is_tensor(self, value: Any) -> bool:
+        return self._torch is not None and isinstance(value, self._torch.Tensor)
 
 
-def _array_problem(row: TensorEntry, target: np.ndarray[Any, Any]) -> str:
-    if not target.flags.writeable:
-        return f"'{row.key}' cannot be written to in the destination"
+def _fits_array(row: TensorEntry, target: np.ndarray[Any, Any]) -> bool:
     dtype = row.in_numpy
-    if dtype is None:
-        # The others of torch are kinds of float that become any float.
-        return "" if target.dtype.kind == "f" else f"'{row.key}' is {row.dtype}, and {target.dtype} there"
-    if not np.can_cast(dtype, target.dtype, "same_kind"):
-        return f"'{row.key}' is {dtype}, which does not go into {target.dtype}"
-    return ""
+    if dtype is not None:
+        return np.can_cast(dtype, target.dtype, "same_kind")
+    # The others of torch are kinds of float that become any float.
+    torch = sys.modules.get("torch") or import_module("torch")
+    return target.dtype.kind == "f" and _fits_tensor(torch, row.dtype, torch.float64)
+
+
+@lru_cache(maxsize=256)
+def _fits_tensor(torch: Any, name: str, dtype: Any) -> bool:
+    """Whether torch here writes what is of a dtype, of its own or of numpy's, into a tensor of another one."""
+    if name == _name_of(dtype):
+        return True  # bits
+    try:
+        source = _as_tensor(torch, TensorEntry("", name, (1,), 0), np.zeros(_itemsize(torch, name), np.uint8))
+        target = torch.empty(1, dtype=dtype)
+        if source.dtype.is_complex and not dtype.is_complex:
+            return False
+        copy_into(torch, *_as_bits(torch, target, source))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+def _itemsize(torch: Any, name: str) -> int:
+    is_numpy = name[0] in _NUMPY_MARKS
+    return int(np.dtype(name).itemsize if is_numpy else getattr(torch, name).itemsize)
 
 
 @lru_cache(maxsize=256)
@@ -280,3 +306,11 @@ def _as_tensor(torch: Any, row: TensorEntry, data: np.ndarray[Any, Any]) -> Any:
     if row.of_torch:
         return torch.from_numpy(data).view(getattr(torch, row.dtype)).reshape(row.shape)
     return torch.from_numpy(data.view(row.dtype).reshape(row.shape))
+
+
+def _as_bits(torch: Any, target: Any, source: Any) -> tuple[Any, Any]:
+    """The two as what torch copies in any case: bits, where they are of one dtype."""
+    if target.dtype != source.dtype or target.is_complex() or target.is_neg():
+        return target, source
+    bits = getattr(torch, BITS[target.element_size()])
+    return target.detach().view(bits), source.view(bits)

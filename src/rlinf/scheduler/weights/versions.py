@@ -105,7 +105,9 @@ class Versions:
         key = Key(asked.name, weights.version)
         if request.is_cancelled:
             return
-        if weights.version != NO_VERSION and weights.version >= asked.min_version:
+        if asked.exact and weights.version > asked.min_version:
+            request.fail(WeightsError(asked.name, self._why_over(asked.min_version, weights.version)))
+        elif weights.version != NO_VERSION and weights.version >= asked.min_version:
             # If it is replaced before it is answered, the reader gets what replaced it.
             if weights.staged is not None:
                 reads_ours = partial(self._serve_staged, weights, weights.staged, request)
@@ -117,6 +119,12 @@ class Versions:
         else:
             # Whoever waits knows what it waits for, and can say so at its deadline.
             request.reply(ReaderAnswer(AnswerKind.WAIT, key))
+
+    def _why_over(self, wanted: int, present: int) -> str:
+        publisher = self._messenger.name
+        return (
+            f"version {wanted} is over: '{publisher}' publishes version {present} now, and keeps no older one"
+        )
 
     def _serve_staged(self, weights: _Weights, staged: Staged, request: Request) -> None:
         asked: FetchWeights = request.head

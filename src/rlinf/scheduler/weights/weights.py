@@ -110,6 +110,7 @@ class Weights:
         into: Any,
         *,
         min_version: int | None = None,
+        version: int | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number.
@@ -124,22 +125,37 @@ class Weights:
             into: a `torch.nn.Module`, or a dict of tensors and arrays: every value is overwritten in place and
                 keeps its dtype and its device.
             min_version: wait until there is this version or a newer one; None: until there is any.
+            version: wait until there is this version, and take no newer one.
             timeout_s: how long, in seconds; None: as long as it takes, 0: take what is there now.
 
         Raises:
-            WeightsError: `into` is no such thing (at once).
+            WeightsError: `into` is no such thing (at once). Or there is a newer version than `version` already.
             CommError: `timeout_s` is no number of at least 0 (at once).
-            WeightsMismatch: keys, shapes or dtypes do not fit; nothing was written (from the handle, like the others).
+            WeightsMismatch: keys, shapes or dtypes do not fit, or something of `into` cannot be written to; nothing was
+                written (from the handle, like the others).
             PeerNotFound: nobody publishes under that name at the deadline.
             PeerDied: the publisher is gone; another may take over the name, and then be fetched from.
             CommTimeout: there was no such version at the deadline; it says which one was.
         """
         self._messenger.check_process()
         writer = StateDictWriter(_checked_name(name), into)
-        wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
+        if version is not None and min_version is not None:
+            problem = "version= is exactly that one, and min_version= that or a newer one: say one of them"
+            raise WeightsError(name, problem)
+        least = min_version if version is None else version
+        wanted = NO_VERSION if least is None else _checked_version(name, least)
         into_devices = self._devices.of(writer.tensors)
         limit_s = checked_timeout(timeout_s)
-        fetch = Fetch(self._transfers, self._replicas, self._devices, into_devices, name, wanted, limit_s)
+        fetch = Fetch(
+            self._transfers,
+            self._replicas,
+            self._devices,
+            into_devices,
+            name,
+            wanted,
+            limit_s,
+            exact=version is not None,
+        )
 
         note, promise = self._tape.begin("fetch", name), fetch.begin()
         note.follow(promise)
@@ -147,11 +163,11 @@ class Weights:
         def write(delivery: FetchedWeights) -> int:
             began = time.monotonic()
             note.took(delivery.frames, delivery.version)
-            self._fetched[name] = version = delivery.write(writer)
+            self._fetched[name] = number = delivery.write(writer)
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
             self._messenger.parcels.release_dropped_soon()
-            TIMES.note_moved(FETCH, began, f"fetch version {version}", name, ((name, version),))
-            return version
+            TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))
+            return number
 
         return AsyncHandle(promise, write, f"fetch of weights '{name}'")
 

@@ -271,7 +271,7 @@ class Exchange:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
 
         Args:
-            tensor: where the values go: of the shape and dtype that the sender sends.
+            tensor: where the values go: a plain dense tensor of the shape and dtype that the sender sends.
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
@@ -279,7 +279,8 @@ class Exchange:
             wait_for_return: as of `recv`.
 
         Raises:
-            CommError: shape or dtype differ; nothing is taken.
+            CommError: shape or dtype differ, or `tensor` cannot be written to (it is expanded, sparse, a DTensor ...);
+                nothing is taken.
             PeerDied: the sender is gone.
             CommTimeout: nothing came before the deadline.
         """
@@ -315,6 +316,8 @@ class Exchange:
         min_version: int | None = ...,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
+        *,
+        version: int | None = ...,
     ) -> int: ...
 
     @overload
@@ -326,11 +329,19 @@ class Exchange:
         *,
         async_op: Later,
         timeout_s: Seconds = ...,
+        version: int | None = ...,
     ) -> AsyncHandle[int]: ...
 
     @overload
     def fetch_weights(
-        self, name: str, into: Any, min_version: int | None = ..., *, async_op: bool, timeout_s: Seconds = ...
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = ...,
+        *,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+        version: int | None = ...,
     ) -> int | AsyncHandle[int]: ...
 
     def fetch_weights(
@@ -340,6 +351,8 @@ class Exchange:
         min_version: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        version: int | None = None,
         **_unknown: Never,
     ) -> Any:
         """Copy the newest published weights into tensors that are there already; the version's number.
@@ -352,16 +365,19 @@ class Exchange:
             async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
                 thread that does so, when the handle is waited for.
             timeout_s: how long to wait, in seconds; None: as long as it takes; 0: take what is there now.
+            version: wait for this version, and take no newer one.
 
         Raises:
-            WeightsMismatch: keys or shapes differ from those of `into`; nothing was written.
+            WeightsMismatch: keys or shapes differ from those of `into`, or a tensor of it cannot be written to (it is
+                expanded, sparse, a DTensor, on the meta device ...); nothing was written.
+            WeightsError: there is a newer version than `version` already.
             PeerNotFound: nobody publishes under that name at the deadline.
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
         if _unknown:
             raise unknown_argument(Exchange.fetch_weights.__get__(self), _unknown)
-        handle = _weights().fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        handle = _weights().fetch(name, into, min_version=min_version, version=version, timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
     @overload
