@@ -36,8 +36,8 @@ class Backend:
     def name(self):
         return f"channel-{next(_numbers)}"
 
-    def create(self, maxsize=0):
-        return Channel.create(self.name(), maxsize=maxsize)
+    def create(self, maxsize=0, **options):
+        return Channel.create(self.name(), maxsize=maxsize, **options)
 
     def connect(self, name):
         return Channel.connect(name, timeout_s=DEADLINE_S)

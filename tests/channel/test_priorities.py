@@ -18,6 +18,39 @@ def test_items_of_a_higher_priority_come_first(backend):
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(5)] == [1, 3, 0, 2, 4]
 
 
+def test_the_lowest_of_many_comes_last(backend):
+    channel = backend.create()
+    for number in range(300):
+        channel.put(number, priority=number)
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(300)] == list(reversed(range(300)))
+
+
+def test_one_that_has_waited_long_enough_is_passed_over_no_more(backend):
+    channel = backend.create(priority_wait_s=0)
+    for number in range(3):
+        channel.put(number, priority=number)
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(3)] == [0, 1, 2]
+    patient = backend.create(priority_wait_s=3600)
+    for number in range(3):
+        patient.put(number, priority=number)
+    assert [patient.get(timeout_s=DEADLINE_S) for _ in range(3)] == [2, 1, 0]
+
+
+def test_what_a_checkpoint_has_of_them_comes_by_priority_too(in_process, tmp_path):
+    channel = in_process.create()
+    for number in range(20):
+        channel.put(number, priority=number % 3)
+    channel.save(tmp_path / "saved")
+    again = in_process.create(restore=tmp_path / "saved")
+    assert again.drain() == channel.drain()
+
+
+@pytest.mark.parametrize("wait_s", [-1, "a", float("nan")])
+def test_how_long_one_is_passed_over_is_a_number_of_seconds(in_process, wait_s):
+    with pytest.raises(ChannelArgumentError, match="priority_wait_s is a number of seconds of at least 0"):
+        in_process.create(priority_wait_s=wait_s)
+
+
 def test_large_and_asynchronous_ones_too(backend):
     channel = backend.create(maxsize=8)
     handles = [channel.put(np.full(LARGE, number), priority=number % 2, async_op=True) for number in range(4)]

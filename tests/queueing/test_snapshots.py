@@ -492,7 +492,7 @@ KEPT = {
     BoundedQueue: "name fifo flushed sharding admission ended getters parked putters streams",
     TapQueue: "members num_dropped removed subscription terms vacancy",
     WeightedFifo: "_items _ranked _returned num_entered",
-    RankedItems: "_items passes",
+    RankedItems: "_items",
     Item: "attempts given_in group latest order origin payload priority question shared since size_bytes slot version"
     " weight",
     Getter: "arrived client complete group is_shard items number part queue ripens since terms ticket waited wanted",
@@ -501,7 +501,7 @@ KEPT = {
     HeldItems: "generation getter items queue since terms",
     Admission: "version batch_items num_given worst_lag making asking moving",
     Leases: "_open _why_over dead last_number",
-    Tally: "crowded lost_bytes now num_items num_lost size_bytes",
+    Tally: "crowded lost_bytes clock num_items num_lost size_bytes",
     ChannelState: "leases closed _admitting _all_ended _ended _num_vacancies _tally _queues _clients _taps",
     Sharding: "plan _shards _next_step _num_dealt",
     Producers: "num_places _num_done _names _vacant _last_vacancy _num_done_before",
@@ -510,8 +510,8 @@ MADE_ANEW = {
     BoundedQueue: "counted_bytes counted_items delivering leased_bytes leased_items max_bytes maxsize num_dead"
     " num_leases on_the_way reserved reserved_bytes tally taps",
     TapQueue: "_sources drops",
-    WeightedFifo: "groups num_items size_bytes weight",
-    RankedItems: "_by_age _by_rank",
+    WeightedFifo: "_clock groups num_items size_bytes weight",
+    RankedItems: "_by_age _by_rank _clock",
     Getter: "lease",
     Client: "leasing num_leased",
     Admission: "_epoch _lent _lent_before _next_number _open _owned",

@@ -162,7 +162,7 @@ class _OneLane(NamedQueue):
         is_new = self.admission is None
         admission = super().begin_admission()
         if is_new:
-            self.fifo = _InOrderOfArrival()
+            self.fifo = _InOrderOfArrival(self.tally.clock)
         return admission
 
 

@@ -65,7 +65,7 @@ def _without_attempts(queue):
 
 def _without_priorities(queue):
     """All are the same."""
-    return queue._replace(passes=None)
+    return queue._replace(items=[item._replace(priority=0) for item in queue.items])
 
 
 def _without_steps(queue):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rlinf.scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf.scheduler.queueing.groups import GroupIndex
 from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.ranked import RankedItems
+from rlinf.scheduler.queueing.ranked import Clock, RankedItems
 from rlinf.scheduler.queueing.sharding import Sharding
 from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.testing.simulation import Machines
@@ -150,9 +150,26 @@ class IgnoresPriorities(ChannelState):
 
 
 class _Starving(RankedItems):
+    """A lower one waits for all that are higher, however long."""
+
+    def __init__(self, clock):
+        super().__init__(Clock())
+
+
+class _OldestOfNine(RankedItems):
+    """After eight that passed it, the oldest is next, though nobody has said for how long it may be passed over."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self._passes = 0
+
     def _next(self):
-        self.passes = 0
-        return super()._next()
+        return self.oldest() if self._passes >= 8 else super()._next()
+
+    def take(self):
+        oldest, item = self.oldest(), super().take()
+        self._passes = 0 if item.order == oldest else self._passes + 1
+        return item
 
 
 class _LatestOfItsPriority(RankedItems):
@@ -164,7 +181,7 @@ class _LatestOfItsPriority(RankedItems):
 def _with_ranked(ranked_type):
     class Fifo(WeightedFifo):
         def _rank(self):
-            self._ranked = ranked_type()
+            self._ranked = ranked_type(self._clock)
             for item in self._items:
                 self._ranked.push(item)
             self._items.clear()
@@ -217,7 +234,7 @@ def _with_fifo(fifo_type):
     class WithFifo(NamedQueue):
         def __init__(self, *args):
             super().__init__(*args)
-            self.fifo = fifo_type()
+            self.fifo = fifo_type(self.tally.clock)
 
     return with_queue(WithFifo)
 
@@ -377,6 +394,9 @@ FEEDING_MUTANTS = {
     "joins what is oversize": _server(_JoinsTheOversize),
     "ignores priorities": replace(Machines(), server=IgnoresPriorities),
     "lets low priorities starve": replace(Machines(), server=_with_ranked(_Starving)),
+    "gives the oldest its turn though none is overdue": replace(
+        Machines(), server=_with_ranked(_OldestOfNine)
+    ),
     "takes the latest of a priority": replace(Machines(), server=_with_ranked(_LatestOfItsPriority)),
     "misses one of a group": _server(_OneIsMissing),
     "keeps what is left of groups": _server(_KeepsWhatIsLeftOfGroups),

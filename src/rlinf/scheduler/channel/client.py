@@ -111,6 +111,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         survives: Survives = "machine",
         stall_after_s: float | None = None,
         device_items: bool = False,
+        priority_wait_s: float | None = None,
     ) -> Channel:
         """Make a channel, whose address is `name:0`.
 
@@ -153,6 +154,9 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 Such items are lost with the end of the process that put them (`ItemsLost`). Getters elsewhere get them
                 through host memory. All items of a producer do that while what it has put keeps too much of the device
                 (`RLINF_DEVICE_POOL_MIB`), or where the channel's process is on another machine.
+            priority_wait_s: for how many seconds an item is passed over by those of a higher priority: one that has
+                been in its queue for so long is next, the oldest first, whatever comes. None: a higher one always comes
+                first.
 
         A worker that took the place of one that died gets the channel that that one created, as it is now.
 
@@ -175,6 +179,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             holds=checked_holds(name, holds, durable=durable is not None),
             stall_after_s=checked_stall(name, stall_after_s),
             device_items=checked_device_items(name, device_items, durable=durable is not None),
+            priority_wait_s=checked_timeout(name, priority_wait_s, "priority_wait_s"),
             **checked_durable(name, durable, survives, own_process),
         )
         session = current_session()

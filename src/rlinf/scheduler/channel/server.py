@@ -102,6 +102,7 @@ class ChannelServer:
             total_bytes=self._bound.max_bytes,
             max_attempts=spec.max_attempts,
             max_leased=spec.max_leased,
+            priority_wait_s=spec.priority_wait_s,
         )
         self._remote = RemoteItems(messenger, self._on_lost_items)
         self._leases = LeaseDesk(messenger, self._state, self._carry_out, self._remote.bring)
@@ -367,6 +368,7 @@ class ChannelServer:
             self._messenger.notify(known.endpoint, ANSWER, notice)
 
     def _ripen(self, client: str, ticket: int) -> None:
+        self._explainer.tick()
         self._carry_out(self._state.ripen(client, ticket))
 
     # -- control ---------------------------------------------------------------------------------
@@ -379,6 +381,7 @@ class ChannelServer:
                 self._clients[request.peer_id] = KnownClient(request.peer_id, endpoint, request.peer_name)
                 request.reply(None)
             case control_wire.Close():
+                self._explainer.tick()
                 self._arrivals.begin()
                 self._carry_out(self._state.close())
                 request.reply(None)
@@ -425,6 +428,7 @@ class ChannelServer:
     def _change(
         self, client: str, message: control_wire.EndQueue | control_wire.Flush | control_wire.Retract
     ) -> list[Instruction]:
+        self._explainer.tick()
         queue = wire.as_name(message.queue)
         if isinstance(message, control_wire.Retract):
             return self._state.retract(client, queue, message.number)

@@ -30,6 +30,7 @@ _FOR_LIFE = (
     "max_attempts",
     "max_leased",
     "device_items",
+    "priority_wait_s",
 )
 
 
@@ -52,6 +53,8 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         creator: the name of the process that created it, and the id of that process.
         stall_after_s: after how many seconds an operation that waits is told of; 0: never.
         device_items: tensors on a device stay there, for getters that have the same device.
+        priority_wait_s: an item that has waited for so long is passed over no more by those of a higher priority; None:
+            it always is.
     """
 
     name: str
@@ -69,6 +72,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     creator: tuple[str, str] = ("", "")
     stall_after_s: float = 0
     device_items: bool = False
+    priority_wait_s: float | None = None
 
     def made_by(self, name: str, process_id: str) -> ChannelSpec:
         """The same channel, created by that process."""

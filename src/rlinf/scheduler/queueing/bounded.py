@@ -57,7 +57,7 @@ class BoundedQueue:
         self.max_bytes = max_bytes
         self.tally = tally
         self.ended = False
-        self.fifo = WeightedFifo()
+        self.fifo = WeightedFifo(tally.clock)
         self.flushed = 0  # items numbered below are not to wait for others
         self.sharding: Sharding[AnyGetter] | None = None
         self.admission: Admission | None = None

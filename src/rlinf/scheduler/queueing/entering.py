@@ -118,7 +118,7 @@ class EnteringQueue(BoundedQueue):
 
     def _note_entered(self, item: Item) -> None:
         tally = self.tally
-        item.since = tally.now
+        item.since = tally.clock.now
         tally.num_items += 1
         tally.size_bytes += item.size_bytes
         for watch in tally.watches:

@@ -6,21 +6,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
-from typing import TypeAlias
 
 from rlinf.scheduler.queueing.groups import GroupIndex, GroupName
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.ranked import RankedItems
+from rlinf.scheduler.queueing.ranked import Clock, RankedItems
 from rlinf.scheduler.queueing.weights import Exact
-
-# See `RankedItems`; of lanes by lane; None without priorities.
-Passes: TypeAlias = int | dict[int, int] | None
 
 
 class WeightedFifo:
     """A queue of items that knows its total weight.
 
     Every operation is O(1) amortised per item; what was put back, or has a priority, costs the logarithm of how much.
+
+    Args:
+        clock: the channel's, by which items of a lower priority have their turns; None: they have none.
 
     >>> fifo = WeightedFifo()
     >>> fifo.push(Item("short", weight=2))
@@ -30,6 +29,7 @@ class WeightedFifo:
     """
 
     __slots__ = (
+        "_clock",
         "_items",
         "_ranked",
         "_returned",
@@ -41,7 +41,8 @@ class WeightedFifo:
         "weight",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self._items: deque[Item] = deque()
         # Where they are instead while they have priorities.
         self._ranked: RankedItems | None = None
@@ -63,14 +64,16 @@ class WeightedFifo:
         """Put an item at the tail, or of those of its priority."""
         item.order = self.num_entered
         self.num_entered += 1
-        # Whole groups leave out of turn, too.
-        if self._ranked is None and (item.priority or item.group is not None):
+        self._append(item)
+        self._count(item)
+
+    def _append(self, item: Item) -> None:
+        if self._ranked is None and item.is_special:
             self._rank()
         if self._ranked is None:
             self._items.append(item)
         else:
             self._ranked.push(item)
-        self._count(item)
 
     @property
     def is_plain(self) -> bool:
@@ -171,22 +174,16 @@ class WeightedFifo:
         rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
         return chain((item for _, item in self._returned), rest)
 
-    def contents(self) -> tuple[list[Item], list[Item], Passes]:
-        """What came back, what never left, both in order, and the passes of `RankedItems` (None without priorities)."""
+    def contents(self) -> tuple[list[Item], list[Item]]:
+        """What came back, and what never left, both in order."""
         rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
-        passes = None if self._ranked is None else self._ranked.passes
-        return [item for _, item in sorted(self._returned, key=_order)], list(rest), passes
+        return [item for _, item in sorted(self._returned, key=_order)], list(rest)
 
-    def load(self, returned: list[Item], rest: Iterable[Item], passes: Passes, num_entered: int) -> None:
+    def load(self, returned: list[Item], rest: Iterable[Item], num_entered: int) -> None:
         """Take what `contents` gave; the queue must be new."""
         self.num_entered = num_entered
-        push = self._items.append
-        if isinstance(passes, int):
-            self._ranked = RankedItems()
-            self._ranked.passes = passes
-            push = self._ranked.push
         for item in rest:
-            push(item)
+            self._append(item)
             self._count(item)
         self.restore(returned)
 
@@ -217,7 +214,7 @@ class WeightedFifo:
             heapify(self._returned)
 
     def _rank(self) -> None:
-        self._ranked = RankedItems()
+        self._ranked = RankedItems(self._clock)
         for item in self._items:
             self._ranked.push(item)
         self._items.clear()

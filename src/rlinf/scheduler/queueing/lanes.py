@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from rlinf.scheduler.queueing.fifo import Passes, WeightedFifo
+from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.ranked import Clock
 
 
 class LanedFifo(WeightedFifo):
@@ -23,8 +24,8 @@ class LanedFifo(WeightedFifo):
 
     __slots__ = ("_lanes",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
         self._lanes: dict[int, WeightedFifo] = {}
 
     def num_in_lane(self, latest: int) -> int:
@@ -82,33 +83,29 @@ class LanedFifo(WeightedFifo):
             if not lane.num_items:
                 del self._lanes[latest]
 
-    def contents(self) -> tuple[list[Item], list[Item], Passes]:
-        """See `WeightedFifo`; the lanes one after the other."""
+    def contents(self) -> tuple[list[Item], list[Item]]:
+        """What came back, and what never left, both in order; the lanes one after the other."""
         returned: list[Item] = []
         rest: list[Item] = []
-        all_passes: dict[int, int] = {}
         for latest in sorted(self._lanes):
-            its_returned, its_rest, passes = self._lanes[latest].contents()
+            its_returned, its_rest = self._lanes[latest].contents()
             returned += its_returned
             rest += its_rest
-            if isinstance(passes, int):
-                all_passes[latest] = passes
-        return returned, rest, all_passes or None
+        return returned, rest
 
-    def load(self, returned: list[Item], rest: Iterable[Item], passes: Passes, num_entered: int) -> None:
+    def load(self, returned: list[Item], rest: Iterable[Item], num_entered: int) -> None:
         """Take what `contents` gave; the queue must be new."""
         self.num_entered = num_entered
         by_lane: dict[int, list[Item]] = {}
         for item in rest:
             by_lane.setdefault(item.latest, []).append(item)
             self._count(item)
-        for latest, items in by_lane.items():
-            its_passes = passes.get(latest) if isinstance(passes, dict) else passes
-            self._lane(items[0]).load([], items, its_passes, num_entered)
+        for items in by_lane.values():
+            self._lane(items[0]).load([], items, num_entered)
         self.restore(returned)
 
     def _lane(self, item: Item) -> WeightedFifo:
         lane = self._lanes.get(item.latest)
         if lane is None:
-            lane = self._lanes[item.latest] = WeightedFifo()
+            lane = self._lanes[item.latest] = WeightedFifo(self._clock)
         return lane

@@ -78,7 +78,7 @@ class HeldItems:
         self.getter: Getter[NamedQueue] | None = None
         self.terms = LeaseTerms(0.0)
         self.items = dict(enumerate(items))
-        self.since = queue.tally.now
+        self.since = queue.tally.clock.now
 
     @property
     def owner(self) -> tuple[str, int]:

@@ -108,6 +108,6 @@ class NamedQueue(RunQueue):
             if self.fifo.num_items or self.putters or self.reserved or self.num_leases or self.delivering:
                 message = f"queue {self.name!r} holds what was put without a slot: {self.describe()}"
                 raise ValueError(message)
-            self.admission, fifo = Admission(self.tally.leases.next_number), LanedFifo()
+            self.admission, fifo = Admission(self.tally.leases.next_number), LanedFifo(self.tally.clock)
             fifo.num_entered, self.fifo = self.fifo.num_entered, fifo
         return self.admission

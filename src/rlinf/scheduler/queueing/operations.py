@@ -90,7 +90,7 @@ class Getter(Generic[QueueT]):
         self.group: GroupName | None = None  # that was delivered
         self.items: list[Item] | None = None
         self.complete = True  # its items are what was asked for, and not what is left
-        self.since = queue.tally.now
+        self.since = queue.tally.clock.now
         self.arrived = False  # the items are in the client's process; they may still come back
 
 
@@ -106,7 +106,7 @@ class Putter(Generic[QueueT]):
         self.ticket = ticket
         self.queue = queue
         self.item = item
-        self.since = queue.tally.now
+        self.since = queue.tally.clock.now
         self.complete = complete  # the payload is here
         self.has_room = False
         self.seen_by: tuple[Tap, ...] = ()  # where it has room too

@@ -11,6 +11,7 @@ from rlinf.scheduler.queueing.leases import Leases
 from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.scheduler.queueing.operations import Client, Getter, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf.scheduler.queueing.ranked import Clock
 from rlinf.scheduler.queueing.tally import Tally
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.weights import check_maxsize
@@ -50,6 +51,7 @@ class QueueSet:
         *,
         max_attempts: int = 0,
         max_leased: int = 0,
+        priority_wait_s: float | None = None,
     ) -> None:
         self.leases = Leases(max_attempts, max_leased)
         self.maxsize = check_maxsize(maxsize)
@@ -58,7 +60,7 @@ class QueueSet:
         self._all_ended = False
         # The queues that were ended alone, the latest last.
         self._ended: dict[QueueName, None] = {}
-        self._tally = Tally(total_bytes, self.leases)
+        self._tally = Tally(total_bytes, self.leases, Clock(priority_wait_s))
         self._queues: dict[QueueName, NamedQueue] = {}
         self._taps: dict[str, TapQueue] = {}
         self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other
@@ -146,8 +148,11 @@ class QueueSet:
         return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
 
     def set_clock(self, now: float) -> None:
-        """Tell the time, in seconds: what comes from now on began then. For reports only; nothing is decided by it."""
-        self._tally.now = now
+        """Tell the time, in seconds: what comes from now on began then.
+
+        Only `priority_wait_s` is decided by it; all else is for reports.
+        """
+        self._tally.clock.now = now
 
     def _describe_for(
         self, operation: Getter[NamedQueue] | Putter[NamedQueue], *, waited: bool = True

@@ -1,37 +1,46 @@
-"""Items by priority: higher first, in order within one, and none passed over for ever."""
+"""Items by priority: higher first, in order within one, and, where that is said, none passed over for too long."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from rlinf.scheduler.queueing.item import Item
 
-# After so many items that passed an older one, the oldest is next, whatever its priority.
-MAX_PASSES = 8
-# What was taken out of its turn is forgotten when it is more than the rest, and more than this.
+# What was taken by the other order is forgotten when it is more than the rest, and more than this.
 MIN_STALE = 64
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time, as the shell of a channel's state tells it.
+
+    Attributes:
+        priority_wait_s: an item that has been in its queue for so long is passed over no more; None: it always is.
+        now: in seconds.
+    """
+
+    priority_wait_s: float | None = None
+    now: float = 0.0
 
 
 class RankedItems:
     """Items of different priorities.
 
-    One that has `n` older ones before it is taken after at most (n + 1) * (MAX_PASSES + 1) others, however many of
-    higher priority come.
-
-    Attributes:
-        passes: how many have passed an older one since the oldest was taken.
+    Args:
+        clock: says how long an item is passed over by younger ones of higher priority.
     """
 
-    __slots__ = ("_by_age", "_by_rank", "_items", "passes")
+    __slots__ = ("_by_age", "_by_rank", "_clock", "_items")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._items: dict[int, Item] = {}
         # Orders; those of items that were taken by the other way are skipped.
         self._by_rank: list[tuple[int, int]] = []
         self._by_age: deque[int] = deque()
-        self.passes = 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -64,20 +73,28 @@ class RankedItems:
 
     def take(self) -> Item:
         """Take the item whose turn it is; there must be one."""
-        order = self._next()
-        self.passes = 0 if order == self.oldest() else self.passes + 1
-        return self._items.pop(order)
+        item = self._items.pop(self._next())
+        self._forget_stale()
+        return item
 
     def remove(self, item: Item) -> None:
         """Take an item out of its turn."""
         del self._items[item.order]
-        if len(self._by_rank) > 2 * len(self._items) + MIN_STALE:
-            self._by_rank = sorted((-each.priority, order) for order, each in self._items.items())
-            self._by_age = deque(sorted(self._items))
+        self._forget_stale()
 
     def _next(self) -> int:
-        if self.passes >= MAX_PASSES:
-            return self.oldest()
+        wait_s = self._clock.priority_wait_s
+        if wait_s is not None:
+            oldest = self.oldest()
+            if self._clock.now - self._items[oldest].since >= wait_s:
+                return oldest
         while self._by_rank[0][1] not in self._items:
             heappop(self._by_rank)
         return self._by_rank[0][1]
+
+    def _forget_stale(self) -> None:
+        most = 2 * len(self._items) + MIN_STALE
+        if len(self._by_rank) > most:
+            self._by_rank = sorted((-each.priority, order) for order, each in self._items.items())
+        if len(self._by_age) > most:
+            self._by_age = deque(sorted(self._items))

@@ -57,7 +57,7 @@ class Recording(Surveying):
                 crowded=[queue.name for queue in self._tally.crowded],
                 admitting=[queue.name for queue in self._admitting],
                 why_over=self.leases.contents(),
-                now=self._tally.now,
+                now=self._tally.clock.now,
                 num_vacancies=self._num_vacancies,
             )
         return Snapshot(record, recorder.items, at_rest, recorder.rest, recorder.sent)
@@ -94,7 +94,7 @@ class Recording(Surveying):
         tally = self._tally
         tally.num_items, tally.size_bytes = record.num_accepted, record.accepted_bytes
         tally.num_lost, tally.lost_bytes = record.num_lost, record.lost_bytes
-        tally.now = record.now or tally.now
+        tally.clock.now = record.now or tally.clock.now
         self.leases.last_number, self._num_vacancies = record.last_number, record.num_vacancies
         self._clients = {client.name: Client(client.name) for client in record.clients}
         # Queues see subscriptions, and subscriptions queues.

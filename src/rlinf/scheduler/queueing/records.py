@@ -216,8 +216,7 @@ class QueueRecord(NamedTuple):
         flushed: items of a smaller order do not wait for others.
         returned: what was taken and came back, in order.
         items: what never left, in order.
-        passes: where items have priorities: how many have passed an older one since, in a queue that admits by lane;
-            None where they have none.
+        passes: of records of earlier versions; nothing is decided by it.
         deliveries: what consumers have, on lease or on its way, and what comes back after a delay.
         sharding: its shards; None where it has none.
         admission: its version and slots; None where it gives none.

@@ -71,7 +71,7 @@ class Restorer:
         returned, rest = self._each(queue, record.returned), self._each(queue, record.items)
         if record.admission is not None:
             queue.begin_admission().load(record.admission, [*returned, *rest])
-        queue.fifo.load(returned, rest, record.passes, record.num_entered)
+        queue.fifo.load(returned, rest, record.num_entered)
         for delivery in record.deliveries:
             self._deliver(queue, delivery)
         if record.sharding is not None:
@@ -93,7 +93,7 @@ class Restorer:
                 client.parked[getter] = None
 
     def _each(self, queue: NamedQueue, records: Iterable[ItemRecord]) -> list[Item]:
-        return [self.item(record, queue.tally.now) for record in records]
+        return [self.item(record, queue.tally.clock.now) for record in records]
 
     def _getter(self, queue: NamedQueue, record: GetRecord | DeliveryRecord) -> Getter[NamedQueue]:
         client = self._clients[record.client]
@@ -140,7 +140,7 @@ class Restorer:
                 getter.client.lines_up(getter)
 
     def _put(self, queue: NamedQueue, record: PutRecord) -> None:
-        client, item = self._clients[record.client], self.item(record.item, queue.tally.now)
+        client, item = self._clients[record.client], self.item(record.item, queue.tally.clock.now)
         if queue.admission is not None:
             item.slot = queue.admission.making[record.slot]
             item.slot.is_used = True
@@ -175,7 +175,7 @@ class Restorer:
 
     def bury(self, queue: NamedQueue, record: DeadRecord) -> None:
         """Have a dead letter again."""
-        item = self.item(record.item, queue.tally.now)
+        item = self.item(record.item, queue.tally.clock.now)
         letter = BuriedItem(record.number, queue, item, record.attempts, record.reason, record.consumer)
         self._leases.load_dead(letter)
 

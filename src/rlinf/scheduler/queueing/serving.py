@@ -207,7 +207,7 @@ class ServingQueue(MatchingQueue):
         room = None
         if self.maxsize:  # a slot has room for its item
             room = self.maxsize - self.fifo.num_items - self.leased_items - len(admission.making)
-        admission.serve(room, self.tally.now, out)
+        admission.serve(room, self.tally.clock.now, out)
 
     def _describe_head(self) -> str:
         head = self.fifo.head()

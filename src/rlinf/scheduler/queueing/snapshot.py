@@ -160,7 +160,7 @@ class Recorder:
     ) -> QueueRecord:
         """The record of a queue, of which this is in delivery, and this on lease."""
         self._counts_lost = not isinstance(queue, TapQueue)
-        returned, rest, passes = queue.fifo.contents()
+        returned, rest = queue.fifo.contents()
         sharding = None if queue.sharding is None else self._sharding(queue.sharding)
         admission = None if queue.admission is None else queue.admission.contents()
         if self._at_rest:
@@ -178,7 +178,7 @@ class Recorder:
         self.items += self._resting(rest) if self._at_rest else rest
         self.rest.append(range(begin, len(self.items)))
         about = queue.name, queue.fifo.num_entered, queue.flushed
-        record = QueueRecord(*about, self.each(returned), [], passes, [], sharding, admission)
+        record = QueueRecord(*about, self.each(returned), [], None, [], sharding, admission)
         if isinstance(queue, TapQueue):
             record = record._replace(tap=queue.record(at_rest=self._at_rest))
         return record if self._at_rest else self._with_clients(record, queue, deliveries, leases)

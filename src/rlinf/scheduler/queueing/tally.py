@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from rlinf.scheduler.queueing.instructions import Instruction
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf.scheduler.queueing.ranked import Clock
 from rlinf.scheduler.queueing.wanted import LeaseTerms
 from rlinf.scheduler.queueing.watch import Watch
 
@@ -47,9 +48,9 @@ class Tally:
     Args:
         max_bytes: how many bytes they may hold; 0 is unbounded.
         leases: of all of them.
+        clock: as their shell tells it.
 
     Attributes:
-        now: the clock of the state's shell, in seconds; for reports only.
         watches: each is told what enters which queue.
         num_lost: of the items accepted, those that are lost; lost_bytes: their size.
         has_losses: some bytes are gone, of items here or of such as may come back.
@@ -62,6 +63,7 @@ class Tally:
     """
 
     __slots__ = (
+        "clock",
         "crowded",
         "dead_bytes",
         "has_losses",
@@ -70,7 +72,6 @@ class Tally:
         "leases",
         "lost_bytes",
         "max_bytes",
-        "now",
         "num_dead",
         "num_gets",
         "num_here",
@@ -83,9 +84,9 @@ class Tally:
         "watches",
     )
 
-    def __init__(self, max_bytes: int, leases: Lender) -> None:
+    def __init__(self, max_bytes: int, leases: Lender, clock: Clock | None = None) -> None:
         self.leases = leases
-        self.now = 0.0
+        self.clock = clock or Clock()
         self.num_gets = 0
         self.num_items = 0
         self.size_bytes = 0

@@ -25,7 +25,7 @@ class Versioning(QueueSet):
         queue = self._queue(queue_name)
         admission = queue.begin_admission()
         self._admitting[queue] = None
-        admission.ask(client, ticket, Asked(max_lag, self._tally.now))
+        admission.ask(client, ticket, Asked(max_lag, self._tally.clock.now))
         out = self._settled((queue,))
         if not wait and (client, ticket) in admission.asking:
             admission.withdraw(client, ticket)
@@ -64,7 +64,7 @@ class Versioning(QueueSet):
         admission = queue.begin_admission()
         self._admitting[queue] = None
         out: list[Instruction] = []
-        admission.move(client, ticket, Move(version, batch_items, begins, self._tally.now), out)
+        admission.move(client, ticket, Move(version, batch_items, begins, self._tally.clock.now), out)
         self._settle((queue,), out)
         if not wait and (client, ticket) in admission.moving:
             state = queue.describe()

@@ -462,6 +462,7 @@ class Exchange:
         survives: Survives = "machine",
         stall_after_s: float | None = None,
         device_items: bool = False,
+        priority_wait_s: float | None = None,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -484,6 +485,8 @@ class Exchange:
             stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits; None: never.
             device_items: whether tensors on a device stay there, for getters that have the same one; such items are
                 lost with the process that put them.
+            priority_wait_s: after how many seconds an item is passed over no more by those of a higher priority; None:
+                it always is.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -508,6 +511,7 @@ class Exchange:
             survives=survives,
             stall_after_s=stall_after_s,
             device_items=device_items,
+            priority_wait_s=priority_wait_s,
         )
 
     @classmethod

@@ -63,6 +63,7 @@ class ChannelPart(Part):
             credit_bytes=script.credit_bytes,
             max_attempts=script.max_attempts,
             max_leased=script.max_leased,
+            priority_wait_us=script.priority_wait_us,
             marks=not script.durable,
         )
         self._journal = (cluster.machines.journal or SimulatedJournal)()

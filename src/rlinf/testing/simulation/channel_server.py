@@ -102,6 +102,8 @@ class ChannelServer:
         self.state = machines.server(script.maxsize, 0, script.total_bytes)
         self.state.leases.max_attempts = script.max_attempts
         self.state.leases.max_leased = script.max_leased
+        # In microseconds, as its clock here.
+        self.state._tally.clock.priority_wait_s = script.priority_wait_us
         self._tap, self._successor_us = script.tap, script.successor_us
         self._subscriptions = SubscriptionDesk(
             self._call_later, self.state, 0, script.successor_us / 1e6, self._subscription_ends
@@ -122,6 +124,7 @@ class ChannelServer:
         """Handle what a client sent, one after the other."""
         if sender in self._gone:
             return
+        self._tick()
         confirmed, operations = message
         for ticket in confirmed:
             self.world.note(self.name, "hears", sender, "Confirm", ticket)
@@ -132,6 +135,12 @@ class ChannelServer:
             self._carry_out(self._handle(sender, operation))
         for _, direct in self._direct_of(sender).read():
             self._run_direct(sender, direct)
+
+    def _tick(self) -> None:
+        """Something is about to happen."""
+        now_us = self.host.now_us
+        self.state.set_clock(now_us)
+        self._ledger.ticks(now_us)
 
     # -- shortcuts ---------------------------------------------------------------------------------
 
@@ -169,6 +178,7 @@ class ChannelServer:
             way.break_off()
 
     def _read_call(self, way: Way) -> None:
+        self._tick()
         direct: Direct = way.calls.popleft()
         operation = direct.operation
         self.world.note(self.name, "hears", way.client, "Direct", direct.after, *operation)
@@ -519,6 +529,7 @@ class ChannelServer:
 
     def _ripen(self, client: str, ticket: int) -> None:
         if client not in self._gone:
+            self._tick()
             self._ledger.waited(client, ticket)
             self._carry_out(self.state.ripen(client, ticket))
 

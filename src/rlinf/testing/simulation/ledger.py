@@ -21,7 +21,7 @@ from rlinf.scheduler.queueing import (
 )
 from rlinf.testing.simulation.bounds import Bounds
 from rlinf.testing.simulation.lease_book import NOBODY, LeaseBook
-from rlinf.testing.simulation.queue_book import Asked, Known, QueueBook, Ticket
+from rlinf.testing.simulation.queue_book import Asked, Known, Patience, QueueBook, Ticket
 from rlinf.testing.simulation.script import TAP
 from rlinf.testing.simulation.shard_book import ShardBook
 from rlinf.testing.simulation.tap_book import TapBook
@@ -45,6 +45,7 @@ class Ledger:
         credit_bytes: what a client may send to a queue unasked, unless it is a single larger item.
         max_attempts: how often an item is given out on lease; 0 for any number.
         max_leased: how many items a client may have on lease; 0 for any number.
+        priority_wait_us: how long an item is passed over by those of a higher priority; None for ever.
         marks: large items lie in shared memory, where their server sees that they were taken.
 
     Attributes:
@@ -61,8 +62,10 @@ class Ledger:
         credit_bytes: int,
         max_attempts: int = 0,
         max_leased: int = 0,
+        priority_wait_us: int | None = None,
         marks: bool = True,
     ) -> None:
+        self._patience = Patience(priority_wait_us)
         self.leases = LeaseBook(max_attempts, max_leased)
         self._bounds = Bounds(maxsize, max_bytes, total_bytes, self._own_queues, self.leases)
         self._credit_bytes = credit_bytes
@@ -203,6 +206,10 @@ class Ledger:
 
     # -- what the server hears -------------------------------------------------------------------
 
+    def ticks(self, now_us: int) -> None:
+        """The server is told the time."""
+        self._patience.now_us = now_us
+
     def put_arrives(self, client: str, ticket: int) -> None:
         """The server is asked to take an item."""
         item = self._puts[client, ticket]
@@ -274,7 +281,7 @@ class Ledger:
         tap = self._tap
         if tap is None:
             tap = TapBook(terms, self._sources)
-            tap.is_at_bound = self.leases.is_at_bound
+            tap.is_at_bound, tap.patience = self.leases.is_at_bound, self._patience
             named = self._all_ended if terms.queue_name is None else self._queue(terms.queue_name).ended
             tap.ended = self._all_ended or named
             self._taps.append(tap)
@@ -599,7 +606,7 @@ class Ledger:
     def _queue(self, name: QueueName) -> QueueBook:
         queue = self._queues.get(name)
         if queue is None:
-            queue = QueueBook()
+            queue = QueueBook(self._patience)
             queue.is_at_bound = self.leases.is_at_bound
             queue.ended = self._all_ended
             if name != TAP:  # who reads a subscription that is not there is told so

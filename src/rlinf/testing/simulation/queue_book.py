@@ -13,9 +13,6 @@ from rlinf.scheduler.queueing import NO_LIMITS, Limits, QueueName
 
 Ticket = tuple[str, int]
 
-# So many items may pass an older one of lower priority.
-MAX_PASSES = 8
-
 
 @dataclass(slots=True, eq=False)
 class Known:
@@ -31,6 +28,7 @@ class Known:
     priority: int = 0
     attempts: int = 0  # how often it was given out on lease
     group: str | None = None
+    since_us: int = 0  # when it entered
     stands_behind: bool = False  # an unfinished put of its producer: nobody says when it has room
     order: int = -1  # its place among all that its queue accepted
     put_outcome: str = ""
@@ -38,6 +36,14 @@ class Known:
     taken_by: list[str] = field(default_factory=list)
     is_gone: bool = False  # its bytes: lost, unless somebody has it and keeps it
     is_lost: bool = False  # it has left its queue for that
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long an item is passed over by younger ones of a higher priority, None for ever; and what time it is."""
+
+    wait_us: int | None = None
+    now_us: int = 0
 
 
 class Asked(NamedTuple):
@@ -105,9 +111,11 @@ class QueueBook:
         num_dead: dead letters.
         unreported: items that are lost, and nobody was told.
         gone: it was a subscription, and nobody reads it any more: what comes back is dropped.
+        patience: how long an item is passed over by younger ones of a higher priority, and the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience()
         self.getters: dict[Ticket, Asked] = {}
         self.line: dict[Ticket, Known] = {}
         self.granted: dict[Ticket, Known] = {}
@@ -125,7 +133,6 @@ class QueueBook:
         self.unreported: list[Known] = []
         self._returned: list[tuple[int, Known]] = []  # ascending
         self._fresh: list[Known] = []  # by order
-        self._passes = 0
         self.gone = False
 
     def __iter__(self) -> Iterator[Known]:
@@ -153,6 +160,7 @@ class QueueBook:
         """An item enters."""
         item.order = self.num_accepted
         self.num_accepted += 1
+        item.since_us = self.patience.now_us
         self._fresh.append(item)
         self._count(item, 1)
 
@@ -163,8 +171,7 @@ class QueueBook:
         if self._returned:
             item = self._returned.pop(0)[1]
         else:
-            item = self._next_of(self._fresh, self._passes)
-            self._passes = 0 if item is self._fresh[0] else self._passes + 1
+            item = self._next_of(self._fresh)
             self._fresh.remove(item)
         self._count(item, -1)
         return item
@@ -173,7 +180,7 @@ class QueueBook:
         """The next item."""
         if self._returned:
             return self._returned[0][1]
-        return self._next_of(self._fresh, self._passes) if self._fresh else None
+        return self._next_of(self._fresh) if self._fresh else None
 
     def next_group(self, size: int, *, closed: bool) -> list[Known]:
         """The first complete group; if nothing is to be waited for, the oldest of the others; else nothing."""
@@ -209,6 +216,7 @@ class QueueBook:
         """What it gives, one after the other, when these have come back, but for lost ones; nothing changes."""
         book = copy(self)
         book._returned, book._fresh = list(self._returned), list(self._fresh)
+        book.patience = Patience()  # a restart is no time that they have waited
         for item in items:
             if not item.is_gone:
                 book.restore(item)
@@ -302,9 +310,9 @@ class QueueBook:
             return f"it says complete={complete}"
         return ""
 
-    @staticmethod
-    def _next_of(fresh: Sequence[Known], passes: int) -> Known:
-        if passes >= MAX_PASSES:
+    def _next_of(self, fresh: Sequence[Known]) -> Known:
+        wait_us, now_us = self.patience.wait_us, self.patience.now_us
+        if wait_us is not None and now_us - fresh[0].since_us >= wait_us:
             return fresh[0]
         return min(fresh, key=lambda item: (-item.priority, item.order))
 

@@ -108,6 +108,7 @@ class Script:
         tap: what the subscription is, which there is while it has members; None without.
         has_holders: large items stay on their producers' nodes.
         durable: the channel survives its process, and another one holds it after a while.
+        priority_wait_us: how long an item is passed over by those of a higher priority; None for ever.
     """
 
     seed: int
@@ -124,6 +125,7 @@ class Script:
     max_leased: int = 0
     has_holders: bool = False
     durable: bool = False
+    priority_wait_us: int | None = None
 
     @property
     def calls(self) -> list[Call]:
@@ -181,6 +183,7 @@ def draw_script(seed: int) -> Script:
         tap,
         Random(f"bound of leases {seed}").choice((0, 0, 1, 3)),  # noqa: S311 - not for secrets
         durable=durable,
+        priority_wait_us=_draw_patience(seed),
     )
     return _with_holders(script, length_us)
 
@@ -203,6 +206,12 @@ def _with_holders(script: Script, length_us: int) -> Script:
         faults.append(Fault(draw.randrange(2 * length_us), kind, holder, for_us, other))
     steps = sorted((*script.steps, *faults), key=lambda step: step.at_us)
     return replace(script, steps=tuple(steps), has_holders=True)
+
+
+def _draw_patience(seed: int) -> int | None:
+    """How long an item is passed over."""
+    draw = Random(f"patience {seed}")  # noqa: S311 - not for secrets
+    return draw.choice((None, None, 0, 2_000, 100_000))
 
 
 def _draw_deaths(seed: int, length_us: int) -> tuple[bool, list[Step]]:
