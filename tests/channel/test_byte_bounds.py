@@ -8,6 +8,7 @@ import threading
 import channel_roles as roles
 import numpy as np
 import pytest
+import torch
 
 from rlinf.scheduler.channel import Channel, byte_bound
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
@@ -17,12 +18,36 @@ DEADLINE_S = 30.0
 LARGE = 1 << 20
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.zeros(LARGE, np.uint8),
+        lambda: torch.zeros(LARGE // 4),
+        lambda: {"a": np.zeros(LARGE // 2, np.uint8), "b": torch.zeros(LARGE // 8), "why": "text"},
+        lambda: bytes(LARGE),
+    ],
+)
+def test_a_bound_has_room_for_as_many_arrays_as_fit_by_their_own_bytes(backend, make):
+    channel = backend.create(max_bytes=4 * LARGE)
+    for _ in range(4):
+        channel.put(make(), timeout_s=DEADLINE_S)
+    assert channel.stats().size_bytes == 4 * LARGE
+    with pytest.raises(ChannelFull):
+        channel.put_nowait(make())
+
+
+def test_what_is_said_of_small_arrays_counts_where_it_is_more_than_they_are(in_process):
+    channel = in_process.create()
+    channel.put({"text": "x" * 10_000, "a": np.zeros(2)})
+    assert channel.stats().size_bytes > 10_000
+
+
 @pytest.mark.usefixtures("patient")
 def test_puts_wait_while_the_channel_holds_its_bytes(backend):
-    channel = Channel.create(backend.name(), max_bytes=3 * LARGE)
+    channel = Channel.create(backend.name(), max_bytes=2 * LARGE)
     for name in ("a", "b"):
         channel.put(np.zeros(LARGE, np.uint8), queue_name=name)
-    with pytest.raises(ChannelTimeout, match=f"of {3 * LARGE} bytes in all queues"):
+    with pytest.raises(ChannelTimeout, match=f"of {2 * LARGE} bytes in all queues"):
         channel.put(np.zeros(LARGE, np.uint8), queue_name="c", timeout_s=0.05)
     with pytest.raises(ChannelFull):
         channel.put_nowait(np.zeros(LARGE, np.uint8), queue_name="a")
@@ -43,7 +68,7 @@ def test_who_waits_gets_items_however_full_other_queues_are(backend):
 def test_by_default_a_share_of_the_memory_is_the_bound_and_it_says_so_once(in_process, monkeypatch, caplog):
     monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * 3 * LARGE)
     channel = in_process.create()
-    for _ in range(2):
+    for _ in range(3):
         channel.put(np.zeros(LARGE, np.uint8))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

@@ -124,7 +124,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 (node 0 from the driver).
             group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
             max_bytes: how many bytes all its queues hold before puts wait; 0 is unbounded, None a quarter of the memory
-                of the machine that holds it. An item that is larger is taken where nothing else is held, and what
+                of the machine that holds it. They are the `nbytes` of arrays and tensors, and the pickle of what has
+                none, or less than its pickle. An item that is larger is taken where nothing else is held, and what
                 somebody waits for does not wait for what other queues hold.
             producers: how many there will be (see `producer`); the channel ends when the last of them is done.
             successor_s: how long a producer that failed or died may be replaced before it counts as done; likewise the

@@ -139,6 +139,14 @@ def flat(frame: Buffer) -> Buffer:
     return view.cast("B") if view.nbytes else b""
 
 
+def object_bytes(head_bytes: int, buffer_bytes: int) -> int:
+    """How large an object is that has such a head, and so many bytes of arrays, tensors and the like beside it.
+
+    That is their `nbytes`. The head counts where it is more than what it describes.
+    """
+    return buffer_bytes if head_bytes <= buffer_bytes else head_bytes + buffer_bytes
+
+
 def total_bytes(frames: Sequence[Buffer]) -> int:
     """How many bytes `frames` hold."""
     size = 0

@@ -35,7 +35,7 @@ from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.codec.sources import BytePart, ByteSource, Pieces, copied, write_parts
 from rlinf.scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
 from rlinf.scheduler.comm.codec.tensors import TensorRow, TensorTable, quantisation
-from rlinf.scheduler.comm.framing import Buffer, Bytes
+from rlinf.scheduler.comm.framing import Buffer, Bytes, object_bytes
 from rlinf.scheduler.errors import CodecError
 
 _PICKLE = 0
@@ -72,6 +72,11 @@ class Encoded:
         self.head = head
         self.parts = parts
         self.size_bytes = len(head) + sum(map(len, parts)) if parts else len(head)
+
+    @property
+    def object_bytes(self) -> int:
+        """How large its object is for whoever bounds how much there may be (see `framing.object_bytes`)."""
+        return object_bytes(len(self.head), self.size_bytes - len(self.head))
 
     @property
     def sizes(self) -> list[int]:

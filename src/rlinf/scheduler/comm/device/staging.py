@@ -71,7 +71,7 @@ class Staged:
     def __init__(self, bucket: DeviceBucket, parcel: Parcel, where: OnDevice, encoded: Encoded) -> None:
         self.device = where.device
         self.parcel = parcel
-        self.size_bytes = encoded.size_bytes
+        self.size_bytes = encoded.object_bytes
         self._bucket = bucket
         self._places = where.places
         self._torch = next(part._torch for part in encoded.parts if isinstance(part, StridedTensor))

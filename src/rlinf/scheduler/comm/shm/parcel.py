@@ -20,7 +20,7 @@ import msgspec
 from rlinf.scheduler.comm.codec import Encoded, decode
 from rlinf.scheduler.comm.codec.copying import BATCH_BYTES
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer, Bytes, total_bytes
+from rlinf.scheduler.comm.framing import Buffer, Bytes, object_bytes, total_bytes
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.blocks import Block
 from rlinf.scheduler.comm.shm.kernel import PAGE_BYTES
@@ -226,8 +226,13 @@ class Arrived:
 
     @property
     def size_bytes(self) -> int:
-        """How large it is."""
-        return total_bytes(self._frames) if self.lease is None else sum(self.sizes)
+        """How large it is (see `object_bytes`)."""
+        if self.lease is None:
+            frames = self._frames
+            if len(frames) == 1:
+                return total_bytes(frames)
+            return object_bytes(total_bytes(frames[:1]), total_bytes(frames[1:]))
+        return object_bytes(self.sizes[0], sum(self.sizes) - self.sizes[0])
 
     def mark(self) -> Any:
         """A byte of its block, seen by all processes: 1 once somebody has taken the object; None without a block."""

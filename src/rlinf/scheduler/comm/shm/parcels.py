@@ -138,7 +138,7 @@ class Parcels:
         if written is None:
             frames = encoded.snapshot() if snapshot else encoded.frames()
         return Parcel(
-            self.own_id, self.reads_ours, frames, written, size_bytes=encoded.size_bytes, shared=shared
+            self.own_id, self.reads_ours, frames, written, size_bytes=encoded.object_bytes, shared=shared
         )
 
     def pack_in_arena(self, encoded: Encoded, wait_s: float = 0.0) -> Parcel | None:
@@ -146,7 +146,9 @@ class Parcels:
         written = self._write(encoded, wait_s)
         if written is None:
             return None
-        return Parcel(self.own_id, self.reads_ours, [], written, size_bytes=encoded.size_bytes, shared=False)
+        return Parcel(
+            self.own_id, self.reads_ours, [], written, size_bytes=encoded.object_bytes, shared=False
+        )
 
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
         arena = self.arena
