@@ -58,3 +58,26 @@ def train(channel, batch_items, num_steps, max_lag):
         channel.set_version(step + 1, timeout_s=DEADLINE_S)
     channel.end()
     return lags, max_lag
+
+
+def answer_prompts(channel, prompts, num_prompts):
+    """Answer so many prompts with the slots that came along."""
+    for _ in range(num_prompts):
+        number, slot = prompts.get(timeout_s=DEADLINE_S)
+        channel.put(number, slot=slot, timeout_s=DEADLINE_S)
+
+
+def drop_a_prompt(prompts):
+    """Take a prompt, and answer nothing."""
+    prompts.get(timeout_s=DEADLINE_S)
+
+
+def die_with_a_lease(prompts, ready):
+    with prompts.lease(timeout_s=DEADLINE_S) as lease:
+        ready.put(lease.attempt)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return lease
+
+
+def send_slot(channel, prompts, number):
+    prompts.put((number, channel.admit(max_lag=0, timeout_s=DEADLINE_S)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import pickle
 import threading
 
@@ -217,6 +218,132 @@ def test_a_slot_may_be_sent_and_is_used_by_whoever_puts(backend):
     assert (copy.number, copy.version, copy.queue_name) == (slot.number, 0, "default")
     with pytest.raises(SlotExpired, match="is over"):
         channel.put("again", slot=copy)
+
+
+def send_slot(channel, prompts, number=0):
+    """Admit, and send the slot along with a prompt; nothing of it stays here."""
+    prompts.put((number, channel.admit(max_lag=0, timeout_s=DEADLINE_S)))
+    gc.collect()
+
+
+@pytest.mark.usefixtures("patient")
+def test_admission_is_a_bound_though_nobody_keeps_the_slots_that_were_sent(backend):
+    channel, prompts = admitting(backend, batch_items=3), backend.create()
+    for number in range(3):
+        send_slot(channel, prompts, number)
+    with pytest.raises(ChannelTimeout, match="3 items in the making"):
+        channel.admit(max_lag=0, timeout_s=0.3)
+    backend.run(roles.answer_prompts, channel, prompts, 3).result(DEADLINE_S)
+    assert channel.get_batch(min_items=3, timeout_s=DEADLINE_S) == [0, 1, 2]
+
+
+def test_a_copy_that_is_taken_and_dropped_goes_back_and_is_counted(backend):
+    channel, prompts = admitting(backend, batch_items=1), backend.create()
+    send_slot(channel, prompts)
+    backend.run(roles.drop_a_prompt, prompts).result(DEADLINE_S)
+    slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+    assert slot.version == 0
+    assert "1 slot came back unused" in str(channel.explain())
+
+
+def test_who_drops_a_slot_unused_is_told_once(in_process, caplog):
+    channel = admitting(in_process, batch_items=5)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            channel.admit(max_lag=0)
+        gc.collect()
+        channel.stats()
+    told = [
+        record.getMessage() for record in caplog.records if "no item was put with it" in record.getMessage()
+    ]
+    assert len(told) == 1
+    assert f"channel '{channel.name}': slot " in told[0]
+
+
+def test_a_slot_that_was_sent_or_given_back_is_none_that_was_dropped(in_process, caplog):
+    channel, prompts = admitting(in_process, batch_items=5), in_process.create()
+    with caplog.at_level(logging.WARNING):
+        send_slot(channel, prompts)
+        with channel.admit(max_lag=0):
+            pass
+        with channel.admit(max_lag=0) as slot:
+            channel.put("x", slot=slot)
+        del slot
+        gc.collect()
+        channel.stats()
+    assert not [record for record in caplog.records if "no item was put" in record.getMessage()]
+
+
+def test_a_copy_on_lease_goes_to_the_next_one_when_its_consumer_dies(sockets):
+    channel, prompts, ready = admitting(sockets, batch_items=1), sockets.create(), sockets.create()
+    send_slot(channel, prompts, 7)
+    sockets.run(roles.die_with_a_lease, prompts, ready)
+    assert ready.get(timeout_s=DEADLINE_S) == 1
+    with prompts.lease(timeout_s=DEADLINE_S) as lease:
+        assert lease.attempt == 2
+        number, slot = lease.item
+        channel.put(number, slot=slot, timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == 7
+
+
+@pytest.mark.parametrize("way", ["error", "ack"])
+def test_a_copy_on_lease_that_is_not_put_with_goes_back_if_its_item_is_done_with(backend, way):
+    channel, prompts = admitting(backend, batch_items=1), backend.create()
+    send_slot(channel, prompts, 7)
+    if way == "ack":
+        with prompts.lease(timeout_s=DEADLINE_S):
+            pass
+        assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+        return
+    with pytest.raises(ZeroDivisionError), prompts.lease(timeout_s=DEADLINE_S):
+        raise ZeroDivisionError
+    gc.collect()
+    with prompts.lease(timeout_s=DEADLINE_S) as lease:
+        channel.put(lease.item[0], slot=lease.item[1], timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == 7
+
+
+def test_who_only_looks_at_a_copy_ends_nothing(backend):
+    channel, prompts = admitting(backend, batch_items=1), backend.create()
+    with prompts.subscribe("log") as seen:
+        send_slot(channel, prompts, 7)
+        assert seen.get(timeout_s=DEADLINE_S)[0] == 7
+        assert prompts.peek()[0] == 7
+        gc.collect()
+        backend.run(roles.answer_prompts, channel, prompts, 1).result(DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == 7
+
+
+def _fail_to_put(prompts, slot):
+    with pytest.raises(ChannelClosed):
+        prompts.put((0, slot))
+
+
+@pytest.mark.parametrize("async_op", [True, False])
+def test_a_put_that_fails_has_sent_no_copy(backend, async_op):
+    channel, prompts = admitting(backend, batch_items=1), backend.create()
+    prompts.close()
+    slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+    if async_op:
+        put = prompts.put((0, slot), async_op=True)
+        with pytest.raises(ChannelClosed):
+            put.wait(DEADLINE_S)
+    else:
+        # In a thread of its own, which keeps no error.
+        thread = threading.Thread(target=_fail_to_put, args=(prompts, slot))
+        thread.start()
+        thread.join(DEADLINE_S)
+    del slot
+    _fail_to_put(prompts, None)  # what the I/O thread remembers of the last one
+    gc.collect()
+    assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+
+
+def test_a_slot_outlives_the_process_that_asked_for_it_where_a_copy_is_in_a_queue(sockets):
+    channel, prompts = admitting(sockets, batch_items=1), sockets.create()
+    sockets.run(roles.send_slot, channel, prompts, 7).result(DEADLINE_S)
+    sockets.run(roles.answer_prompts, channel, prompts, 1).result(DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == 7
 
 
 def test_a_copy_that_is_dropped_is_no_slot_that_is_dropped(backend):

@@ -233,6 +233,49 @@ def test_a_slot_of_a_lost_owner_goes_when_the_put_with_it_fails():
     assert queue.answer(queue.do("put", "maker", "b", slot=queue.slot(ticket).number)).reason is Reason.SPENT
 
 
+def test_a_slot_lives_as_long_as_any_copy_of_it():
+    queue = Queue()
+    tickets = [queue.admit(client="driver") for _ in range(5)]
+    number = queue.slot(tickets[0]).number
+    queue.state.hold_slot("", "q", number, 7)
+    queue.said += queue.state.lose("driver")  # the prompt is in its queue all the same
+    late = queue.admit(client="other")
+    assert queue.slot(late)
+    queue.state.hold_slot("dies", "q", number, 8)
+    queue.said += queue.state.lose("dies")  # its lease ends: another one has the copy
+    queue.state.hold_slot("rollout", "q", number, 9)
+    queue.do("put", "rollout", "a", slot=number)
+    queue.said += queue.state.let_go_of_slot("rollout", "q", number, 9, 7)
+    assert queue.take() == "a"
+
+
+def test_who_lets_the_last_copy_go_gives_the_slot_back_and_that_is_counted():
+    queue = Queue(1)
+    number = queue.slot(queue.admit(client="driver", max_lag=0)).number
+    waiting = queue.admit(client="other", max_lag=0)
+    queue.state.hold_slot("", "q", number, 7)
+    queue.said += queue.state.lose("driver")
+    assert queue.slot(waiting) is None
+    queue.state.hold_slot("rollout", "q", number, 8)
+    assert "came back" not in queue.state.describe("q")
+    queue.said += queue.state.let_go_of_slot("rollout", "q", number, 8, 7)
+    assert queue.slot(waiting)
+    assert "1 slot came back unused" in queue.state.describe("q")
+    assert queue.answer(queue.do("put", "rollout", "a", slot=number)).reason is Reason.SPENT
+
+
+def test_a_copy_that_is_let_go_before_it_was_heard_of_holds_nothing():
+    queue = Queue(1)
+    ticket = queue.admit(client="driver", max_lag=0)
+    number = queue.slot(ticket).number
+    queue.state.hold_slot("rollout", "q", number, 8)
+    queue.said += queue.state.let_go_of_slot("rollout", "q", number, 8, 7)
+    queue.state.hold_slot("", "q", number, 7)
+    waiting = queue.admit(client="other", max_lag=0)
+    queue.said += queue.state.withdraw("driver", ticket)
+    assert queue.slot(waiting)
+
+
 def test_an_item_may_be_newer_than_its_slot_and_never_older():
     queue = Queue()
     queue.make("a"), queue.make("b")

@@ -499,7 +499,7 @@ KEPT = {
     Putter: "client complete has_room item queue seen_by since ticket",
     Client: "name operations parked",
     HeldItems: "generation getter items queue since terms",
-    Admission: "version batch_items num_given worst_lag making asking moving",
+    Admission: "version batch_items num_given num_returned worst_lag making asking moving",
     Leases: "_open _why_over dead last_number",
     Tally: "crowded lost_bytes clock num_items num_lost size_bytes",
     ChannelState: "leases closed _admitting _all_ended _ended _num_vacancies _tally _queues _clients _taps",

@@ -13,13 +13,21 @@ from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.question import Question, refuse_questions
+from rlinf.scheduler.channel.slot import SENT_COPIES, forget
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.channel.starting import StartingChannel, wait_for_start
 from rlinf.scheduler.channel.tracing import note_taken, own_trace
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import BatchUndecodable, ChannelArgumentError, ChannelError, CodecError
+from rlinf.scheduler.errors import (
+    BatchUndecodable,
+    ChannelArgumentError,
+    ChannelError,
+    CodecError,
+    SchedulerError,
+)
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
 
@@ -61,13 +69,22 @@ class ChannelAccess:
         if operation.trace is None:
             operation.trace = own_trace()
         connection = self._connection()
-        encoded = encode(item, connection.device_of)
-        if not async_op:
+        num_copies = SENT_COPIES.number
+        try:
+            encoded = encode(item, connection.device_of)
+            if async_op:
+                promise = connection.start(operation, encoded)
+                if SENT_COPIES.number != num_copies:
+                    promise.add_done_callback(partial(_forget_if_failed, SENT_COPIES.since(num_copies)))
+                return AsyncHandle(promise, None, operation.describe)
             connection.run(operation, encoded)
-            if operation.held is not None:
-                operation.held.fate.taken = True  # by the channel
-            return None
-        return AsyncHandle(connection.start(operation, encoded), None, operation.describe)
+        except SchedulerError as error:
+            if SENT_COPIES.number != num_copies:
+                forget(SENT_COPIES.since(num_copies), error)
+            raise
+        if operation.held is not None:
+            operation.held.used()
+        return None
 
     def _get(self, operation: Operation, async_op: bool) -> Any:
         operation.channel = self._name
@@ -125,6 +142,10 @@ def _take(
     except ChannelArgumentError:
         connection.give_back(operation)  # a handle that fails takes what it has
         raise
+
+
+def _forget_if_failed(copies: Any, put: Promise[Any]) -> None:
+    forget(copies, None if put.cancelled() else put.exception(0))
 
 
 def copies(items: Delivery) -> Delivery:

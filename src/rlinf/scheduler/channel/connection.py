@@ -44,6 +44,7 @@ from rlinf.scheduler.comm.device.records import is_staged
 from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
@@ -52,6 +53,8 @@ from rlinf.scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, Ch
 from rlinf.scheduler.observe.reasons import explain
 from rlinf.scheduler.queueing import Ending
 from rlinf.scheduler.session import Session
+
+logger = Reporter(__name__)
 
 DELETE_TIMEOUT_S = 60.0
 # The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
@@ -103,6 +106,7 @@ class ChannelConnection:
         self._session = session
         self._messenger = messenger = session.messenger
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
+        self._is_unused_said = False
         self._drain = self._shell.drain
         self._on_devices = self._shell.on_devices
         self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
@@ -368,6 +372,20 @@ class ChannelConnection:
     def tell(self, message: control_wire.Control) -> None:
         """Send the server something without waiting for its answer."""
         self._hand_over(self._shell.tell, message)
+
+    def say_unused(self, number: int) -> None:
+        """Say once that a slot was dropped, with which nothing was put."""
+        if not self._is_unused_said:
+            self._is_unused_said = True
+            self._hand_over(self._warn_of_unused, number)
+
+    def _warn_of_unused(self, number: int) -> None:
+        logger.warning(
+            "channel '%s': slot %d was dropped, and no item was put with it: it went back, and others have it. Keep a "
+            "slot until put(item, slot=slot), or give it back by slot.give_back(). (This is said once.)",
+            self.ref.spec.name,
+            number,
+        )
 
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:
         """Wait until every put that this process has begun is over.

@@ -121,6 +121,24 @@ class Retract(msgspec.Struct, tag=32, array_like=True):
     number: int
 
 
+class Hold(msgspec.Struct, tag=34, array_like=True):
+    """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> None."""
+
+    queue: Any
+    slot: int
+    key: int
+    sent: bool
+
+
+class LetGo(msgspec.Struct, tag=35, array_like=True):
+    """The client holds that copy no more (0: it held none); nor is the one that was sent as `source` -> None."""
+
+    queue: Any
+    slot: int
+    key: int
+    source: int
+
+
 class Subscribe(msgspec.Struct, tag=30, array_like=True):
     """Read a subscription of a queue, or (None) of all -> `Joined`.
 
@@ -200,6 +218,8 @@ Control = (
     | Join
     | Leave
     | Retract
+    | Hold
+    | LetGo
     | Subscribe
     | Unsubscribe
     | OfLeases

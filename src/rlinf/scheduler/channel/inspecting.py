@@ -18,6 +18,7 @@ from rlinf.scheduler.channel.arguments import (
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.report import ChannelReport
+from rlinf.scheduler.channel.slot import only_looked_at
 from rlinf.scheduler.channel.spec import ChannelStats
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CommError
@@ -152,5 +153,6 @@ class Inspecting(ChannelAccess):
 
 
 def _load_copy(items: list[Arrived]) -> Any:
-    item = items[0].copied().load()
+    with only_looked_at():
+        item = items[0].copied().load()
     return item.item if type(item) is Question else item

@@ -15,10 +15,12 @@ from rlinf.scheduler.channel.arguments import (
     checked_timeout,
     or_forever,
 )
+from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.dead_letter import DeadLetter
 from rlinf.scheduler.channel.lease import LeaseContext
 from rlinf.scheduler.channel.lease_loop import LeaseLoop
 from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.channel.slot import read_on_lease
 from rlinf.scheduler.errors import ChannelArgumentError
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
@@ -95,7 +97,13 @@ class Leasing(ChannelAccess):
         if work_deadline_s is not None:
             work_deadline_s = checked_seconds(self._name, "work_deadline_s", work_deadline_s)
         operation.keep_s = or_forever(work_deadline_s)
-        return LeaseContext(self._connection(), operation, self._load_leased)
+        operation.is_done = False
+
+        def load(items: Delivery) -> Batch:
+            with read_on_lease(operation):
+                return self._load_leased(items)
+
+        return LeaseContext(self._connection(), operation, load)
 
     def leases(self, queue_name: QueueName = DEFAULT_QUEUE, **options: Any) -> LeaseLoop:
         """Return one lease after the other, until the queue ends, for `for` and `async for`.

@@ -57,7 +57,8 @@ class Operation(Fate):
         group: that the item of a put belongs to; None for none.
         version: of the policy, that made the item of a put, or that a `set_version` says; None if nobody said.
         slot: with which an item is put; 0 for none.
-        held: keeps that slot.
+        held: keeps that slot, a `Slot`.
+        is_done: of a lease: some of its items were acknowledged.
         max_lag: of an `admit`, in versions.
         batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
         begins: of a `set_version`: its caller begins with this version.
@@ -87,6 +88,7 @@ class Operation(Fate):
         "group",
         "group_size",
         "held",
+        "is_done",
         "keep_s",
         "kind",
         "lease",
@@ -111,6 +113,7 @@ class Operation(Fate):
     )
 
     channel: str
+    is_done: bool
     keep_s: float
     max_lag: int
     batch_items: int
@@ -141,7 +144,7 @@ class Operation(Fate):
         self.group_size = 0
         self.version: int | None = None
         self.slot = 0
-        self.held: Promise[Any] | None = None
+        self.held: Any = None
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
         self.parcel: SmallParcel | Parcel | HeldParcel | DeviceParcel | None = None

@@ -195,7 +195,7 @@ class OperationEnds:
         del self._operations[operation.ticket]
         operation.parcel = None
         if operation.held is not None:
-            operation.held.fate.taken = True
+            operation.held.used()
             operation.held = None
         if operation.timer is not None:
             self._stop_clock(operation)

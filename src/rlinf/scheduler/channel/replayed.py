@@ -139,6 +139,9 @@ class ReplayedConnection:
     def tell(self, message: control_wire.Control) -> None:
         """See `ChannelConnection`."""
 
+    def say_unused(self, number: int) -> None:
+        """See `ChannelConnection`."""
+
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:
         """See `ChannelConnection`."""
 

@@ -385,7 +385,13 @@ class ChannelServer:
                 self._arrivals.begin()
                 self._carry_out(self._state.close())
                 request.reply(None)
-            case control_wire.EndQueue() | control_wire.Flush() | control_wire.Retract():
+            case (
+                control_wire.EndQueue()
+                | control_wire.Flush()
+                | control_wire.Retract()
+                | control_wire.Hold()
+                | control_wire.LetGo()
+            ):
                 self._carry_out(self._change(request.peer_id, request.head))
                 request.reply(None)
             case (
@@ -426,10 +432,20 @@ class ChannelServer:
         return self._subscriptions.answer(client, message)
 
     def _change(
-        self, client: str, message: control_wire.EndQueue | control_wire.Flush | control_wire.Retract
+        self,
+        client: str,
+        message: control_wire.EndQueue
+        | control_wire.Flush
+        | control_wire.Retract
+        | control_wire.Hold
+        | control_wire.LetGo,
     ) -> list[Instruction]:
         self._explainer.tick()
         queue = wire.as_name(message.queue)
+        if isinstance(message, control_wire.Hold):
+            return self._state.hold_slot("" if message.sent else client, queue, message.slot, message.key)
+        if isinstance(message, control_wire.LetGo):
+            return self._state.let_go_of_slot(client, queue, message.slot, message.key, message.source)
         if isinstance(message, control_wire.Retract):
             return self._state.retract(client, queue, message.number)
         if isinstance(message, control_wire.Flush):

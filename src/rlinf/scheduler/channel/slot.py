@@ -1,25 +1,99 @@
-"""Leave to make an item, as its producer holds it."""
+"""Leave to make an item, as its producer holds it, and its copies in other processes."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import secrets
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from threading import get_ident, local
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.connection import ChannelConnection
+from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.errors import ChannelError, ChannelUnanswered, CodecError, SchedulerError
 from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.session import current_session
+
+KEY_BITS = 62
+
+
+class _Reading(local):
+    """How this thread reads items: whether they are its own from now on, and under which lease."""
+
+    takes = True
+    lease: Operation | None = None
+
+
+class SentCopies:
+    """The last copies of slots that were pickled in this process, so that a put which fails says that it sent none.
+
+    Attributes:
+        number: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._last: deque[tuple[int, ChannelConnection, control_wire.LetGo]] = deque(maxlen=256)
+
+    def add(self, connection: ChannelConnection, message: control_wire.LetGo) -> None:
+        """A copy was made, that this message is to be sent of if it goes nowhere."""
+        self._last.append((get_ident(), connection, message))
+        self.number += 1
+
+    def since(self, number: int) -> list[tuple[ChannelConnection, control_wire.LetGo]]:
+        """Return those that this thread has made after so many."""
+        count = min(self.number - number, len(self._last))
+        here = get_ident()
+        return [each[1:] for each in islice(self._last, len(self._last) - count, None) if each[0] == here]
+
+
+_reading = _Reading()
+SENT_COPIES = SentCopies()
+
+
+def forget(
+    copies: Iterable[tuple[ChannelConnection, control_wire.LetGo]], error: BaseException | None
+) -> None:
+    """Say that copies were not sent, if the put that was to send them has put nothing."""
+    if isinstance(error, ChannelError | CodecError) and not isinstance(error, ChannelUnanswered):
+        for connection, message in copies:
+            with suppress(SchedulerError):
+                connection.tell(message)
+
+
+@contextmanager
+def read_on_lease(lease: Operation) -> Iterator[None]:
+    """What is read in this block is its reader's once the lease is acknowledged."""
+    _reading.lease = lease
+    try:
+        yield
+    finally:
+        _reading.lease = None
+
+
+@contextmanager
+def only_looked_at() -> Iterator[None]:
+    """What is read in this block stays where it is."""
+    _reading.takes = False
+    try:
+        yield
+    finally:
+        _reading.takes = True
 
 
 class Slot:
     """Leave to make one item, which is used up by `channel.put(item, slot=slot)`; what `Channel.admit` returns.
 
-    It is its owner's, who asked for it, until an item was put with it. It goes back, and to the next one who waits,
-    when a `with` block is left without a put, when the owner drops it, and when the owner's process dies. It can be
-    sent to other processes, which put with it; the owner keeps its own until the item is put.
+    It can be sent to other processes, which put with it. It lives as long as any copy of it: in a process, in a queue,
+    on lease, or on its way. When the last one is dropped, its `with` block left without a put, or its process dead, it
+    goes back, and to the next one who waits.
 
     Attributes:
         queue_name: the queue for which it is.
@@ -27,8 +101,8 @@ class Slot:
         number: which slot of the channel; no other one has it.
     """
 
-    def __init__(self, channel_id: str, queue_name: QueueName, number: int, version: int) -> None:
-        self.channel_id = channel_id
+    def __init__(self, ref: ChannelRef, queue_name: QueueName, number: int, version: int) -> None:
+        self._ref = ref
         self.queue_name = queue_name
         self.number = number
         self.version = version
@@ -36,37 +110,89 @@ class Slot:
         self._hold: Promise[Any] | None = None
         self._connection: ChannelConnection | None = None
         self._operation: Operation | None = None
-        self._was_put_with = False
+        # Of a copy: how this process calls it, the one that was sent, and the lease on which that came.
+        self._key = self._source = 0
+        self._lease: Operation | None = None
+        self._is_over = False  # as far as this copy is concerned
+        self._was_sent = False
 
     @classmethod
     def granted(cls, connection: ChannelConnection, operation: Operation, promise: Promise[Any]) -> Slot:
         """The slot that an `admit` was given."""
         delivery: Delivery = promise.result(0)
         note = delivery.told.slot or wire.SlotNote(0, 0)
-        slot = cls(connection.ref.spec.channel_id, operation.queue_name, note.number, note.version)
+        slot = cls(connection.ref, operation.queue_name, note.number, note.version)
         slot._hold, slot._connection, slot._operation = promise, connection, operation
         return slot
 
+    @classmethod
+    def sent(cls, ref: ChannelRef, queue_name: QueueName, number: int, version: int, source: int) -> Slot:
+        """The copy that somebody has sent, here."""
+        slot = cls(ref, queue_name, number, version)
+        slot._source, slot._lease = source if _reading.takes else 0, _reading.lease
+        with suppress(SchedulerError):  # there may be no job, or no channel any more
+            slot._connection = current_session().service(ChannelConnections).to(ref)
+            slot._key = secrets.randbits(KEY_BITS)
+            slot._tell(control_wire.Hold(queue_name, number, slot._key, False))
+        return slot
+
+    @property
+    def channel_id(self) -> str:
+        """Tells its channel from others of the same name."""
+        return self._ref.spec.channel_id
+
     def give_back(self) -> None:
-        """Give it back, unless an item was put with it or is about to be; without waiting."""
-        if self._operation is not None and self._connection is not None and not self._was_put_with:
-            with suppress(CommError):  # a forked child has none of its parent's
+        """Let go of it, unless an item was put with it or is about to be; without waiting."""
+        if not self._is_over:
+            self._let_go(self._source)
+
+    def use(self) -> Slot:
+        """A put with it begins; until its end it keeps what this returns. Not for users."""
+        self._is_over = True
+        return self
+
+    def used(self) -> None:
+        """An item was put with it. Not for users."""
+        if self._hold is not None:
+            self._hold.fate.taken = True  # by the channel
+
+    def _let_go(self, source: int) -> None:
+        self._is_over = True
+        if self._operation is not None and self._connection is not None:
+            with suppress(SchedulerError):  # a forked child has none of its parent's
                 self._connection.drop(self._operation)
+        elif self._key:
+            self._tell(control_wire.LetGo(self.queue_name, self.number, self._key, source))
         self._hold = None
 
-    def use(self) -> Promise[Any] | None:
-        """A put with it begins; until its end it keeps what this returns. Not for users."""
-        self._was_put_with = True
-        return self._hold
+    def _tell(self, message: control_wire.Hold | control_wire.LetGo) -> None:
+        if self._connection is not None:
+            with suppress(SchedulerError):
+                self._connection.tell(message)
 
     def __enter__(self) -> Slot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.give_back()
+        if self._lease is None:  # else it is known at the end of that
+            self.give_back()
 
-    def __reduce__(self) -> tuple[type[Slot], tuple[str, QueueName, int, int]]:
-        return Slot, (self.channel_id, self.queue_name, self.number, self.version)
+    def __del__(self) -> None:
+        if getattr(self, "_is_over", True):
+            return
+        is_wanted = self._lease is not None and not self._lease.is_done
+        self._let_go(0 if is_wanted else self._source)
+        if self._connection is not None and not (self._was_sent or is_wanted):
+            with suppress(SchedulerError):
+                self._connection.say_unused(self.number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        key = secrets.randbits(KEY_BITS)
+        self._was_sent = True
+        self._tell(control_wire.Hold(self.queue_name, self.number, key, True))
+        if self._connection is not None:
+            SENT_COPIES.add(self._connection, control_wire.LetGo(self.queue_name, self.number, 0, key))
+        return Slot.sent, (self._ref, self.queue_name, self.number, self.version, key)
 
     def __repr__(self) -> str:
         return f"<Slot {self.number} of queue {self.queue_name!r}: version {self.version}>"

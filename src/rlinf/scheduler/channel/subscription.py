@@ -15,6 +15,7 @@ from rlinf.scheduler.channel.getting import Getting
 from rlinf.scheduler.channel.inspecting import Inspecting
 from rlinf.scheduler.channel.leasing import Leasing
 from rlinf.scheduler.channel.question import Question
+from rlinf.scheduler.channel.slot import only_looked_at
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
@@ -100,13 +101,16 @@ class Subscription(Getting, Leasing, Inspecting):
     # Questions are seen as what was asked: their answers are others' business.
 
     def _load_item(self, items: list[Arrived]) -> Any:
-        return _asked(items[0].load())
+        with only_looked_at():  # the queue's consumers have it, too
+            return _asked(items[0].load())
 
     def _load_batch(self, items: list[Arrived]) -> Batch:
-        return _all_asked(load_all(items))
+        with only_looked_at():
+            return _all_asked(load_all(items))
 
     def _load_leased(self, items: Delivery) -> Batch:
-        return _all_asked(load_all(copies(items)))
+        with only_looked_at():
+            return _all_asked(load_all(copies(items)))
 
     def __enter__(self) -> Self:
         return self

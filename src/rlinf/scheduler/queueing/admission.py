@@ -1,8 +1,9 @@
 """How old items may be when they are taken: which may be begun now, which may be taken, and when the version moves on.
 
 A *version* of the policy takes so many items (`batch_items`), and then makes way for the next one. An item is begun
-with a *slot*, which names the version that its maker begins it with, and the *latest* that may take it. An item is
-*open* from its slot until it is taken for good. One rule keeps every promise:
+with a *slot*, which names the version that its maker begins it with, and the *latest* that may take it. A slot lives as
+long as somebody holds it: who asked for it, a process that was sent a copy, or a copy that is in a queue, on lease, or
+on its way. An item is *open* from its slot until it is taken for good. One rule keeps every promise:
 
     the items open that version D may be the latest to take are at most as many as the versions up to D still take,
 
@@ -37,13 +38,15 @@ class GrantedSlot:
     Attributes:
         number: no other slot of the channel has it.
         owner: the client that asked for it, and the ticket of its operation; None if it has gone, or given it back.
+        copies: by whom copies are held, and under which key; by "" those in a queue, on lease, or on their way.
+        gone: the keys of such copies that are no more, perhaps before it was heard that they are.
         version: the one with which the item is made, or an earlier one than that.
         latest: the last version that may take the item.
         since: when it was given, on the clock of the state's shell.
         is_used: a put with it is under way.
     """
 
-    __slots__ = ("is_used", "latest", "number", "owner", "since", "version")
+    __slots__ = ("copies", "gone", "is_used", "latest", "number", "owner", "since", "version")
 
     def __init__(self, number: int, owner: Ticket, version: int, latest: int, since: float) -> None:
         self.number = number
@@ -52,6 +55,8 @@ class GrantedSlot:
         self.latest = latest
         self.since = since
         self.is_used = False
+        self.copies: dict[Ticket, None] = {}
+        self.gone: set[int] = set()
 
 
 class Admission:
@@ -65,6 +70,7 @@ class Admission:
         batch_items: how many items a version takes.
         num_given: of the items of the present version, how many were given out and did not come back.
         worst_lag: how many versions the oldest item was behind when it was taken.
+        num_returned: how many slots came back without an item.
         making: the slots that are out, by their numbers.
         asking: who waits for a slot, in order.
         moving: who waits for the version to move on.
@@ -84,6 +90,7 @@ class Admission:
         self.batch_items = 0
         self.num_given = 0
         self.worst_lag = 0
+        self.num_returned = 0
         self.making: dict[int, GrantedSlot] = {}
         self.asking: OrderedDict[Ticket, Asked] = OrderedDict()
         self.moving: OrderedDict[Ticket, Move] = OrderedDict()
@@ -137,6 +144,27 @@ class Admission:
         for owner in [*self.asking, *self.moving, *self._owned]:
             if owner[0] == client:
                 self.withdraw(*owner)
+        for slot in list(self.making.values()):
+            if any(holder == client for holder, _ in slot.copies):
+                slot.copies = {copy: None for copy in slot.copies if copy[0] != client}
+                self._drop_unwanted(slot)
+
+    def hold(self, number: int, client: str, key: int) -> None:
+        """A client holds a copy of a slot; "" for one that is in a queue, on lease, or on its way."""
+        slot = self.making.get(number)
+        if slot is not None and (client or key not in slot.gone):
+            slot.copies[client, key] = None
+
+    def let_go(self, number: int, client: str, key: int, source: int) -> None:
+        """A client holds a copy no more; `source` is the one that was sent, if that is no more either, or 0."""
+        slot = self.making.get(number)
+        if slot is None:
+            return
+        slot.copies.pop((client, key), None)
+        if source:
+            slot.gone.add(source)
+            slot.copies.pop(("", source), None)
+        self._drop_unwanted(slot)
 
     def why_over(self, number: int) -> str:
         """Why nothing can be put with a slot any more; empty if something can, and where there is none."""
@@ -185,13 +213,20 @@ class Admission:
         for client, ticket in self.asking:
             out.append(Refuse(client, ticket, reason, state))
         self.asking.clear()
+        num_returned = self.num_returned
+        for slot in list(self.making.values()):
+            slot.copies.clear()
+            if slot.owner is None:
+                self._drop_unwanted(slot)
         for owner in list(self._owned):
             self.withdraw(*owner)
+        self.num_returned = num_returned  # they were not given back
 
     def _drop_unwanted(self, slot: GrantedSlot) -> None:
-        if slot.owner is None and not slot.is_used:
+        if slot.owner is None and not slot.copies and not slot.is_used:
             del self.making[slot.number]
             _count_off(self._open, slot.latest)
+            self.num_returned += 1
 
     # -- items -----------------------------------------------------------------------------------
 
@@ -349,20 +384,30 @@ class Admission:
     def contents(self) -> AdmissionRecord:
         """Return it as a record."""
         slots = [
-            SlotRecord(slot.number, *(slot.owner or ("", 0)), slot.version, slot.latest, slot.since)
+            SlotRecord(
+                slot.number,
+                *(slot.owner or ("", 0)),
+                slot.version,
+                slot.latest,
+                slot.since,
+                list(slot.copies),
+                sorted(slot.gone),
+            )
             for slot in self.making.values()
         ]
         asking = [(*who, asked) for who, asked in self.asking.items()]
         moving = [(*who, move) for who, move in self.moving.items()]
         about = self.version, self.batch_items, self.num_given, self.worst_lag
-        return AdmissionRecord(*about, slots, asking, moving)
+        return AdmissionRecord(*about, slots, asking, moving, self.num_returned)
 
     def load(self, record: AdmissionRecord, items: Iterable[Item]) -> None:
         """Take what `contents` gave, and these items that are in the queue; it must be new."""
-        self.version, self.batch_items, self.num_given, self.worst_lag, slots, asking, moving = record
-        for number, client, ticket, version, latest, since in slots:
+        self.version, self.batch_items, self.num_given, self.worst_lag, slots, asking, moving = record[:7]
+        self.num_returned = record.num_returned
+        for number, client, ticket, version, latest, since, copies, gone in slots:
             owner = client, ticket
             slot = self.making[number] = GrantedSlot(number, owner, version, latest, since)
+            slot.copies, slot.gone = dict.fromkeys(copies), set(gone)
             if client:
                 self._owned[owner] = slot
             else:
@@ -409,6 +454,8 @@ class Admission:
             parts.append(self._makers())
         if self.asking:
             parts.append(f"{counted(len(self.asking), 'admit')} waiting until items are taken")
+        if self.num_returned:
+            parts.append(f"{counted(self.num_returned, 'slot')} came back unused")
         for move in self.moving.values():
             unsettled = sum(self._lent.values()) + sum(self._lent_before.values())
             parts.append(f"set_version({move.version}) waits for {counted(unsettled, 'item')} to be settled")

@@ -164,6 +164,8 @@ class SlotRecord(NamedTuple):
     version: int
     latest: int
     since: float = 0.0
+    copies: list[tuple[str, int]] = []  # noqa: RUF012 - never changed
+    gone: list[int] = []  # noqa: RUF012 - never changed
 
 
 class Asked(NamedTuple):
@@ -192,6 +194,7 @@ class AdmissionRecord(NamedTuple):
     slots: list[SlotRecord]
     asking: list[tuple[str, int, Asked]] = []  # noqa: RUF012 - never changed
     moving: list[tuple[str, int, Move]] = []  # noqa: RUF012 - never changed
+    num_returned: int = 0
 
 
 class TapRecord(NamedTuple):

@@ -112,8 +112,11 @@ def _waiting_for(admission: Admission) -> Iterator[Unfinished]:
 def _of_slots(admission: Admission) -> Iterator[Unfinished]:
     """The first of those that are out, which are the oldest."""
     for slot in islice(admission.making.values(), NUM_SHOWN):
-        client = "" if slot.owner is None else slot.owner[0]
+        holders = [client for client, _ in ([slot.owner] if slot.owner else list(slot.copies)) if client]
+        client = holders[0] if holders else ""
         until = f", taken up to version {slot.latest}" if slot.latest > slot.version else ""
+        if not holders and slot.copies:
+            until += ", of which a copy was sent, and nobody has it now"
         yield Unfinished(
             client, f"slot {slot.number}, for an item of version {slot.version}{until}", slot.since
         )

@@ -72,6 +72,23 @@ class Versioning(QueueSet):
             out.append(Refuse(client, ticket, Reason.EMPTY, state))
         return out
 
+    def hold_slot(self, client: str, queue_name: QueueName, number: int, key: int) -> list[Instruction]:
+        """A client holds a copy of a slot, which it calls `key`; "" for one that is in a queue, or on its way."""
+        queue = self._queues.get(queue_name)
+        if queue is not None and queue.admission is not None:
+            queue.admission.hold(number, client, key)
+        return []
+
+    def let_go_of_slot(
+        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
+    ) -> list[Instruction]:
+        """A client holds that copy no more; `source` names the one that was sent, if nobody is to have that again."""
+        queue = self._queues.get(queue_name)
+        if queue is None or queue.admission is None:
+            return []
+        queue.admission.let_go(number, client, key, source)
+        return self._settled((queue,))
+
     def _withdraw_admission(self, client: str, ticket: int) -> list[Instruction]:
         """Nobody waits any more for a slot or a version, or nobody wants the slot."""
         for queue in self._admitting:
