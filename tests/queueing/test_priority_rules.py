@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlinf.scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
 from rlinf.scheduler.queueing.lanes import LanedFifo
-from rlinf.scheduler.queueing.ranked import Clock
+from rlinf.scheduler.queueing.ranked import QueueClock
 
 Q = "default"
 
@@ -36,7 +36,7 @@ def test_the_lowest_of_three_hundred_comes_last():
 
 
 def test_after_so_long_an_item_is_passed_over_no_more():
-    clock = Clock(priority_wait_s=10)
+    clock = QueueClock(priority_wait_s=10)
     fifo = WeightedFifo(clock)
     for since, priority in ((0, 0), (1, 9), (2, 0), (3, 9)):
         item = Item(since, priority=priority)
@@ -54,7 +54,7 @@ def test_after_so_long_an_item_is_passed_over_no_more():
 
 
 def test_in_every_lane_too():
-    clock = Clock(priority_wait_s=10, now=20)
+    clock = QueueClock(priority_wait_s=10, now=20)
     fifo = LanedFifo(clock)
     for priority in (0, 1):
         fifo.push(Item(priority, priority=priority))
@@ -111,7 +111,7 @@ STEPS = st.one_of(st.integers(-2, 2), st.just("take"), st.just("give back"), st.
 
 @given(st.lists(STEPS, max_size=80), st.sampled_from([None, 0, 1, 3]))
 def test_any_order_of_pushes_takes_and_returns_is_that_of_the_rules(steps, wait_s):
-    clock = Clock(priority_wait_s=wait_s)
+    clock = QueueClock(priority_wait_s=wait_s)
     fifo = WeightedFifo(clock)
     held, returned, out, pushed = [], [], [], 0
     for step in steps:

@@ -88,6 +88,22 @@ class _KeepsDroppedSlots(Admission):
         pass
 
 
+class _ForgetsCopies(Admission):
+    """Who asked for a slot gives it back, whoever else has it."""
+
+    def hold(self, number, client, key):
+        pass
+
+
+class _KeepsCopiesOfTheDead(Admission):
+    """A process that dies holds its copies all the same."""
+
+    def lose(self, client):
+        for owner in [*self.asking, *self.moving, *self._owned]:
+            if owner[0] == client:
+                self.withdraw(*owner)
+
+
 class _KeepsSlotsAfterTheEnd(Admission):
     """What cannot be put any more is waited for."""
 
@@ -174,6 +190,8 @@ ADMISSION_MUTANTS = {
     "gives one slot too few": _with_admission(_GivesOneTooFew),
     "keeps the slots of the dead": _with_admission(_KeepsSlotsOfTheDead),
     "keeps slots that were dropped": _with_admission(_KeepsDroppedSlots),
+    "gives back slots of which a copy is there": _with_admission(_ForgetsCopies),
+    "keeps the copies of the dead": _with_admission(_KeepsCopiesOfTheDead),
     "waits for slots after the end": _with_admission(_KeepsSlotsAfterTheEnd),
     "moves on before all is settled": _with_admission(_MovesOnTooSoon),
     "never moves on later": _with_admission(_NeverMovesOnLater),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rlinf.scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf.scheduler.queueing.groups import GroupIndex
 from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.ranked import Clock, RankedItems
+from rlinf.scheduler.queueing.ranked import QueueClock, RankedItems
 from rlinf.scheduler.queueing.sharding import Sharding
 from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.testing.simulation import Machines
@@ -153,7 +153,7 @@ class _Starving(RankedItems):
     """A lower one waits for all that are higher, however long."""
 
     def __init__(self, clock):
-        super().__init__(Clock())
+        super().__init__(QueueClock())
 
 
 class _OldestOfNine(RankedItems):

@@ -121,7 +121,7 @@ class Retract(msgspec.Struct, tag=32, array_like=True):
     number: int
 
 
-class Hold(msgspec.Struct, tag=34, array_like=True):
+class HoldSlot(msgspec.Struct, tag=34, array_like=True):
     """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> None."""
 
     queue: Any
@@ -130,7 +130,7 @@ class Hold(msgspec.Struct, tag=34, array_like=True):
     sent: bool
 
 
-class LetGo(msgspec.Struct, tag=35, array_like=True):
+class LetGoOfSlot(msgspec.Struct, tag=35, array_like=True):
     """The client holds that copy no more (0: it held none); nor is the one that was sent as `source` -> None."""
 
     queue: Any
@@ -218,8 +218,8 @@ Control = (
     | Join
     | Leave
     | Retract
-    | Hold
-    | LetGo
+    | HoldSlot
+    | LetGoOfSlot
     | Subscribe
     | Unsubscribe
     | OfLeases

@@ -389,8 +389,8 @@ class ChannelServer:
                 control_wire.EndQueue()
                 | control_wire.Flush()
                 | control_wire.Retract()
-                | control_wire.Hold()
-                | control_wire.LetGo()
+                | control_wire.HoldSlot()
+                | control_wire.LetGoOfSlot()
             ):
                 self._carry_out(self._change(request.peer_id, request.head))
                 request.reply(None)
@@ -437,14 +437,14 @@ class ChannelServer:
         message: control_wire.EndQueue
         | control_wire.Flush
         | control_wire.Retract
-        | control_wire.Hold
-        | control_wire.LetGo,
+        | control_wire.HoldSlot
+        | control_wire.LetGoOfSlot,
     ) -> list[Instruction]:
         self._explainer.tick()
         queue = wire.as_name(message.queue)
-        if isinstance(message, control_wire.Hold):
+        if isinstance(message, control_wire.HoldSlot):
             return self._state.hold_slot("" if message.sent else client, queue, message.slot, message.key)
-        if isinstance(message, control_wire.LetGo):
+        if isinstance(message, control_wire.LetGoOfSlot):
             return self._state.let_go_of_slot(client, queue, message.slot, message.key, message.source)
         if isinstance(message, control_wire.Retract):
             return self._state.retract(client, queue, message.number)

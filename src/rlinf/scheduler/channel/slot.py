@@ -40,14 +40,14 @@ class SentCopies:
 
     def __init__(self) -> None:
         self.number = 0
-        self._last: deque[tuple[int, ChannelConnection, control_wire.LetGo]] = deque(maxlen=256)
+        self._last: deque[tuple[int, ChannelConnection, control_wire.LetGoOfSlot]] = deque(maxlen=256)
 
-    def add(self, connection: ChannelConnection, message: control_wire.LetGo) -> None:
+    def add(self, connection: ChannelConnection, message: control_wire.LetGoOfSlot) -> None:
         """A copy was made, that this message is to be sent of if it goes nowhere."""
         self._last.append((get_ident(), connection, message))
         self.number += 1
 
-    def since(self, number: int) -> list[tuple[ChannelConnection, control_wire.LetGo]]:
+    def since(self, number: int) -> list[tuple[ChannelConnection, control_wire.LetGoOfSlot]]:
         """Return those that this thread has made after so many."""
         count = min(self.number - number, len(self._last))
         here = get_ident()
@@ -59,7 +59,7 @@ SENT_COPIES = SentCopies()
 
 
 def forget(
-    copies: Iterable[tuple[ChannelConnection, control_wire.LetGo]], error: BaseException | None
+    copies: Iterable[tuple[ChannelConnection, control_wire.LetGoOfSlot]], error: BaseException | None
 ) -> None:
     """Say that copies were not sent, if the put that was to send them has put nothing."""
     if isinstance(error, ChannelError | CodecError) and not isinstance(error, ChannelUnanswered):
@@ -133,7 +133,7 @@ class Slot:
         with suppress(SchedulerError):  # there may be no job, or no channel any more
             slot._connection = current_session().service(ChannelConnections).to(ref)
             slot._key = secrets.randbits(KEY_BITS)
-            slot._tell(control_wire.Hold(queue_name, number, slot._key, False))
+            slot._tell(control_wire.HoldSlot(queue_name, number, slot._key, False))
         return slot
 
     @property
@@ -162,10 +162,10 @@ class Slot:
             with suppress(SchedulerError):  # a forked child has none of its parent's
                 self._connection.drop(self._operation)
         elif self._key:
-            self._tell(control_wire.LetGo(self.queue_name, self.number, self._key, source))
+            self._tell(control_wire.LetGoOfSlot(self.queue_name, self.number, self._key, source))
         self._hold = None
 
-    def _tell(self, message: control_wire.Hold | control_wire.LetGo) -> None:
+    def _tell(self, message: control_wire.HoldSlot | control_wire.LetGoOfSlot) -> None:
         if self._connection is not None:
             with suppress(SchedulerError):
                 self._connection.tell(message)
@@ -189,9 +189,9 @@ class Slot:
     def __reduce__(self) -> tuple[Any, ...]:
         key = secrets.randbits(KEY_BITS)
         self._was_sent = True
-        self._tell(control_wire.Hold(self.queue_name, self.number, key, True))
+        self._tell(control_wire.HoldSlot(self.queue_name, self.number, key, True))
         if self._connection is not None:
-            SENT_COPIES.add(self._connection, control_wire.LetGo(self.queue_name, self.number, 0, key))
+            SENT_COPIES.add(self._connection, control_wire.LetGoOfSlot(self.queue_name, self.number, 0, key))
         return Slot.sent, (self._ref, self.queue_name, self.number, self.version, key)
 
     def __repr__(self) -> str:

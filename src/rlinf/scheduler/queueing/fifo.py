@@ -9,7 +9,7 @@ from itertools import chain, islice
 
 from rlinf.scheduler.queueing.groups import GroupIndex, GroupName
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.ranked import Clock, RankedItems
+from rlinf.scheduler.queueing.ranked import QueueClock, RankedItems
 from rlinf.scheduler.queueing.weights import Exact
 
 
@@ -41,8 +41,8 @@ class WeightedFifo:
         "weight",
     )
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
+    def __init__(self, clock: QueueClock | None = None) -> None:
+        self._clock = clock or QueueClock()
         self._items: deque[Item] = deque()
         # Where they are instead while they have priorities.
         self._ranked: RankedItems | None = None

@@ -7,7 +7,7 @@ from itertools import chain
 
 from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.ranked import Clock
+from rlinf.scheduler.queueing.ranked import QueueClock
 
 
 class LanedFifo(WeightedFifo):
@@ -24,7 +24,7 @@ class LanedFifo(WeightedFifo):
 
     __slots__ = ("_lanes",)
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: QueueClock | None = None) -> None:
         super().__init__(clock)
         self._lanes: dict[int, WeightedFifo] = {}
 

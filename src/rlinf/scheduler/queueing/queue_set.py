@@ -11,7 +11,7 @@ from rlinf.scheduler.queueing.leases import Leases
 from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.scheduler.queueing.operations import Client, Getter, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
-from rlinf.scheduler.queueing.ranked import Clock
+from rlinf.scheduler.queueing.ranked import QueueClock
 from rlinf.scheduler.queueing.tally import Tally
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.weights import check_maxsize
@@ -60,7 +60,7 @@ class QueueSet:
         self._all_ended = False
         # The queues that were ended alone, the latest last.
         self._ended: dict[QueueName, None] = {}
-        self._tally = Tally(total_bytes, self.leases, Clock(priority_wait_s))
+        self._tally = Tally(total_bytes, self.leases, QueueClock(priority_wait_s))
         self._queues: dict[QueueName, NamedQueue] = {}
         self._taps: dict[str, TapQueue] = {}
         self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other

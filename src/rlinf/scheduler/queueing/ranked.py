@@ -14,7 +14,7 @@ MIN_STALE = 64
 
 
 @dataclass(slots=True)
-class Clock:
+class QueueClock:
     """The time, as the shell of a channel's state tells it.
 
     Attributes:
@@ -35,7 +35,7 @@ class RankedItems:
 
     __slots__ = ("_by_age", "_by_rank", "_clock", "_items")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: QueueClock) -> None:
         self._clock = clock
         self._items: dict[int, Item] = {}
         # Orders; those of items that were taken by the other way are skipped.

@@ -29,7 +29,7 @@ class ChannelState(Lending, Versioning, Recording):
 
     Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. All
     together hold at most `total_bytes`, but a put to a queue where somebody waits does not wait for what others hold.
-    What is on lease counts; for `max_attempts` and `max_leased` see `Leases`, for `priority_wait_s` `Clock`.
+    What is on lease counts; for `max_attempts` and `max_leased` see `Leases`, for `priority_wait_s` `QueueClock`.
     An operation is known by its client's name and a ticket that is unique among that client's operations.
     Every event returns the instructions that follow from it, in order, for this client and for others.
 

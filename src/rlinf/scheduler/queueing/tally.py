@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from rlinf.scheduler.queueing.instructions import Instruction
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
-from rlinf.scheduler.queueing.ranked import Clock
+from rlinf.scheduler.queueing.ranked import QueueClock
 from rlinf.scheduler.queueing.wanted import LeaseTerms
 from rlinf.scheduler.queueing.watch import Watch
 
@@ -84,9 +84,9 @@ class Tally:
         "watches",
     )
 
-    def __init__(self, max_bytes: int, leases: Lender, clock: Clock | None = None) -> None:
+    def __init__(self, max_bytes: int, leases: Lender, clock: QueueClock | None = None) -> None:
         self.leases = leases
-        self.clock = clock or Clock()
+        self.clock = clock or QueueClock()
         self.num_gets = 0
         self.num_items = 0
         self.size_bytes = 0

@@ -25,6 +25,8 @@ from rlinf.testing.simulation.makers import (
     FRESH,
     AdmissionClient,
     Admit,
+    HoldSlot,
+    LetGoOfSlot,
     Make,
     Maker,
     Message,
@@ -98,6 +100,17 @@ class AdmissionServer:
                 return state.confirm(client, ticket)
             case Settle(_, generation, done):
                 return self._settle(who, generation, done=done)
+            case HoldSlot() | LetGoOfSlot():
+                return self._pass_on(client, message)
+
+    def _pass_on(self, client: str, message: HoldSlot | LetGoOfSlot) -> list[Instruction]:
+        """A copy of a slot was sent, has come, or is dropped."""
+        if isinstance(message, HoldSlot):
+            holder = "" if message.sent else client
+            self._book.holds(message.slot, (holder, message.ticket))
+            return self.state.hold_slot(holder, FRESH, message.slot, message.ticket)
+        self._book.lets_go(message.slot, (client, message.ticket), message.source)
+        return self.state.let_go_of_slot(client, FRESH, message.slot, message.ticket, message.source)
 
     def _say(
         self, who: tuple[str, int], version: int, batch_items: int, *, begins: bool
@@ -158,6 +171,7 @@ class AdmissionPart(Part):
         if self._server is not None and draw.random() < 0.3:
             self._server.host.later(draw.randrange(300_000), self._server.end)
         self._next_number = itertools.count(1).__next__
+        self._sent: list[tuple[int, int]] = []
         self._agents: list[tuple[Host, Maker | Taker]] = []
         self._clients: list[AdmissionClient] = []
 
@@ -170,7 +184,9 @@ class AdmissionPart(Part):
             return
         for name in range(self._draw.randint(1, 3)):
             num_items = self._draw.randint(1, 12)
-            self._agents.append((host, Maker(client, name, num_items, self._mean_us, self._max_lags)))
+            self._agents.append(
+                (host, Maker(client, name, num_items, self._mean_us, self._max_lags, self._sent))
+            )
         num_steps = self._draw.randint(1, 12)
         if number == 0:
             # A successor goes on from a checkpoint.
@@ -189,12 +205,20 @@ class AdmissionPart(Part):
                 agent.stop()
         yield
         if self._cluster.server.alive:
+            # What was sent, and nobody has taken for good.
+            heir = self._client(self._cluster.start(-2, "heir of slots"))
+            heir.host.later(1, self._inherit, heir)
+            yield
             self._book.check_rest()
             yield from self._drain(server)
         for host, agent in self._agents:
             if host.alive and not agent.over:
                 message = f"a {type(agent).__name__.lower()} of {host.name} never ends"
                 raise Violation(message, (host.name,))
+
+    def _inherit(self, heir: AdmissionClient) -> None:
+        for slot, key in self._sent:
+            heir.tell(LetGoOfSlot(0, slot, key))
 
     def _client(self, host: Host) -> AdmissionClient:
         client = AdmissionClient(host, self._cluster.machines.client(0), self._next_number)

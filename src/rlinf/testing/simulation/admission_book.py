@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rlinf.scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
@@ -37,7 +37,10 @@ class AdmissionBook:
     _epoch: int = 0
     _num_settled: int = 0  # of the present version
     _ended: bool = False
-    _slots: dict[int, tuple[Ticket, int]] = field(default_factory=dict)
+    _slots: dict[int, tuple[set[Ticket], int]] = field(
+        default_factory=dict
+    )  # who holds each, and its last version
+    _gone: set[tuple[int, int]] = field(default_factory=set)  # copies that were sent, by slot and key
     _asking: OrderedDict[Ticket, int] = field(default_factory=OrderedDict)
     _taking: OrderedDict[Ticket, int] = field(default_factory=OrderedDict)
     _moving: OrderedDict[Ticket, tuple[int, int, bool]] = field(default_factory=OrderedDict)
@@ -76,11 +79,30 @@ class AdmissionBook:
                 item.given_to = None
         for waiting in (self._asking, self._taking, self._moving):
             waiting.pop(who, None)
-        self._slots = {number: slot for number, slot in self._slots.items() if slot[0] != who}
+        self._drop_holders(lambda holder: holder == who)
+
+    def holds(self, number: int, holder: Ticket) -> None:
+        """A copy of a slot is held."""
+        if number in self._slots and (holder[0] or (number, holder[1]) not in self._gone):
+            self._slots[number][0].add(holder)
+
+    def lets_go(self, number: int, holder: Ticket, source: int) -> None:
+        """A copy is held no more, nor that which it was made of."""
+        self._gone.add((number, source))
+        if number in self._slots:
+            self._slots[number][0].difference_update((holder, ("", source)))
+        self._drop_holders(lambda _holder: False)
+
+    def _drop_holders(self, is_gone: Callable[[Ticket], bool]) -> None:
+        held = {
+            number: ({each for each in holders if not is_gone(each)}, latest)
+            for number, (holders, latest) in self._slots.items()
+        }
+        self._slots = {number: slot for number, slot in held.items() if slot[0]}
 
     def loses(self, client: str) -> None:
         """A client is gone."""
-        owners = [slot[0] for slot in self._slots.values()]
+        owners = [holder for holders, _ in self._slots.values() for holder in holders]
         given = [item.given_to for item in self.open.values() if item.given_to is not None]
         for who in [*self._asking, *self._taking, *self._moving, *owners, *given]:
             if who[0] == client:
@@ -116,7 +138,7 @@ class AdmissionBook:
             raise Violation(
                 f"slot {number} is given with version {version}, too many are open", (who[0], number)
             )
-        self._slots[number] = who, latest
+        self._slots[number] = {who}, latest
 
     def _accept(self, who: Ticket) -> None:
         item, slot = self._puts.pop(who)
@@ -217,5 +239,5 @@ class AdmissionBook:
 
     def check_rest(self) -> None:
         """Check that no slot is out when all makers are done or dead."""
-        for number, (who, _) in self._slots.items():
-            raise Violation(f"slot {number} of {who[0]} never comes back", (who[0], number))
+        for number, (holders, _) in self._slots.items():
+            raise Violation(f"slot {number}, held by {sorted(holders)}, never comes back", (number,))

@@ -79,7 +79,23 @@ class Settle(NamedTuple):
     done: bool
 
 
-Message = Admit | Make | Take | Say | Withdraw | Taken | Settle
+class HoldSlot(NamedTuple):
+    """The process holds a copy of a slot, which it calls `ticket`; or one was `sent`, and is nobody's yet."""
+
+    ticket: int
+    slot: int
+    sent: bool
+
+
+class LetGoOfSlot(NamedTuple):
+    """It holds that copy no more; nor is the one that was sent as `source`."""
+
+    ticket: int
+    slot: int
+    source: int
+
+
+Message = Admit | Make | Take | Say | Withdraw | Taken | Settle | HoldSlot | LetGoOfSlot
 Outcome = Callable[[Ending, Any], None]
 
 
@@ -123,6 +139,11 @@ class AdmissionClient:
     def take(self, ticket: int) -> None:
         """What it brought is its user's."""
         self._carry_out(self.state.taken(ticket))
+
+    def tell(self, message: HoldSlot | LetGoOfSlot) -> None:
+        """Say what became of a copy of a slot."""
+        if not self.cut_off:
+            self.host.send(SERVER, ADMISSION, [message])
 
     def settle(self, ticket: int, generation: int, *, done: bool) -> None:
         """Say what became of a lease."""
@@ -200,11 +221,19 @@ class Maker(_Agent):
         num_items: so many it makes.
         mean_us: how long one takes, about; some much longer.
         max_lags: it chooses among them.
+        sent: copies of slots that makers have sent, for others to put with: of which slot, and their keys.
     """
 
     def __init__(
-        self, client: AdmissionClient, name: object, num_items: int, mean_us: int, max_lags: tuple[int, ...]
+        self,
+        client: AdmissionClient,
+        name: object,
+        num_items: int,
+        mean_us: int,
+        max_lags: tuple[int, ...],
+        sent: list[tuple[int, int]],
     ) -> None:
+        self._sent = sent
         super().__init__(client, num_items, client.host.world.randomness("maker", client.host.name, name))
         self._mean_us = mean_us
         self._max_lags = max_lags
@@ -246,6 +275,9 @@ class Maker(_Agent):
             self._client.drop(slot_ticket)
             self._later(self._ask)
             return
+        if self._draw.random() < 0.3:
+            self._send(slot_ticket, slot)
+            return
 
         def ended(ending: Ending, _detail: Any) -> None:
             if ending is Ending.ACCEPTED:
@@ -258,6 +290,28 @@ class Maker(_Agent):
             self._client.drop(ticket)
             self._client.drop(slot_ticket)
             self._later(self._ask)
+
+    def _send(self, slot_ticket: int, slot: int) -> None:
+        """Send the slot to whoever comes next, and keep nothing; take one that was sent, perhaps this."""
+        key = self._client.next_number()
+        self._client.tell(HoldSlot(key, slot, True))
+        self._sent.append((slot, key))
+        self._client.drop(slot_ticket)
+        self._later(self._open, *self._draw.choice(self._sent))
+
+    def _open(self, slot: int, source: int) -> None:
+        key = self._client.next_number()
+        self._client.tell(HoldSlot(key, slot, False))
+        duration_us = int(self._mean_us * min(50.0, self._draw.paretovariate(1.1)))
+        self._client.host.later(1 + duration_us, self._use_copy, slot, key, source)
+
+    def _use_copy(self, slot: int, key: int, source: int) -> None:
+        if self._draw.random() < 0.3:
+            self._client.tell(LetGoOfSlot(key, slot, source))
+        else:
+            ticket = self._client.next_number()
+            self._client.begin(Make(ticket, ticket, slot), lambda *_end: None)
+        self._later(self._ask)
 
 
 class Taker(_Agent):
