@@ -132,7 +132,9 @@ class Mailbox:
         if not _is_tensor(tensor):
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
         if tensor.is_nested:
-            raise CommError("send_tensor takes no nested tensor, which has no shape to compare; send and recv take it")
+            raise CommError(
+                "send_tensor takes no nested tensor, which has no shape to compare; send and recv take it"
+            )
         return self._send(tensor.detach(), _tensor_type(tensor), dst, timeout_s, wait_s, wait_for_return)
 
     def recv_tensor(

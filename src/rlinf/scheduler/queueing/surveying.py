@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rlinf.scheduler.queueing.depth import QueueDepth
 from rlinf.scheduler.queueing.leases import HeldItems
@@ -29,7 +29,7 @@ _Operation: TypeAlias = Getter[NamedQueue] | Putter[NamedQueue]
 class Surveying(Subscribing):
     """Says what a channel's queues hold, and who waits for what."""
 
-    def __init__(self, *bounds: int, **options: int) -> None:
+    def __init__(self, *bounds: int, **options: Any) -> None:
         super().__init__(*bounds, **options)
         self._survey = QueueSurvey()
         # Queues into which somebody has put a question, as far as they are known.
