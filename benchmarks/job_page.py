@@ -35,6 +35,7 @@ from rlinf.scheduler.observe.web.server import WebServer
 DEVICES = 8
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 MIB = 1 << 20
+PAST_S = 300
 FRAME_MS = 16
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 # Share of nodes, devices of a rank, and what it calls, of each group.
@@ -136,6 +137,20 @@ class SimulatedJob:
             ),
             events=self._events(),
         )
+
+    def past(self) -> dict[str, object]:
+        """What its ranks did in the minutes before."""
+        now, every_s = self._tick, 2
+        states: dict[str, list[str]] = {
+            f"{name}:{rank}": [] for name in GROUPS for rank in range(len(self._places[name]))
+        }
+        for back in range(PAST_S // every_s, 0, -1):
+            self._tick = now - back * every_s
+            for name in GROUPS:
+                for rank, (node, _) in enumerate(self._places[name]):
+                    states[f"{name}:{rank}"].append(self._rank(name, rank, node).state)
+        self._tick = now
+        return {"at_s": time.time(), "every_s": every_s, "states": states}
 
     def _node(self, number: int) -> NodeStatus:
         devices = tuple(
@@ -288,6 +303,12 @@ class SimulatedJob:
         return tuple(EventRecord(self._begun + i, *texts[i % 3]) for i in range(min(200, self._tick)))
 
 
+def served(num_nodes: int) -> WebServer:
+    """Serve the page of a simulated job."""
+    job = SimulatedJob(num_nodes)
+    return WebServer(job, why, past=job.past)
+
+
 def why() -> dict[str, object]:
     """Why a simulated job waits."""
     return {
@@ -354,7 +375,7 @@ def main() -> None:
     parser.add_argument("--after-s", type=float, default=4)
     parser.add_argument("--url", help="of a page that is served already")
     chosen = parser.parse_args()
-    server = None if chosen.url else WebServer(SimulatedJob(chosen.nodes), why)
+    server = None if chosen.url else served(chosen.nodes)
     url = chosen.url or (server.url if server else "")
     with chromium() as browser:
         if chosen.pictures:

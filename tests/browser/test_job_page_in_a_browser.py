@@ -6,23 +6,22 @@ import pytest
 from playwright.sync_api import expect
 
 from browser import tasks_ms
-from job_page import SimulatedJob, why
-from rlinf.scheduler.observe.web.server import WebServer
+from job_page import PAST_S, served
 
 # In processor time: so long no scroll and no key waits, and so much is left to who reads.
 LONGEST_TASK_MS, WATCHED_S, SHARE_OF_A_CORE = 100, 2.0, 0.5
 
 
 @pytest.fixture
-def served():
-    server = WebServer(SimulatedJob(64), why)
+def server():
+    server = served(64)
     yield server
     server.close()
 
 
 @pytest.fixture
-def page(open_page, served):
-    return live(open_page(served.url))
+def page(open_page, server):
+    return live(open_page(server.url))
 
 
 def live(page):
@@ -35,6 +34,11 @@ def test_page_opens_with_what_the_job_is(page):
     expect(page.locator("#summary")).to_contain_text("64 nodes · 512 devices")
     expect(page.locator("#why-headline")).to_contain_text("reward:12")
     expect(page.get_by_role("region", name="Channels")).to_contain_text("trajectories")
+
+
+def test_the_minutes_before_it_was_opened_are_there(page):
+    known = "[...Array(past.seconds).keys()].filter((back) => past.at('actor:0', back))"
+    page.wait_for_function(f"() => past.newest !== null && Math.max(...{known}) > {PAST_S - 10}")
 
 
 def test_updates_arrive_while_it_is_open_and_wait_while_it_is_paused(page):
@@ -76,9 +80,9 @@ def test_512_ranks_stay_fluent(page):
     assert sum(tasks) < 1000 * WATCHED_S * SHARE_OF_A_CORE
 
 
-def test_a_job_that_has_ended_says_so_and_shows_what_was_last_seen(open_page, served):
-    page = live(open_page(served.url, allowed=["ERR_CONNECTION_REFUSED"]))
-    served.close()
+def test_a_job_that_has_ended_says_so_and_shows_what_was_last_seen(open_page, server):
+    page = live(open_page(server.url, allowed=["ERR_CONNECTION_REFUSED"]))
+    server.close()
     expect(page.get_by_role("alert")).to_contain_text("The job has ended")
     expect(page.get_by_role("alert")).to_contain_text("Below is what was last seen.")
     expect(page.locator("#live")).to_have_text("no news")

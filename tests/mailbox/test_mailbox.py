@@ -386,7 +386,9 @@ def test_a_nested_tensor_is_broadcast(boxes, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_nested_tensor_has_no_shape_for_send_tensor_to_compare(boxes, layout):
     env, rollout = boxes
-    with pytest.raises(CommError, match="nested tensor, which has no shape to compare; send and recv take it"):
+    with pytest.raises(
+        CommError, match="nested tensor, which has no shape to compare; send and recv take it"
+    ):
         env.send_tensor(nested(layout), "rollout:0")
     with pytest.raises(CommError, match="this one is .*[nN]ested"):
         rollout.recv_tensor(nested(layout), "env:0")

@@ -19,7 +19,7 @@ from rlinf.scheduler.channel.spec import channels_of
 from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
 from rlinf.scheduler.session import current_session
-from rlinf.scheduler.tape import deliveries
+from rlinf.scheduler.tape import deliveries, files
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel, decode_delivery
 from rlinf.scheduler.tape.files import TapeFile, TapeReader
 from rlinf.scheduler.tape.ids import ItemId, Trace
@@ -512,12 +512,9 @@ class SlowDisk:
     """What is written to recordings waits while it is held."""
 
     def __init__(self, monkeypatch):
-        write, self._free = os.pwritev, threading.Event()
+        write, self._free = files.append_whole, threading.Event()
         self._free.set()
-        monkeypatch.setattr(
-            "rlinf.scheduler.tape.files.os.pwritev",
-            lambda *args: self._free.wait(DEADLINE_S) and write(*args),
-        )
+        monkeypatch.setattr(files, "append_whole", lambda *args: self._free.wait(DEADLINE_S) and write(*args))
 
     def hold(self):
         self._free.clear()

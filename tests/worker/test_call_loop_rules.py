@@ -31,7 +31,7 @@ class Callers:
         self.shares_memory = False
         self.answers = {}
         self.lent = []
-        self.kept_when_taken = []
+        self.failed, self.kept_when_taken = [], []
         self._takes = []
         self._services = {}
         self.loop = CallLoop(self)
@@ -100,7 +100,12 @@ class Callers:
 
         self._services[service](
             SimpleNamespace(
-                peer_id=caller, peer_name=str(caller), head=head, frames=list(frames), reply=reply
+                peer_id=caller,
+                peer_name=str(caller),
+                head=head,
+                frames=list(frames),
+                reply=reply,
+                fail=self.failed.append,
             )
         )
 
@@ -169,6 +174,7 @@ def test_a_result_is_kept_by_nobody_once_its_caller_has_it_also_while_its_thread
     callers.run_all()
     assert [callers.kinds("driver", number) for number in range(3)] == [[protocol.Returned]] * 3
     assert callers.kept_when_taken == [False] * 3
+    assert callers.failed == []
 
 
 def test_a_call_that_could_not_be_read_keeps_its_place_in_the_line(callers):
