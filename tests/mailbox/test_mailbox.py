@@ -390,7 +390,7 @@ def test_a_nested_tensor_has_no_shape_for_send_tensor_to_compare(boxes, layout):
         CommError, match="nested tensor, which has no shape to compare; send and recv take it"
     ):
         env.send_tensor(nested(layout), "rollout:0")
-    with pytest.raises(CommError, match="this one is .*[nN]ested"):
+    with pytest.raises(CommError, match=r"this one is .*[nN]ested"):
         rollout.recv_tensor(nested(layout), "env:0")
 
 
