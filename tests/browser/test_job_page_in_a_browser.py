@@ -20,7 +20,7 @@ def server():
 
 
 @pytest.fixture
-def page(open_page, server):
+def page(server, open_page):
     return live(open_page(server.url))
 
 
