@@ -79,5 +79,22 @@ def die_with_a_lease(prompts, ready):
         return lease
 
 
+def die_with_an_item(channel, prompts, ready):
+    item = prompts.get(timeout_s=DEADLINE_S)
+    channel.stats()  # behind what the copy in it says
+    ready.put(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def die_with_an_acknowledged_item(channel, prompts, ready):
+    with prompts.lease(timeout_s=DEADLINE_S) as lease:
+        item = lease.item
+    channel.stats()
+    ready.put(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
 def send_slot(channel, prompts, number):
     prompts.put((number, channel.admit(max_lag=0, timeout_s=DEADLINE_S)))

@@ -7,6 +7,7 @@ import gc
 import logging
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import admission_roles as roles
 import numpy as np
@@ -312,6 +313,76 @@ def test_who_only_looks_at_a_copy_ends_nothing(backend):
         gc.collect()
         backend.run(roles.answer_prompts, channel, prompts, 1).result(DEADLINE_S)
     assert channel.get(timeout_s=DEADLINE_S) == 7
+
+
+def _fail_with_a_copy(channel, prompts, way):
+    _, slot = prompts.get(timeout_s=DEADLINE_S)
+    put = channel.put("x", slot=slot, version=0, async_op=True) if way == "async" else None
+    with pytest.raises(ChannelError, match="version 0 is too old"):
+        channel.put("x", slot=slot, version=0) if put is None else put.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_copy_whose_put_fails_goes_back_when_it_is_dropped(backend, way):
+    channel, prompts = admitting(backend, batch_items=1), backend.create()
+    channel.set_version(7)
+    send_slot(channel, prompts)
+    in_a_thread(_fail_with_a_copy, channel, prompts, way)
+    gc.collect()
+    assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+
+
+def test_a_slot_whose_put_failed_is_given_back_by_its_block(in_process):
+    channel = admitting(in_process, batch_items=1)
+    channel.set_version(7)
+    with channel.admit(max_lag=0) as slot, pytest.raises(ChannelError, match="version 0 is too old"):
+        channel.put("x", slot=slot, version=0)
+    assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+    assert slot.version == 7
+
+
+def test_a_put_that_is_cancelled_has_sent_no_copy(in_process):
+    channel, prompts = admitting(in_process, batch_items=1), in_process.create(maxsize=1)
+    prompts.put("full")
+    slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+    put = prompts.put((0, slot), async_op=True)
+    assert put.cancel()
+    del slot, put
+    gc.collect()
+    assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize("role", [roles.die_with_an_item, roles.die_with_an_acknowledged_item])
+def test_a_copy_that_was_taken_ends_with_its_process(sockets, role):
+    channel, prompts, ready = admitting(sockets, batch_items=1), sockets.create(), sockets.create()
+    send_slot(channel, prompts)
+    sockets.run(role, channel, prompts, ready)
+    assert ready.get(timeout_s=DEADLINE_S) == 1
+    assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+
+
+def test_an_acknowledged_item_ends_its_own_copy_and_no_other_of_its_lease(sockets):
+    channel, prompts = admitting(sockets, batch_items=2), sockets.create()
+    send_slot(channel, prompts, 0), send_slot(channel, prompts, 1)
+    in_a_thread(_acknowledge_the_first, prompts)
+    gc.collect()
+    number, slot = prompts.get(timeout_s=DEADLINE_S)
+    assert number == 1
+    channel.put(number, slot=slot, timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == 1
+    assert num_making(channel) == 0
+
+
+def _acknowledge_the_first(prompts):
+    with prompts.lease(min_items=2, max_items=2, timeout_s=DEADLINE_S) as lease:
+        lease.ack(only=0)
+        lease.nack()
+
+
+def in_a_thread(function, *args):
+    """Do something in a thread of its own, which keeps no error."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function, *args).result(DEADLINE_S)
 
 
 def _fail_to_put(prompts, slot):

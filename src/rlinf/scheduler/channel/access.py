@@ -13,7 +13,7 @@ from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.question import Question, refuse_questions
-from rlinf.scheduler.channel.slot import SENT_COPIES, forget
+from rlinf.scheduler.channel.slot import SENT_COPIES, forget, read_at
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.channel.starting import StartingChannel, wait_for_start
 from rlinf.scheduler.channel.tracing import note_taken, own_trace
@@ -25,6 +25,7 @@ from rlinf.scheduler.errors import (
     BatchUndecodable,
     ChannelArgumentError,
     ChannelError,
+    ChannelUnanswered,
     CodecError,
     SchedulerError,
 )
@@ -78,9 +79,12 @@ class ChannelAccess:
                     promise.add_done_callback(partial(_forget_if_failed, SENT_COPIES.since(num_copies)))
                 return AsyncHandle(promise, None, operation.describe)
             connection.run(operation, encoded)
-        except SchedulerError as error:
-            if SENT_COPIES.number != num_copies:
-                forget(SENT_COPIES.since(num_copies), error)
+        except BaseException as error:
+            was_put = isinstance(error, ChannelUnanswered) or not isinstance(error, SchedulerError)
+            if SENT_COPIES.number != num_copies and not (was_put and operation.find_promise() is not None):
+                forget(SENT_COPIES.since(num_copies))
+            if operation.held is not None and not was_put:
+                operation.held.unused()
             raise
         if operation.held is not None:
             operation.held.used()
@@ -110,7 +114,7 @@ class ChannelAccess:
 
     def _load_leased(self, items: Delivery) -> Batch:
         # What a consumer writes into items on lease is not to be seen by who has them next.
-        return load_all(copies(items))
+        return load_all(copies(items), read_at)
 
     def _connection(self) -> ChannelConnection:
         connection = self._cached
@@ -145,7 +149,8 @@ def _take(
 
 
 def _forget_if_failed(copies: Any, put: Promise[Any]) -> None:
-    forget(copies, None if put.cancelled() else put.exception(0))
+    if put.cancelled() or not isinstance(put.exception(0), ChannelUnanswered | None):
+        forget(copies)
 
 
 def copies(items: Delivery) -> Delivery:
@@ -156,8 +161,8 @@ def copies(items: Delivery) -> Delivery:
     return items
 
 
-def load_all(items: list[Arrived]) -> Batch:
-    """Return what came as a batch.
+def load_all(items: list[Arrived], begin: Callable[[int], None] | None = None) -> Batch:
+    """Return what came as a batch; `begin` is told before each of them.
 
     Raises:
         BatchUndecodable: some of it cannot be read here.
@@ -165,6 +170,8 @@ def load_all(items: list[Arrived]) -> Batch:
     values: list[Any] = []
     problems: list[tuple[int, str]] = []
     for place, item in enumerate(items):
+        if begin is not None:
+            begin(place)
         try:
             values.append(item.load())
         except CodecError as error:

@@ -122,12 +122,16 @@ class Retract(msgspec.Struct, tag=32, array_like=True):
 
 
 class HoldSlot(msgspec.Struct, tag=34, array_like=True):
-    """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> None."""
+    """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> None.
+
+    The one that was sent as `source` is no more (0: it may be read again): it is the client's, and ends with it.
+    """
 
     queue: Any
     slot: int
     key: int
     sent: bool
+    source: int = 0
 
 
 class LetGoOfSlot(msgspec.Struct, tag=35, array_like=True):

@@ -188,7 +188,10 @@ class Lease:
         answer = self._connection.settle(self._operation, message, is_last)
         # Handed over: whatever interrupts this now, these are not given back.
         self._left.difference_update(places)
-        self._operation.is_done = self._operation.is_done or message.done
+        if message.done and self._operation.copies:
+            for place in places:
+                for end in self._operation.copies.pop(place, ()):
+                    end()
         if message.done and TIMES.spool is not None:
             TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
         if is_last:

@@ -97,7 +97,7 @@ class Leasing(ChannelAccess):
         if work_deadline_s is not None:
             work_deadline_s = checked_seconds(self._name, "work_deadline_s", work_deadline_s)
         operation.keep_s = or_forever(work_deadline_s)
-        operation.is_done = False
+        operation.copies = {}
 
         def load(items: Delivery) -> Batch:
             with read_on_lease(operation):

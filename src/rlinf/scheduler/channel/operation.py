@@ -58,7 +58,7 @@ class Operation(Fate):
         version: of the policy, that made the item of a put, or that a `set_version` says; None if nobody said.
         slot: with which an item is put; 0 for none.
         held: keeps that slot, a `Slot`.
-        is_done: of a lease: some of its items were acknowledged.
+        copies: of a lease: what is to be said when an item is done with, of the slots in it, by the item's place.
         max_lag: of an `admit`, in versions.
         batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
         begins: of a `set_version`: its caller begins with this version.
@@ -84,11 +84,11 @@ class Operation(Fate):
         "begins",
         "blocks",
         "channel",
+        "copies",
         "dropped",
         "group",
         "group_size",
         "held",
-        "is_done",
         "keep_s",
         "kind",
         "lease",
@@ -113,7 +113,7 @@ class Operation(Fate):
     )
 
     channel: str
-    is_done: bool
+    copies: dict[int, list[Callable[[], None]]]
     keep_s: float
     max_lag: int
     batch_items: int

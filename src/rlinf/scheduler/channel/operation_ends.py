@@ -186,7 +186,10 @@ class OperationEnds:
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
-            operation.parcel = operation.held = None
+            operation.parcel = None
+            if operation.held is not None:
+                operation.held.unused()
+                operation.held = None
             if operation.lease is not None:
                 self._settle(operation)  # its time is over, perhaps after it came
         self._finish(operation, ending, detail)

@@ -443,7 +443,8 @@ class ChannelServer:
         self._explainer.tick()
         queue = wire.as_name(message.queue)
         if isinstance(message, control_wire.HoldSlot):
-            return self._state.hold_slot("" if message.sent else client, queue, message.slot, message.key)
+            holder = "" if message.sent else client
+            return self._state.hold_slot(holder, queue, message.slot, message.key, message.source)
         if isinstance(message, control_wire.LetGoOfSlot):
             return self._state.let_go_of_slot(client, queue, message.slot, message.key, message.source)
         if isinstance(message, control_wire.Retract):

@@ -6,6 +6,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from threading import get_ident, local
 from typing import Any
@@ -17,7 +18,7 @@ from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import ChannelError, ChannelUnanswered, CodecError, SchedulerError
+from rlinf.scheduler.errors import SchedulerError
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
 
@@ -25,10 +26,11 @@ KEY_BITS = 62
 
 
 class _Reading(local):
-    """How this thread reads items: whether they are its own from now on, and under which lease."""
+    """How this thread reads items: whether they are its own from now on; under which lease, and at which place."""
 
     takes = True
     lease: Operation | None = None
+    place = 0
 
 
 class SentCopies:
@@ -58,14 +60,16 @@ _reading = _Reading()
 SENT_COPIES = SentCopies()
 
 
-def forget(
-    copies: Iterable[tuple[ChannelConnection, control_wire.LetGoOfSlot]], error: BaseException | None
-) -> None:
-    """Say that copies were not sent, if the put that was to send them has put nothing."""
-    if isinstance(error, ChannelError | CodecError) and not isinstance(error, ChannelUnanswered):
-        for connection, message in copies:
-            with suppress(SchedulerError):
-                connection.tell(message)
+def forget(copies: Iterable[tuple[ChannelConnection, control_wire.LetGoOfSlot]]) -> None:
+    """Say that copies were not sent: the put that was to send them has put nothing."""
+    for connection, message in copies:
+        with suppress(SchedulerError):
+            connection.tell(message)
+
+
+def read_at(place: int) -> None:
+    """What is read next is the item at this place of its lease."""
+    _reading.place = place
 
 
 @contextmanager
@@ -110,10 +114,13 @@ class Slot:
         self._hold: Promise[Any] | None = None
         self._connection: ChannelConnection | None = None
         self._operation: Operation | None = None
-        # Of a copy: how this process calls it, the one that was sent, and the lease on which that came.
+        # Of a copy: how this process calls it. Of one on lease: the one that was sent, until the lease is over; and the
+        # lease, and its place there.
         self._key = self._source = 0
         self._lease: Operation | None = None
+        self._place = 0
         self._is_over = False  # as far as this copy is concerned
+        self._is_used = False  # by a put that may be under way
         self._was_sent = False
 
     @classmethod
@@ -129,11 +136,15 @@ class Slot:
     def sent(cls, ref: ChannelRef, queue_name: QueueName, number: int, version: int, source: int) -> Slot:
         """The copy that somebody has sent, here."""
         slot = cls(ref, queue_name, number, version)
-        slot._source, slot._lease = source if _reading.takes else 0, _reading.lease
+        lease, taken = _reading.lease, source if _reading.takes else 0
         with suppress(SchedulerError):  # there may be no job, or no channel any more
-            slot._connection = current_session().service(ChannelConnections).to(ref)
+            connection = slot._connection = current_session().service(ChannelConnections).to(ref)
             slot._key = secrets.randbits(KEY_BITS)
-            slot._tell(control_wire.HoldSlot(queue_name, number, slot._key, False))
+            if lease is not None and taken:
+                slot._lease, slot._place, slot._source, taken = lease, _reading.place, taken, 0
+                message = control_wire.LetGoOfSlot(queue_name, number, 0, source)
+                lease.copies.setdefault(slot._place, []).append(partial(forget, [(connection, message)]))
+            slot._tell(control_wire.HoldSlot(queue_name, number, slot._key, False, taken))
         return slot
 
     @property
@@ -143,16 +154,21 @@ class Slot:
 
     def give_back(self) -> None:
         """Let go of it, unless an item was put with it or is about to be; without waiting."""
-        if not self._is_over:
+        if not (self._is_over or self._is_used):
             self._let_go(self._source)
 
     def use(self) -> Slot:
         """A put with it begins; until its end it keeps what this returns. Not for users."""
-        self._is_over = True
+        self._is_used = True
         return self
+
+    def unused(self) -> None:
+        """A put with it has put nothing. Not for users."""
+        self._is_used = False
 
     def used(self) -> None:
         """An item was put with it. Not for users."""
+        self._is_over = True
         if self._hold is not None:
             self._hold.fate.taken = True  # by the channel
 
@@ -180,9 +196,9 @@ class Slot:
     def __del__(self) -> None:
         if getattr(self, "_is_over", True):
             return
-        is_wanted = self._lease is not None and not self._lease.is_done
-        self._let_go(0 if is_wanted else self._source)
-        if self._connection is not None and not (self._was_sent or is_wanted):
+        is_wanted = self._lease is not None and self._place in self._lease.copies
+        self._let_go(0)
+        if self._connection is not None and not (self._is_used or self._was_sent or is_wanted):
             with suppress(SchedulerError):
                 self._connection.say_unused(self.number)
 

@@ -58,6 +58,11 @@ class GrantedSlot:
         self.copies: dict[Ticket, None] = {}
         self.gone: set[int] = set()
 
+    def end_sent(self, key: int) -> None:
+        """A copy that was sent is no more, whether it was heard of or not."""
+        self.gone.add(key)
+        self.copies.pop(("", key), None)
+
 
 class Admission:
     """The slots of one queue, and its version.
@@ -149,11 +154,16 @@ class Admission:
                 slot.copies = {copy: None for copy in slot.copies if copy[0] != client}
                 self._drop_unwanted(slot)
 
-    def hold(self, number: int, client: str, key: int) -> None:
-        """A client holds a copy of a slot; "" for one that is in a queue, on lease, or on its way."""
+    def hold(self, number: int, client: str, key: int, source: int = 0) -> None:
+        """A client holds a copy of a slot; "" for one that is in a queue, on lease, or on its way.
+
+        With `source`, what was sent as that is this one from now on, and ends with its client.
+        """
         slot = self.making.get(number)
         if slot is not None and (client or key not in slot.gone):
             slot.copies[client, key] = None
+            if source:
+                slot.end_sent(source)
 
     def let_go(self, number: int, client: str, key: int, source: int) -> None:
         """A client holds a copy no more; `source` is the one that was sent, if that is no more either, or 0."""
@@ -162,8 +172,7 @@ class Admission:
             return
         slot.copies.pop((client, key), None)
         if source:
-            slot.gone.add(source)
-            slot.copies.pop(("", source), None)
+            slot.end_sent(source)
         self._drop_unwanted(slot)
 
     def why_over(self, number: int) -> str:

@@ -72,11 +72,16 @@ class Versioning(QueueSet):
             out.append(Refuse(client, ticket, Reason.EMPTY, state))
         return out
 
-    def hold_slot(self, client: str, queue_name: QueueName, number: int, key: int) -> list[Instruction]:
-        """A client holds a copy of a slot, which it calls `key`; "" for one that is in a queue, or on its way."""
+    def hold_slot(
+        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
+    ) -> list[Instruction]:
+        """A client holds a copy of a slot, which it calls `key`; "" for one that is in a queue, or on its way.
+
+        It was sent as `source`, if nobody is to have that again.
+        """
         queue = self._queues.get(queue_name)
         if queue is not None and queue.admission is not None:
-            queue.admission.hold(number, client, key)
+            queue.admission.hold(number, client, key, source)
         return []
 
     def let_go_of_slot(
