@@ -7,7 +7,7 @@ import gc
 import logging
 import pickle
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import admission_roles as roles
 import numpy as np
@@ -328,7 +328,12 @@ def test_a_copy_whose_put_fails_goes_back_when_it_is_dropped(backend, way):
     channel.set_version(7)
     send_slot(channel, prompts)
     in_a_thread(_fail_with_a_copy, channel, prompts, way)
-    gc.collect()
+
+    def is_back():
+        gc.collect()  # an error and the frames that it came through refer to each other
+        return num_making(channel) == 0
+
+    wait_until(is_back)
     assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
 
 
@@ -346,7 +351,9 @@ def test_a_put_that_is_cancelled_has_sent_no_copy(in_process):
     prompts.put("full")
     slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
     put = prompts.put((0, slot), async_op=True)
-    assert put.cancel()
+    put.cancel()
+    with pytest.raises(CancelledError):
+        put.wait(DEADLINE_S)
     del slot, put
     gc.collect()
     assert channel.admit(max_lag=0, timeout_s=DEADLINE_S)
