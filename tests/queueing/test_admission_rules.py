@@ -264,6 +264,18 @@ def test_who_lets_the_last_copy_go_gives_the_slot_back_and_that_is_counted():
     assert queue.answer(queue.do("put", "rollout", "a", slot=number)).reason is Reason.SPENT
 
 
+def test_a_copy_that_was_taken_for_good_ends_with_its_client():
+    queue = Queue(1)
+    number = queue.slot(queue.admit(client="driver", max_lag=0)).number
+    waiting = queue.admit(client="other", max_lag=0)
+    queue.state.hold_slot("", "q", number, 7)
+    queue.said += queue.state.lose("driver")
+    queue.state.hold_slot("rollout", "q", number, 8, 7)
+    assert queue.slot(waiting) is None
+    queue.said += queue.state.lose("rollout")
+    assert queue.slot(waiting)
+
+
 def test_a_copy_that_is_let_go_before_it_was_heard_of_holds_nothing():
     queue = Queue(1)
     ticket = queue.admit(client="driver", max_lag=0)
