@@ -58,6 +58,11 @@ def test_anchors_and_merges_are_read():
     assert content.data["use"] == {"k": 1, "l": 2}
 
 
+def test_the_variables_of_a_merged_mapping_are_text_too_wherever_that_stands():
+    text = "a:\n  deep:\n    down: &b {env_vars: {X: +5}}\nuse:\n  <<: *b\n  l: 2\n"
+    assert parse_yaml(text, "f").data["use"] == {"env_vars": {"X": "+5"}, "l": 2}
+
+
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [

@@ -114,9 +114,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node."""
-        node.value = [
-            (key, self._as_written(value) if key.value == _TEXTS else value) for key, value in node.value
-        ]
+        if isinstance(node, yaml.MappingNode):
+            self.flatten_mapping(node)  # first: variables may come from what is merged
+            node.value = [
+                (key, self._as_written(value) if key.value == _TEXTS else value) for key, value in node.value
+            ]
         content: dict[Any, Any] = super().construct_mapping(node, deep)
         return content
 
