@@ -1,5 +1,6 @@
 """A worker class may use any name: its methods win on its group, its attributes on its workers; ours go on working."""
 
+import copy
 import logging
 import os
 
@@ -86,6 +87,13 @@ def test_a_view_of_a_group_has_the_names_of_the_class_too(greedy):
     assert isinstance(shared, WorkerGroup)
     assert "WorkerGroup('greedy', 2 x Greedy" in repr(greedy)
     assert set(OWN_OF_GROUPS) <= set(dir(greedy))
+
+
+def test_a_copy_of_a_group_is_that_group(greedy, job):
+    assert wait(copy.copy(greedy).shutdown(4)) == [("shutdown", 4, 0), ("shutdown", 4, 1)]
+    assert copy.copy(WorkerGroup.plain(greedy[1:])).ranks == (1,)
+    modest = job.launch(Worker, 1, name="copied")
+    assert copy.copy(modest).name == "copied"
 
 
 def test_a_block_ends_a_group_whatever_its_class_calls_shutdown(forked_job):

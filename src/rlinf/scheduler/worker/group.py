@@ -87,9 +87,9 @@ class WorkerGroup(Generic[T]):
 
     if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
 
-        def __new__(cls, _name: str, worker_class: type, *_others: Any) -> Self:
-            """Let the methods of the group's class win."""
-            return object.__new__(_named_after(cls, worker_class))
+        def __new__(cls, _name: str = "", worker_class: type | None = None, *_others: Any) -> Self:
+            """Let the methods of the group's class win; a copy, of which no class is given, has them already."""
+            return object.__new__(cls if worker_class is None else _named_after(cls, worker_class))
 
     def __init__(
         self,
