@@ -16,10 +16,10 @@ from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.rundir import STACKS_NAME
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
-from rlinf.scheduler.observe import stack_file
+from rlinf.scheduler.observe import stack_file, stacks
 from rlinf.scheduler.observe.notes import Enlist, Stack
 from rlinf.scheduler.observe.outside import birth_of, look_at
-from rlinf.scheduler.observe.stacks import Threads, callee_of, stack_of
+from rlinf.scheduler.observe.stacks import Threads, callee_of, frames_of_threads, stack_of
 from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
 from waits import wait_until
@@ -127,6 +127,31 @@ def test_the_tasks_of_an_event_loop_are_seen():
 
     with LocalRuntime():
         assert asyncio.run(awaiting(Channel.create("awaited"), seen)) == "an item"
+
+
+def test_of_a_crowd_of_tasks_so_many_are_looked_at_that_it_takes_no_time(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(stacks, "wait_in", lambda frames: looked_at.append(frames))
+
+    async def look_at(num_tasks):
+        over = asyncio.Event()
+        crowd = [asyncio.ensure_future(over.wait()) for _ in range(num_tasks)]
+        main, looked = threading.get_ident(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def look():
+            wait_until(lambda: frames_of_threads()[main].f_code.co_filename.endswith("/selectors.py"))
+            Threads().longest_wait()
+            Threads().stacks()
+            loop.call_soon_threadsafe(over.set)
+            looked.set()
+
+        threading.Thread(target=look).start()
+        await asyncio.gather(*crowd)
+        assert looked.wait(DEADLINE_S)
+
+    asyncio.run(look_at(20 * stacks.MAX_TASKS))
+    assert stacks.MAX_TASKS <= len(looked_at) < 4 * stacks.MAX_TASKS
 
 
 def test_a_collective_has_waited_since_its_thread_was_seen_to_run_last():

@@ -33,6 +33,8 @@ _EVENT_LOOP = "asyncio/base_events.py"
 # Where the main thread of an actor of Ray's is when none of its methods runs.
 _RAYS_LOOP = "ray/_private/worker.py"
 MAIN, TASK = "MainThread", "task"
+# Of the tasks of an event loop so many are looked at: the I/O thread does that.
+MAX_TASKS = 512
 # Between a function that waits and its caller these may stand: `with` blocks, and what it waits by.
 _BETWEEN = ("contextlib.py", "/threading.py", "/concurrent/futures/_base.py")
 CALL_THREADS = "rlinf-call-"
@@ -171,10 +173,14 @@ def _waits_of_tasks(innermost: FrameType | None) -> list[Wait]:
     if innermost is None or not innermost.f_code.co_filename.endswith("/selectors.py"):
         return []
     loop = next(filter(None, map(loop_run_in, frames_outwards(innermost))), None)
+    tasks = () if loop is None else _tasks_of(loop)
+    return [wait for task in tasks if (wait := wait_of_task(task)) is not None]
+
+
+def _tasks_of(loop: asyncio.AbstractEventLoop) -> Iterable[asyncio.Task[Any]]:
     with suppress(RuntimeError):  # too many come and go
-        tasks = () if loop is None else asyncio.all_tasks(loop)
-        return [wait for task in tasks if (wait := wait_of_task(task)) is not None]
-    return []
+        return islice(asyncio.all_tasks(loop), MAX_TASKS)
+    return ()
 
 
 def wait_of_task(task: asyncio.Task[Any]) -> Wait | None:
@@ -188,10 +194,7 @@ def _tasks_in(frames: Iterable[FrameType]) -> Iterator[Stack]:
     for frame in frames:
         loop = loop_run_in(frame)
         if loop is not None:
-            try:
-                tasks = asyncio.all_tasks(loop)
-            except RuntimeError:  # too many come and go
-                return
+            tasks = _tasks_of(loop)
             stacks = (stack_of(TASK, reversed(list(frames_inwards(task.get_coro())))) for task in tasks)
             yield from (each for each in stacks if each.wait is not None or not _is_of_library(each))
 
