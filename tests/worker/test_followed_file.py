@@ -1,6 +1,7 @@
 """A file that takes what a process writes: read on while others write to it, empty it, and its beginning goes."""
 
 import contextlib
+import errno
 import os
 import threading
 
@@ -139,3 +140,29 @@ def test_nobody_who_reads_waits_while_the_disk_does_not_answer(stopping_disk, ta
             assert said(file) in ([], [f"line {number} {'x' * 100}" for number in range(1000)])
         shortening.join(DEADLINE_S)
         assert not file.is_full
+
+
+def test_a_file_is_shortened_once_at_a_time_however_long_that_takes(shortened, taken):
+    with followed(shortened, taken) as file:
+        os.write(taken, b"x" * 100 * 1000 + b"\n")
+        assert [file.begin_shortening() for _ in range(3)] == [True, False, False]
+        file.shorten()
+        assert not file.begin_shortening()
+        os.write(taken, b"x" * 100 * 1000 + b"\n")
+        assert [file.begin_shortening() for _ in range(3)] == [True, False, False]
+
+
+def test_a_file_that_cannot_be_shortened_is_left_alone_until_it_has_grown_further(
+    shortened, taken, monkeypatch
+):
+    def take_front(*_):
+        raise OSError(errno.EOPNOTSUPP, "no such operation on this file system")
+
+    monkeypatch.setattr(followed_file, "take_front", take_front)
+    with followed(shortened, taken) as file:
+        os.write(taken, b"x" * 100 * 1000 + b"\n")
+        assert file.begin_shortening()
+        file.shorten()
+        assert not file.begin_shortening()
+        os.write(taken, b"x" * 33 * 1024 + b"\n")
+        assert file.begin_shortening()

@@ -57,9 +57,10 @@ class FollowedFile:
         self._path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(path, flags, 0o600)
-        # Read so far; and how much of the file's beginning was taken away and is a hole.
+        # Read so far; and up to where the file's beginning is a hole, or could not be taken away.
         self._offset = self._size()
-        self._hole_bytes = 0
+        self._front_bytes = 0
+        self._is_shortened = False
         # How much went before it was read.
         self._num_gone = 0
         self._lines = LineCutter(str(path))
@@ -100,7 +101,7 @@ class FollowedFile:
     def _read_on(self) -> Iterator[list[str]]:
         size = self._size()
         if size < self._offset:  # somebody has emptied it
-            self._offset = self._hole_bytes = 0
+            self._offset = self._front_bytes = 0
         behind = size - self._offset + self._num_gone
         if behind > MAX_BEHIND_BYTES:
             self._lines.restart()
@@ -122,19 +123,29 @@ class FollowedFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time for `shorten`."""
-        return self._size() - self._hole_bytes > MAX_FILE_BYTES
+        """Whether it is larger than it may be."""
+        return self._size() - self._front_bytes > MAX_FILE_BYTES
+
+    def begin_shortening(self) -> bool:
+        """Whether it is time for `shorten`, which is called then, once: until it has ended it is not time again."""
+        begins = not self._is_shortened and self.is_full
+        self._is_shortened |= begins
+        return begins
 
     def shorten(self) -> None:
         """Take away the beginning of the file, where its file system can do that; in a thread that may wait for a disk.
 
         It is neither replaced nor emptied: children of this process write to it, too, and so does this one meanwhile.
+        Where nothing can be taken away it grows on, and that is tried again when it has grown by as much once more.
         """
-        with self._moving, suppress(OSError):  # else it grows on
-            front = self._size() - KEPT_BYTES
-            moved = take_front(self._file, front)
+        with self._moving:
+            front, moved = self._size() - KEPT_BYTES, 0
+            with suppress(OSError):
+                moved = take_front(self._file, front)
             if moved:
                 self._num_gone += max(0, moved - self._offset)
                 self._offset = max(0, self._offset - moved)
+                self._front_bytes = max(0, self._front_bytes - moved)
             else:
-                self._hole_bytes = front
+                self._front_bytes = front
+            self._is_shortened = False

@@ -178,7 +178,7 @@ class RankOutput:
             return
         self._pause_s = _SOONEST_S if self._send_new() else min(2 * self._pause_s, _LATEST_S)
         for file in self._files.values():
-            if file.is_full:
+            if file.begin_shortening():
                 run_beside_in_time(session.messenger.call_later, file.shorten)
         session.messenger.call_later(self._pause_s, self._look)
 
