@@ -1,4 +1,4 @@
-"""Drivers that are not what most are: another thread opens the cluster, they fork, their shell hides all devices."""
+"""Drivers that are not what most are: other threads open the cluster at once, they fork, their shell hides devices."""
 
 import os
 
@@ -9,6 +9,7 @@ from rlinf.scheduler.hardware.vendors import VENDORS
 
 PROGRAM = """
 import os, select, signal, sys, threading
+from contextlib import ExitStack
 from rlinf.scheduler import Cluster, Worker
 
 class Rank(Worker):
@@ -16,13 +17,18 @@ class Rank(Worker):
         return os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("HIP_VISIBLE_DEVICES")
 
 def serve():
+    together.wait()
     clusters.append(Cluster(**{sys.argv[1]: sys.argv[2]}))
 
-clusters = []
-thread = threading.Thread(target=serve)
-thread.start()
-thread.join()
-with clusters[0] as cluster:
+clusters, together = [], threading.Barrier(3)
+threads = [threading.Thread(target=serve) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(clusters), len({id(cluster.session) for cluster in clusters}), flush=True)
+with ExitStack() as stack:
+    cluster, *_ = map(stack.enter_context, clusters)
     child = os.fork()
     if child == 0:
         sys.exit(3)
@@ -40,9 +46,11 @@ print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))
     ("wanted", "seen"),
     [(("simulate", "1x2"), "('0', None) ('1', None)"), (("address", "local"), "('', '')")],
 )
-def test_a_thread_that_ends_opens_a_cluster_in_a_shell_that_hides_all_devices(wanted, seen, tmp_path):
+def test_of_threads_that_end_the_first_opens_the_cluster_for_all_in_a_shell_that_hides_all_devices(
+    wanted, seen, tmp_path
+):
     masks = {name: "" for vendor in VENDORS for name in vendor.variables}
     done = run_program(
         "-c", PROGRAM, *wanted, with_ray=True, env={**os.environ, **masks, "HOME": str(tmp_path)}, timeout=250
     )
-    assert done.stdout.splitlines() == ["child 3", seen, "''"], done.stderr
+    assert done.stdout.splitlines() == ["3 1", "child 3", seen, "''"], done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from rlinf.scheduler.channel import (
     load_job,
     save_job,
 )
+from rlinf.scheduler.comm import on_fork_in_child
 from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
@@ -50,6 +52,9 @@ SIMULATE_VARIABLE = "RLINF_SIMULATE"
 # Beyond that it does not fit where it is shown.
 _MAX_JOB_NAME = 100
 T = TypeVar("T")
+# Held while one thread opens this process's cluster, each step of which has a deadline: the others wait for it, to have
+# a view of that.
+_opening = threading.RLock()
 
 
 @explains_calls
@@ -58,7 +63,7 @@ class Cluster:
 
     The first `Cluster(...)` of a driver starts or joins Ray; any later one in that process, and `Cluster()` in a
     worker, is a view of the same cluster. It is a context manager; leaving it, or the end of the
-    process, takes down what was started here.
+    process, takes down what was started here. Of threads that make one at once the first opens it for all.
 
     Args:
         cluster_cfg: the `cluster` section of a config, or a config that has one: dict, DictConfig or path.
@@ -96,20 +101,23 @@ class Cluster:
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
         _check_job_options(job, simulate or (config and config.simulate), detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
-        existing = current_or_none()
-        shape = None if job else _simulated_shape(simulate, config, opening=existing is None)
-        self._owner = existing is None
-        if existing is None and job:
-            begins = config or ClusterConfig() if detached else None
-            existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s)
-        elif existing is None:
-            if shape is not None:
-                _check_config(shape, config)  # its mistakes are found before Ray is started
-            existing = open_session(shape, wanted_nodes, address, start_timeout_s, config or ClusterConfig())
-        elif shape is not None:
-            _check_shape(job_topology(existing), shape)
-        elif job:
-            _check_is_job(existing, job)
+        with _opening:
+            existing = current_or_none()
+            shape = None if job else _simulated_shape(simulate, config, opening=existing is None)
+            self._owner = existing is None
+            if existing is None and job:
+                begins = config or ClusterConfig() if detached else None
+                existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s)
+            elif existing is None:
+                if shape is not None:
+                    _check_config(shape, config)  # its mistakes are found before Ray is started
+                existing = open_session(
+                    shape, wanted_nodes, address, start_timeout_s, config or ClusterConfig()
+                )
+            elif shape is not None:
+                _check_shape(job_topology(existing), shape)
+            elif job:
+                _check_is_job(existing, job)
         self._session = existing
         try:
             topology = job_topology(existing)
@@ -464,6 +472,15 @@ class Cluster:
         state = ", closed" if self._session.closed else ""
         accelerators = counted(self.num_accelerators, "accelerator")
         return f"Cluster({counted(self.num_nodes, 'node')}, {accelerators}{state})"
+
+
+def _forget_opening() -> None:
+    """Let a forked child open a cluster of its own: the thread that held the lock is its parent's."""
+    global _opening
+    _opening = threading.RLock()
+
+
+on_fork_in_child(_forget_opening)
 
 
 def _simulated_shape(
