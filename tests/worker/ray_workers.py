@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -60,6 +61,27 @@ class Probe(Worker):
     def start_a_child(self):
         """A process that does not end by itself."""
         return subprocess.Popen(["sleep", "600"]).pid
+
+    def fork_in_a_thread(self):
+        """How a child ends that leaves the thread in which it was forked; None: it does not."""
+        ends = []
+
+        def fork():
+            child = os.fork()
+            if child == 0:
+                return
+            descriptor = os.pidfd_open(child)
+            has_ended = bool(select.select([descriptor], [], [], 20)[0])
+            os.close(descriptor)
+            if not has_ended:
+                os.kill(child, signal.SIGKILL)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            ends.append(status if has_ended else None)
+
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        return ends
 
     def fail_on(self, rank):
         if self.rank == rank:

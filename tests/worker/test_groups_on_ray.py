@@ -52,6 +52,10 @@ def test_methods_run_on_the_main_thread(probes):
     assert all(w["main_thread"] for w in probes.who().wait(30))
 
 
+def test_a_child_that_a_thread_of_a_rank_forks_ends_where_it_leaves_that_thread(probes):
+    assert probes.execute_on(0).fork_in_a_thread().wait(60) == [[0]]
+
+
 def test_the_environment_is_what_torch_distributed_reads(probes):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "CUDA_VISIBLE_DEVICES")
     environments = probes.environment(*names, "MASTER_ADDR", "MASTER_PORT").wait(30)

@@ -8,6 +8,7 @@ When it leaves the user's code in which it was forked, it ends: what called that
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ FORKED = (
     "start the process with 'spawn' or 'forkserver', or let it use the cluster through its parent"
 )
 
+_libc = ctypes.CDLL(None)
 _callbacks: list[Callable[[], None]] = []
 _generation = 0
 
@@ -76,6 +78,18 @@ def _end(error: BaseException | None) -> NoReturn:
         sys.stderr.flush()
     # Nothing of what a process does at its end: connections, Ray and their threads are the parent's.
     os._exit(status)
+
+
+def end_without_libraries() -> None:
+    """Have this process end with the status that it ends with anyhow, and without what C libraries do then.
+
+    In a child they may wait for threads of the parent, which it has not: also where its last thread just returns.
+    """
+    with suppress(AttributeError):  # another C library
+        # Python's own end comes before it.
+        _libc.on_exit(_libc._exit, None)
+        # What is registered last is called first: `_exit` drops what C code has printed and not written.
+        _libc.on_exit(_libc.fcloseall, None)
 
 
 def _told_status(error: BaseException | None) -> int:

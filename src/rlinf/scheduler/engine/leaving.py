@@ -7,17 +7,15 @@ it waits until the kernel gives the connection up, for more than two minutes, an
 from __future__ import annotations
 
 import atexit
-import ctypes
 import logging
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import ray
 from ray._private import auto_init_hook, worker
 
-from rlinf.scheduler.comm.forking import on_fork_in_child
+from rlinf.scheduler.comm.forking import end_without_libraries, on_fork_in_child
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.engine.authentication import host_and_port
@@ -29,7 +27,6 @@ _LOOK_S = 1.0
 # So long Ray may take to leave a head that does not answer, then or after it.
 SHUTDOWN_WITHIN_S = 2.0
 _log = logging.getLogger(__name__)
-_libc = ctypes.CDLL(None)
 # This process ends without Ray's part in that.
 _without_ray = threading.Event()
 # What Ray was left to do alone, and where its head is.
@@ -154,8 +151,4 @@ def _end_ray() -> None:
 def _end_without_ray() -> None:
     """Have this process end with the status that it ends with anyhow, and without Ray's part in that."""
     _without_ray.set()  # it would wait again
-    with suppress(AttributeError):  # another C library
-        # Python's own end comes before it. What Ray's C++ would take down then is in use by the thread that waits.
-        _libc.on_exit(_libc._exit, None)
-        # What is registered last is called first: `_exit` drops what C code has printed and not written.
-        _libc.on_exit(_libc.fcloseall, None)
+    end_without_libraries()  # what Ray's C++ would take down then is in use by the thread that waits

@@ -17,6 +17,7 @@ import ray
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
+from rlinf.scheduler.comm.forking import end_without_libraries, on_fork_in_child
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.protocol import HostSpec
@@ -44,6 +45,8 @@ class HostActor:
         Raises:
             ClusterError: nothing was, or it was withdrawn.
         """
+        # Of a child that a thread of a user's forks that thread is the last: it returns, and Ray's C++ would wait.
+        on_fork_in_child(end_without_libraries)
         actor_id = ray.get_runtime_context().get_actor_id()
         WorkerHost().run(_take(actor_id, kept=self._kept))
 
