@@ -15,7 +15,7 @@ from rlinf.scheduler.comm.waits import (
     WEIGHTS,
     Wait,
 )
-from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.errors import ClusterError, PeerDied
 from rlinf.scheduler.observe.notes import (
     ChannelNote,
     Doing,
@@ -107,13 +107,14 @@ def test_no_look_begins_that_would_be_too_late():
     assert asked(SLOW, SLOW, within_s=0.0)[1] == 1
 
 
-def test_a_job_that_ends_between_two_looks_is_told_of_as_it_was():
+@pytest.mark.parametrize("error", [ClusterError("it does not answer"), PeerDied("driver", "it is gone")])
+def test_a_job_that_ends_between_two_looks_is_told_of_as_it_was(error):
     looks = iter([JobLook(SLOW)])
 
     def look():
         found = next(looks, None)
         if found is None:
-            raise ClusterError("it has ended")
+            raise error
         return found
 
     assert why_of_several(look, 60.0).culprit is not None

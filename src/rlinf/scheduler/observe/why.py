@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import local_machine_id
-from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.observe import culprits as certainty
 from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.chains import chain_of
@@ -262,7 +262,7 @@ def why_of_several(look: Callable[[], JobLook], within_s: float) -> Why:
         if time.monotonic() - began + PAUSE_S + found[-1].took_s > within_s:
             break
         time.sleep(PAUSE_S)
-        with suppress(ClusterError):  # then what is known is told
+        with suppress(ClusterError, CommError):  # then what is known is told
             found.append(why_of(look()))
             continue
         break
