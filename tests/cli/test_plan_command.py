@@ -265,3 +265,16 @@ def test_spare_nodes_are_told_of_and_take_the_place_of_a_lost_one(conf):
     assert result.exit_code == 0
     assert "every rank keeps its place" in result.stdout
     assert "warning: node 4 is not used: the config's num_nodes is 4, and there are 5 nodes" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "said"),
+    [
+        (">&-", 0, ""),
+        (">/dev/full", 2, "rlinf: what is to be written finds no room: No space left on device\n"),
+    ],
+)
+def test_an_output_that_is_closed_or_full_is_no_traceback(conf, output, status, said):
+    command = f"{sys.executable} -m rlinf plan {conf(MIXED)} --nodes 2x4 --map {output}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (status, said)

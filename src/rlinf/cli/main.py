@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+
 import typer
 
 from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
+from rlinf.cli.exits import WRONG_QUESTION
 from rlinf.cli.jobs import jobs
 from rlinf.cli.lineage import lineage
 from rlinf.cli.metrics import metrics
@@ -19,6 +24,9 @@ from rlinf.cli.top import top
 from rlinf.cli.topology import topology
 from rlinf.cli.web import web
 from rlinf.cli.why import why
+
+# What a write says where the disk, or the user's part of it, is full.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -67,4 +75,12 @@ def rlinf(
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    app(prog_name="rlinf")
+    if sys.stdout is None:  # It was closed: nobody reads what is shown, and the exit code is what is wanted.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    try:
+        app(prog_name="rlinf")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        typer.echo(f"rlinf: what is to be written finds no room: {error.strerror}", err=True)
+        sys.exit(WRONG_QUESTION)
