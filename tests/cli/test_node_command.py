@@ -85,7 +85,13 @@ def test_a_cluster_that_anybody_may_join_says_so(rlinf_node):
 def test_what_was_started_is_stopped_and_the_second_time_there_is_nothing(rlinf_node):
     started = json.loads(rlinf_node(*HEAD, "--json").stdout)
     assert started["token_fingerprint"]
-    assert rlinf_node("stop", "--address", "10.0.0.1:6379").exit_code == 1
+    elsewhere = rlinf_node("stop", "--address", "10.0.0.1:6379")
+    assert elsewhere.exit_code == 1
+    assert (
+        "no node of the cluster at 10.0.0.1:6379 that `rlinf node start` started runs here"
+        in elsewhere.output
+    )
+    assert "this one does: node (127.0.0.8) of the Ray at 127.0.0.8:6557" in elsewhere.output
     done = rlinf_node("stop")
     assert done.exit_code == 0
     assert "stopped node (127.0.0.8) of the Ray at 127.0.0.8:6557: 1 process" in done.output
@@ -160,6 +166,13 @@ def test_a_node_that_was_started_with_another_temporary_folder_is_told_of(rlinf_
     monkeypatch.setattr(folders, "private_directory", lambda longest=None: there)
     assert rlinf_node("stop").exit_code == 0
     assert str(tmp_path) not in rlinf_node("stop").output
+
+
+@pytest.mark.parametrize("address", ["auto", "local"])
+def test_a_head_is_named_by_its_address(rlinf_node, address):
+    done = rlinf_node("start", "--address", address)
+    assert done.exit_code == 2
+    assert f"'{address}' names no head" in done.output
 
 
 @pytest.mark.parametrize("options", [(), ("--head", "--address", "10.0.0.1:6379")])

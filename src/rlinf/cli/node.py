@@ -63,6 +63,10 @@ def start(
     """Start this machine as a node. What follows `--` goes to `ray start`: `-- --num-gpus 4`."""
     if head == (address is not None):
         raise typer.BadParameter("give either --head, for a new cluster, or --address HOST:PORT, to join one")
+    if address in ("auto", "local"):  # a program may write so, which joins what is there
+        raise typer.BadParameter(
+            f"{address!r} names no head: --address HOST:PORT, as the head's start printed it"
+        )
     with readable_errors(), _stopped_at_the_end(only_if=block) as running:
         started = _start(context.args, address, rank, interface, port, auth, token_file, timeout_s)
         running.append(started.record)
@@ -87,12 +91,13 @@ def stop(
 ) -> None:
     """Stop the node that `rlinf node start` started on this machine, and nothing else; of several, those meant."""
     from rlinf.scheduler.engine.node.records import folders_elsewhere, read_records  # noqa: PLC0415 - slow to load
-    from rlinf.scheduler.engine.node.stopping import stop_node  # noqa: PLC0415
+    from rlinf.scheduler.engine.node.stopping import processes_of, stop_node  # noqa: PLC0415
 
     if everything and address is not None:
         raise typer.BadParameter("give either --address, for the nodes of one cluster, or --all")
     with readable_errors():
-        records = [record for record in read_records() if address in (None, record.address)]
+        there = read_records()
+        records = [record for record in there if address in (None, record.address)]
         if address is None and not everything:
             _make_sure(records, may_ask=not as_json)
         stopped = [(record, stop_node(record, grace_s)) for record in records]
@@ -103,7 +108,10 @@ def stop(
         for record, number in stopped:
             typer.echo(f"stopped {record}: {counted(number, 'process', 'es')}")
     if not stopped:
-        typer.echo("no node that `rlinf node start` started runs here", err=True)
+        whose = "" if address is None else f" of the cluster at {address}"
+        typer.echo(f"no node{whose} that `rlinf node start` started runs here", err=True)
+        for record in filter(processes_of, there):
+            typer.echo(f"this one does: {record}", err=True)
         for folder in sorted(folders_elsewhere()):
             command = f"`TMPDIR={folder} rlinf node stop`"  # where its record lies
             typer.echo(
@@ -134,7 +142,7 @@ def _make_sure(records: list[NodeRecord], *, may_ask: bool) -> None:
 
 
 def _at_a_terminal() -> bool:
-    return sys.stdin.isatty()
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _start(

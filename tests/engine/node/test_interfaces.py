@@ -20,9 +20,8 @@ def test_an_interface_stands_for_its_address_of_version_four_if_it_has_one(machi
 
 
 def test_an_interface_that_is_not_there_is_told_with_those_that_are(machine):
-    with pytest.raises(
-        ClusterError, match=r"no interface 'eth1' with an address here: eth0 10\.0\.0\.5, eth0 fe80"
-    ):
+    there = r"no interface 'eth1' here with an address that others can reach: eth0 10\.0\.0\.5, eth0 fe80"
+    with pytest.raises(ClusterError, match=there):
         own_ip("eth1", None)
 
 

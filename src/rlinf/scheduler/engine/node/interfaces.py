@@ -58,7 +58,9 @@ def _of_interface(interface: str) -> str:
     # IPv4 first, and no address that is good on one cable only.
     own.sort(key=lambda ip: (ipaddress.ip_address(ip).version, ipaddress.ip_address(ip).is_link_local))
     if not own:
-        raise ClusterError(f"there is no interface {interface!r} with an address here: {_list(there)}")
+        raise ClusterError(
+            f"there is no interface {interface!r} here with an address that others can reach: {_list(there)}"
+        )
     return own[0]
 
 
