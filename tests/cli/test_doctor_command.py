@@ -89,11 +89,11 @@ def test_a_cluster_that_cannot_be_joined_is_not_said_to_ask_nobody_for_a_token(m
 
 
 def test_nodes_that_are_missing_are_told_in_a_line_with_how_they_join(monkeypatch):
-    few = "2 nodes were asked for and 1 are there after 30 s:\n  10.0.0.0 (h0)\n  10.0.0.1 (h1)"
+    few = "2 nodes were asked for and 1 is there after 30 s:\n  10.0.0.0 (h0)\n  10.0.0.1 (h1)"
     facts = ClusterFacts((node(0),), joining_error=few, address="10.0.0.0:6379")
     done = shown(monkeypatch, facts)
     assert done.exit_code == 1
-    assert "1 are there after 30 s: 10.0.0.0 (h0); 10.0.0.1 (h1)\n" in done.output
+    assert "1 is there after 30 s: 10.0.0.0 (h0); 10.0.0.1 (h1)\n" in done.output
     assert "run `rlinf node start --address 10.0.0.0:6379 --rank 1`" in done.output
     assert "on the missing machines" in done.output
 

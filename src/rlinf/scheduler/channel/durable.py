@@ -205,7 +205,9 @@ class DurableChannel:
 
     def _on_failed(self, error: OSError) -> None:
         reason = self._why_over = f"its journal cannot be written: {error}"
-        logger.warning("channel '%s': %s; it can be created again when it can be", self.spec.name, reason)
+        logger.warning(
+            "channel '%s': %s; it can be created again once that is mended", self.spec.name, reason
+        )
         for name in self._names:
             self._session.directory.unregister_async(name)
         self._outside.stop(reason, returns=False)

@@ -268,8 +268,9 @@ def wait_for_nodes(
             return there
         if time.monotonic() >= deadline:
             listed = "".join(_describe(node, silent=node not in there) for node in alive)
+            are = "is" if len(there) == 1 else "are"
             raise ClusterTimeout(
-                f"{wanted} nodes were asked for and {len(there)} are there after {timeout_s:.0f} s:{listed}"
+                f"{wanted} nodes were asked for and {len(there)} {are} there after {timeout_s:.0f} s:{listed}"
             )
         # Ray offers no notice of a joining node to a driver; joining takes seconds, so four looks a second do.
         time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
