@@ -93,6 +93,22 @@ def test_a_shape_that_cannot_be_read_is_refused_before_anything_starts(shape):
         Cluster(simulate=shape)
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"num_nodes": 0},
+        {"num_nodes": "2"},
+        {"num_nodes": True},
+        {"start_timeout_s": -1},
+        {"start_timeout_s": None},
+    ],
+)
+def test_a_number_that_is_none_is_refused_before_a_ray_is_looked_for(argument):
+    ((name, value),) = argument.items()
+    with pytest.raises(errors.ConfigError, match=f"{name}={value!r}: it is a"):
+        Cluster(address="203.0.113.1:6379", **argument)
+
+
 @pytest.mark.ray
 def test_another_shape_than_this_process_has_is_refused(ray_cluster):
     assert Cluster(simulate="2x4").num_accelerators == 8

@@ -20,6 +20,7 @@ from rlinf.scheduler.channel import (
     load_job,
     save_job,
 )
+from rlinf.scheduler.checks import whole_number
 from rlinf.scheduler.comm import on_fork_in_child
 from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
@@ -46,6 +47,7 @@ from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.wording import counted
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.node_watch import NodeWatch
+from rlinf.scheduler.worker.seconds import checked_seconds
 from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
@@ -77,7 +79,7 @@ class Cluster:
         detached: begin that job where it does not run yet; what the config says of a job is for who begins it.
 
     Raises:
-        ConfigError: the section has a mistake, or asks for what this process's cluster is not.
+        ConfigError: the section or an argument has a mistake, or asks for what this process's cluster is not.
         PlacementError: nodes are simulated, and a component of the section has no place on them.
         ClusterTimeout: too few nodes at the deadline; the text lists those that are there.
         ClusterError: Ray cannot be started or joined, or no job of that name runs there.
@@ -98,6 +100,9 @@ class Cluster:
         job: str | None = None,
         detached: bool = False,
     ) -> None:
+        start_timeout_s = checked_seconds("start_timeout_s", start_timeout_s)
+        if num_nodes is not None and whole_number(num_nodes, lowest=1) is None:
+            raise ConfigError(f"num_nodes={num_nodes!r}: it is a whole number from 1")
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
         _check_job_options(job, simulate or (config and config.simulate), detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
