@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
+from rlinf.scheduler.errors import WorkerError
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class Mark(enum.Enum):
     STOP = "stop"
 
 
+class Odd(Exception):
+    """What a script raises."""
+
+
 class Peer(Worker):
     """Makes, judges and forwards messages."""
 
@@ -28,6 +33,9 @@ class Peer(Worker):
 
     def make(self):
         return Message(1)
+
+    def refuse(self, number):
+        raise Odd(number) from Odd("a cause")
 
     def judge(self, message, mark):
         return isinstance(message, Message) and message == self.expected and mark is Mark.STOP
@@ -49,6 +57,11 @@ def main():
         channel.put(Message(2))
         group.forward().wait(30)
         assert channel.get("back", timeout_s=30) == (True, Message(2))
+        (error,) = group.refuse(3).results(return_exceptions=True)
+        assert isinstance(error, WorkerError)
+        assert type(error.cause) is Odd
+        assert error.cause.args == (3,)
+        assert type(error.cause.__cause__) is Odd
         print("all the same")
 
 

@@ -175,11 +175,21 @@ def _text_of(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> bytes:
-    try:
-        data = pickle.dumps(error, protocol=5)
-        pickle.loads(data)
-    except Exception:  # noqa: BLE001 - whatever a foreign exception's own pickling raises
-        return b""
+    for dumps in (pickle.dumps, _by_value):
+        try:
+            data = dumps(error, protocol=5)
+            pickle.loads(data)
+        except Exception:  # noqa: BLE001, S112 - whatever a foreign exception's own pickling raises
+            continue
+        return data
+    return b""
+
+
+def _by_value(error: BaseException, protocol: int) -> bytes:
+    """Pickle what has a class of the user's script in it, which the process that raised it knows by value only."""
+    import cloudpickle  # noqa: PLC0415 - loaded on first need, it costs 20 ms
+
+    data: bytes = cloudpickle.dumps(error, protocol=protocol)
     return data
 
 
