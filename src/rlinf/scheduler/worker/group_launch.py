@@ -83,7 +83,8 @@ def claim_name(
             session.directory.register(group_entry(name), session.messenger.endpoint, about)
         except NameTaken as error:
             if wanted is not None:
-                raise GroupExists(name, "a group or a channel of this name is there already") from error
+                problem = "a group or a channel of this name is there already; end the group by its `shutdown()` first"
+                raise GroupExists(name, problem) from error
         else:
             return name
     raise AssertionError("unreachable: some number is free")
