@@ -19,7 +19,7 @@ from rlinf.scheduler.events import WorkerPrinted
 from rlinf.scheduler.host import output, protocol
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.output import LogFolder
-from rlinf.scheduler.session import Session
+from rlinf.scheduler.session import Session, current_session
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -53,8 +53,12 @@ class Speaker(Worker):
         sys.stderr.write("\n")
 
     def flood(self, num_lines):
+        """Prints more than is shown at once before anybody looks."""
+        over = threading.Event()
+        current_session().messenger.submit(lambda: over.wait(DEADLINE_S))
         for number in range(num_lines):
             sys.stdout.write(f"line {number} {'x' * 100}\n")
+        over.set()
 
     def spill(self, num_lines):
         for _ in range(num_lines):
