@@ -139,12 +139,12 @@ def test_a_raised_error_arrives_with_its_type_and_fields(pair):
 
 
 def test_an_error_that_cannot_be_pickled_arrives_as_text(pair):
-    class LocalError(Exception):
-        pass
+    class LockedError(Exception):
+        lock = threading.Lock()
 
     client, server = pair
-    server.serve("fail", lambda request: request.fail(LocalError("out of luck")))
-    with pytest.raises(CommError, match="LocalError: out of luck"):
+    server.serve("fail", lambda request: request.fail(LockedError("out of luck")))
+    with pytest.raises(CommError, match="LockedError: out of luck"):
         client.request(server.endpoint, "fail", None).result(DEADLINE_S)
 
 

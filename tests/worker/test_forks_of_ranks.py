@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -35,12 +36,17 @@ def status_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+FORKING = threading.Lock()
+
+
 class Forking(Worker):
     def __init__(self, way=None):
         self.status = self.method(way) if way else None
 
     def method(self, way):
-        child = os.fork()
+        # One fork at a time: what others do before a fork (filelock's, say) may stand no second one.
+        with FORKING:
+            child = os.fork()
         if child == 0:
             return leave(way)
         return status_of(child)

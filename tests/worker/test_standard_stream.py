@@ -15,7 +15,9 @@ def printed(small_disk):
     path = small_disk.path / "rollout-0.log"
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     plain = os.fdopen(descriptor, "w", encoding="utf-8")
-    yield with_patience(plain, PatientFile(descriptor)), path
+    stream = with_patience(plain, PatientFile(descriptor))
+    yield stream, path
+    stream.close()
     plain.close()
 
 

@@ -42,6 +42,11 @@ def is_seconds(value: Any) -> bool:
     return issubclass(type(value), Real) and type(value) is not bool and value >= 0
 
 
+def is_encodable(text: str) -> bool:
+    """Whether a message can carry a text: a half of a surrogate pair it cannot."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def absolute_path(path: Any) -> str:
     """A user's path as messages carry it: absolute, and text.
 

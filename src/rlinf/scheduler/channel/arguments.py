@@ -12,7 +12,7 @@ import msgspec
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
-from rlinf.scheduler.checks import absolute_path, is_seconds
+from rlinf.scheduler.checks import absolute_path, is_encodable, is_seconds
 from rlinf.scheduler.errors import ChannelArgumentError
 from rlinf.scheduler.queueing import (
     GroupName,
@@ -284,7 +284,7 @@ def checked_name(name: Any) -> str:
         raise ChannelArgumentError(
             f"{name[:40]}...", f"a name of {len(name)} characters; it may have {MAX_NAME_BYTES}"
         )
-    if ":" in name or not _is_text(name):
+    if ":" in name or not is_encodable(name):
         problem = f"a channel's name is text without ':', which separates it from a rank, not {name!r}"
         raise ChannelArgumentError(name, problem)
     return name
@@ -292,7 +292,7 @@ def checked_name(name: Any) -> str:
 
 def checked_subscription(channel: str, name: Any) -> str:
     """Return a subscription's name."""
-    if isinstance(name, str) and name and _is_text(name):
+    if isinstance(name, str) and name and is_encodable(name):
         _check_name(channel, name, "subscription")
         return name
     raise ChannelArgumentError(channel, f"a subscription's name is text that is not empty, not {name!r}")
@@ -313,7 +313,7 @@ def _check_part(channel: str, part: Any, whole: Any, what: str) -> None:
             if inner is not None or what != "queue":
                 _check_part(channel, inner, whole, what)
     elif isinstance(part, str):
-        if not _is_text(part):
+        if not is_encodable(part):
             raise ChannelArgumentError(channel, f"a {what}'s name is text, not {whole!r}")
     elif type(part) is not int or not -MAX_INTEGER <= part <= MAX_INTEGER:
         problem = (
@@ -327,11 +327,6 @@ def _as_int(part: Any) -> str:
     """A hint for what counts as a whole number, and is no int: one of numpy, say."""
     is_whole = hasattr(part, "__index__") and not isinstance(part, int)
     return "; use int(...)" if is_whole else ""
-
-
-def _is_text(name: str) -> bool:
-    """Whether it can be encoded: a half of a surrogate pair cannot."""
-    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:

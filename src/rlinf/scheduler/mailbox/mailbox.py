@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
+from rlinf.scheduler.checks import is_encodable
 from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.codec.destinations import copy_into, special_kind, why_unwritable
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
@@ -25,6 +26,7 @@ from rlinf.scheduler.mailbox.records import TensorType
 from rlinf.scheduler.tape.tape import NO_NOTE, NO_TAPE, Note, Tape
 
 DEFAULT_LIMIT_BYTES = 256 << 20
+MAX_NAME_CHARS = 4096
 
 
 class Mailbox:
@@ -112,6 +114,7 @@ class Mailbox:
             PeerDied: the sender is gone, and everything that it sent was received.
             CodecError: the object's class cannot be had here.
         """
+        _check_name(src)
         promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s), wait_for_return=wait_for_return)
         return AsyncHandle(promise, self._noted("recv", src, promise), f"recv from '{src}'")
 
@@ -152,6 +155,7 @@ class Mailbox:
                 recv.
             Otherwise as `recv`.
         """
+        _check_name(src)
         wanted = checked_target(tensor)
 
         def check(there: TensorType | None) -> CommError | None:
@@ -207,6 +211,8 @@ class Mailbox:
                 registered, or had no room, in time; all others have the object.
         """
         members = parse_members(groups, src, self._own_name)
+        for name in (members.source, *members.targets):
+            _check_name(name)
         limit_s = checked_timeout(timeout_s)
         what = f"broadcast from '{members.source}'"
         if members.source != self._own_name:
@@ -245,6 +251,7 @@ class Mailbox:
         wait_s: float,
         wait_for_return: bool,
     ) -> AsyncHandle[None]:
+        _check_name(dst)
         began = time.monotonic()
         note = self._tape.begin("send", dst, self._given(obj))
         mailing = Mailing(
@@ -276,6 +283,18 @@ class Mailbox:
             return _load(letter)
 
         return load
+
+
+def _check_name(name: str) -> None:
+    """Raise unless it can name a process: what is done with one is noted, and told to others.
+
+    Raises:
+        CodecError: no message can carry it.
+    """
+    if len(name) > MAX_NAME_CHARS or not is_encodable(name):
+        raise CodecError(
+            f"{name[:40]!r} names no process: a name is text of at most {MAX_NAME_CHARS} characters"
+        )
 
 
 def checked_target(tensor: Any) -> TensorType:
