@@ -176,7 +176,9 @@ def test_a_stream_that_owes_a_value_is_an_event_and_one_whose_values_are_not_tak
         with gate.open("wb") as file:
             file.write(b".")
         assert list(late) == [[1]]
-    assert not [each for each in told if "actor:0" in each.processes and each.waited_s > owed_s]
+    # Of an earlier call there may come one late.
+    streams = [each for each in told if each.operation == "make_values()"]
+    assert not [each for each in streams if "actor:0" in each.processes and each.waited_s > owed_s]
 
 
 def test_an_operation_on_a_channel_that_stalls_is_an_event(job, group, events):
