@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 from rlinf.scheduler.comm import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.comm.timekeeping import TIMES
+from rlinf.scheduler.comm.timekeeping import TIMES, Span
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf.scheduler.observe.open_spans import open_spans
@@ -31,7 +32,7 @@ from rlinf.scheduler.observe.spool_folder import (
     part_of,
     spools_in,
 )
-from rlinf.scheduler.observe.spool_thread import SpoolThread
+from rlinf.scheduler.observe.spool_thread import MAX_GATHERED, SpoolThread
 from rlinf.scheduler.session import Session
 
 # Services of every process of a job,
@@ -113,6 +114,8 @@ class Tracer:
         self._trace_id = ""
         # Who has asked for traces whose spools are being opened.
         self._opening: dict[str, list[Request]] = {}
+        # Spans since the first of these asked; a process is traced from then on.
+        self._early: deque[Span] = deque(maxlen=MAX_GATHERED)
         # Of the folder of the last trace, until what lies there was fetched.
         self._lock_fd = -1
         messenger.serve(TRACE, self._on_trace, TraceOn | TraceOff)
@@ -260,6 +263,8 @@ class Tracer:
             self._opening[order.trace_id].append(request)
         else:
             self._opening[order.trace_id] = [request]
+            if TIMES.spool is None:
+                TIMES.trace(self._early.append)
             self._beside(self._open, order)
 
     def _open(self, order: TraceOn) -> None:
@@ -274,15 +279,26 @@ class Tracer:
             spool = opened.result(0)
             if asked is None or self._messenger.why_closed:  # it is over by now
                 spool.close()
+                self._forget_early()
                 return
             self.begin(spool)
         except (ClusterError, OSError) as error:
+            self._forget_early()
             for request in asked or ():
                 request.fail(error)
         else:
+            if self._spool is not None:
+                for span in tuple(self._early):
+                    self._spool.add(span)
+            self._forget_early()
             for request in asked:
                 self.limit(request.head)
                 request.reply(None)
+
+    def _forget_early(self) -> None:
+        if TIMES.spool == self._early.append:
+            TIMES.trace(None)
+        self._early.clear()
 
     def _on_ask(self, request: Request) -> None:
         if isinstance(request.head, DropSpools):
