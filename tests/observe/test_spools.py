@@ -274,6 +274,20 @@ def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced
     assert TIMES.spool is None
 
 
+def test_what_a_process_does_before_its_spool_is_open_is_traced(traced):
+    messenger, folder = traced
+    with (folder / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        begun = asked(messenger, TRACE, TraceOn("a2", 4000))
+        assert_goes_on(messenger)
+        for span in spans(0, 3):
+            TIMES.spool(span)
+    begun.result(30)
+    asked(messenger, TRACE, TraceOff("a2")).result(30)
+    written = read(folder / messenger.endpoint.process_id).spans
+    assert [span for span in written if span in spans(0, 3)] == spans(0, 3)
+
+
 def test_a_trace_that_is_over_before_its_spool_is_open_is_not_begun(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
