@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from measure import read_options
-from rlinf.scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
+from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
 
 NUM_ITEMS, NUM_SHARDS = 8192, 64
 REPEATS = 5

@@ -27,12 +27,12 @@ import numpy as np
 
 from measure import KIB, MIB
 from network import receive
-from rlinf.scheduler.channel import Channel, Starter
-from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.comm.transport.tls import ClusterTls
-from rlinf.scheduler.session import Session, set_current
 from rlinf.testing.local import HeldHere, hold_items
 from rlinf.testing.machines import Machine, MachineStar, MachinesUnavailable
+from rlinf_scheduler.channel import Channel, Starter
+from rlinf_scheduler.comm import ClusterSecret, Endpoint
+from rlinf_scheduler.comm.transport.tls import ClusterTls
+from rlinf_scheduler.session import Session, set_current
 
 DEADLINE_S = 120.0
 NUM_PAIRS = 2

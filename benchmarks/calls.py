@@ -30,7 +30,7 @@ from measure import (
 )
 from one_node import one_node
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf_scheduler.errors import ChannelClosed
 
 NUM_RANKS = 4
 IN_FLIGHT = 200

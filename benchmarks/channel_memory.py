@@ -12,7 +12,7 @@ from bare import held_bytes
 from channel_peers import Peer, Workload
 from measure import KIB, MIB, Options, size_text
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy
-from rlinf.scheduler.events import ChannelOpened, Event, WorkerStarted
+from rlinf_scheduler.events import ChannelOpened, Event, WorkerStarted
 
 TIMEOUT_S = 120.0
 MAXSIZE = 8

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import ChannelClosed, ChannelTimeout, LeaseExpired
-from rlinf.scheduler.session import set_current
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, LeaseExpired
+from rlinf_scheduler.session import set_current
 
 NUM_PRODUCERS, NUM_CONSUMERS = 3, 3
 NAME = "chaos"
@@ -145,7 +145,7 @@ class Chaos:
         self._folder = folder
         self._dice = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["rlinf.testing", "rlinf.scheduler.channel"])
+        self._context.set_forkserver_preload(["rlinf.testing", "rlinf_scheduler.channel"])
         self._over = self._context.Event()
         self._runtime = LocalRuntime()
         set_current(self._runtime)

@@ -22,7 +22,7 @@ from rlinf.scheduler import (
     Worker,
     WorkerGroup,
 )
-from rlinf.scheduler.errors import SchedulerError
+from rlinf_scheduler.errors import SchedulerError
 
 UNREACHABLE_AFTER_S = 10.0
 UNRESPONSIVE_AFTER_S = 15.0

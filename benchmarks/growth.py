@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from measure import KIB, Table, duration_text, ratio_text, stopwatch
-from rlinf.scheduler.channel import Channel, control_wire
-from rlinf.scheduler.channel.connections import ChannelConnections
-from rlinf.scheduler.session import Session
 from rlinf.testing import LocalRuntime
 from rlinf.testing.local import LocalAddress
+from rlinf_scheduler.channel import Channel, control_wire
+from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.session import Session
 
 ROUNDS = 3
 PROBES = 150

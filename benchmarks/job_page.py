@@ -18,7 +18,7 @@ from typing import Literal
 from playwright.sync_api import Browser, Page, expect
 
 from browser import chromium, complaints_of, tasks_ms
-from rlinf.scheduler.observe.status import (
+from rlinf_scheduler.observe.status import (
     ChannelStatus,
     DeviceStatus,
     EventRecord,
@@ -30,7 +30,7 @@ from rlinf.scheduler.observe.status import (
     WaitingOperation,
     WeightsStatus,
 )
-from rlinf.scheduler.observe.web.server import WebServer
+from rlinf_scheduler.observe.web.server import WebServer
 
 DEVICES = 8
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}

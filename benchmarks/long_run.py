@@ -33,9 +33,9 @@ import msgspec
 import numpy as np
 
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker, WorkerGroup
-from rlinf.scheduler.errors import ChannelClosed
-from rlinf.scheduler.events import ChannelOpened, ChannelRestored, Event
-from rlinf.scheduler.session import current_session
+from rlinf_scheduler.errors import ChannelClosed
+from rlinf_scheduler.events import ChannelOpened, ChannelRestored, Event
+from rlinf_scheduler.session import current_session
 
 NUM_MAKERS, NUM_WORKERS = 2, 3
 PROMPTS, ANSWERS = "prompts", "answers"

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from rlinf.scheduler.comm import ClusterSecret, Endpoint, Messenger
-from rlinf.scheduler.comm.transport.tls import ClusterTls
 from rlinf.testing.machines import Machine, MachinePair, MachinesUnavailable
+from rlinf_scheduler.comm import ClusterSecret, Endpoint, Messenger
+from rlinf_scheduler.comm.transport.tls import ClusterTls
 
 ROUNDS = 5
 DEADLINE_S = 60.0

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from measure import Table, duration_text
-from rlinf.scheduler.comm import promise
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.timekeeping import GET, TIMES, WAIT, Cause, Span
-from rlinf.scheduler.host.timing import Stopwatch, recording
-from rlinf.scheduler.observe import spool_thread
-from rlinf.scheduler.observe.spool import SpoolHead, SpoolWriter
-from rlinf.scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.comm import promise
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.timekeeping import GET, TIMES, WAIT, Cause, Span
+from rlinf_scheduler.host.timing import Stopwatch, recording
+from rlinf_scheduler.observe import spool_thread
+from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter
+from rlinf_scheduler.observe.spool_thread import SpoolThread
 
 _NUMBER, _ROUNDS = 20_000, 9
 _CAUSE = Cause("channel", "get('pairs')", "pairs")

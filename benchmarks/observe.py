@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 from measure import Options, Side, Table, count_for, duration_text, ratio_text, read_options, stopwatch
 from note_costs import note_costs, share_of_notes, show_costs
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
-from rlinf.scheduler.comm import promise, timekeeping
-from rlinf.scheduler.comm.timekeeping import Timekeeper
+from rlinf_scheduler.comm import promise, timekeeping
+from rlinf_scheduler.comm.timekeeping import Timekeeper
 
 NUM_RANKS = 64
 # A run of few updates and one of many: what the beginning costs is no part of their difference.

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from measure import read_options, stopwatch
-from rlinf.scheduler.planning import PlacementRule, Topology, plan_components
+from rlinf_scheduler.planning import PlacementRule, Topology, plan_components
 
 REPEATS = 5
 SIZES = [

@@ -27,13 +27,13 @@ from measure import (
     size_text,
 )
 from rlinf.scheduler import Channel
-from rlinf.scheduler.host.info import WorkerAddress, packed_topology
-from rlinf.scheduler.host.protocol import Assignment
-from rlinf.scheduler.host.recording import open_recording
-from rlinf.scheduler.planning import Node, Placement, Topology
-from rlinf.scheduler.session import set_current
-from rlinf.scheduler.tape.tape import Tape
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.host.info import WorkerAddress, packed_topology
+from rlinf_scheduler.host.protocol import Assignment
+from rlinf_scheduler.host.recording import open_recording
+from rlinf_scheduler.planning import Node, Placement, Topology
+from rlinf_scheduler.session import set_current
+from rlinf_scheduler.tape.tape import Tape
 
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB)
 KINDS = ("plain", "channel", "payload", "rank")

@@ -24,22 +24,22 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.comm.link_probe import PROBE_BYTES
-from rlinf.scheduler.comm.replication.publication import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm import ClusterSecret, Endpoint
+from rlinf_scheduler.comm.link_probe import PROBE_BYTES
+from rlinf_scheduler.comm.replication.publication import (
     COPIES_AT_ONCE,
     Publication,
     PublicationInstruction,
     Reader,
 )
-from rlinf.scheduler.events import WorkerStarted
-from rlinf.scheduler.host.info import packed_topology
-from rlinf.scheduler.planning import Node
-from rlinf.scheduler.session import EventBus, Session
-from rlinf.scheduler.session.heartbeats import BEAT, BEAT_S, Beat
-from rlinf.scheduler.session.link_speeds import rounds_of
-from rlinf.testing import LocalRuntime
+from rlinf_scheduler.events import WorkerStarted
+from rlinf_scheduler.host.info import packed_topology
+from rlinf_scheduler.planning import Node
+from rlinf_scheduler.session import EventBus, Session
+from rlinf_scheduler.session.heartbeats import BEAT, BEAT_S, Beat
+from rlinf_scheduler.session.link_speeds import rounds_of
 
 NODES = (10, 100, 1000)
 A_NODE = 8

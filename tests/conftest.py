@@ -167,7 +167,7 @@ def ray_cluster(pytestconfig):
     from forked_ray_worker import forked_ray_workers
     from ray_witness import RayWitness
     from rlinf.scheduler import Cluster, Topology
-    from rlinf.scheduler.planning import Node
+    from rlinf_scheduler.planning import Node
 
     plain = Node(num_accelerators=4)
     masked = Node(num_accelerators=4, visible=("4", "5", "6", "7"))
@@ -200,7 +200,7 @@ def driver(ray_cluster):
 @pytest.fixture(autouse=True)
 def current_session_of_the_test(request):
     """A test that uses the cluster has its session; what others make current ends with them."""
-    from rlinf.scheduler.session import set_current
+    from rlinf_scheduler.session import set_current
 
     if "ray_cluster" in request.fixturenames:
         set_current(request.getfixturevalue("ray_cluster").session)

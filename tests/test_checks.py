@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.scheduler.checks import is_text_or_number, whole_number
+from rlinf_scheduler.checks import is_text_or_number, whole_number
 
 
 @pytest.mark.parametrize(

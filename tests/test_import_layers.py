@@ -31,8 +31,9 @@ LAYERS = (
     ("kept",),
     ("cluster",),
     ("mypy_plugin",),
-    ("(face)",),  # rlinf/scheduler/__init__.py: the public names
-    ("(testing)", "(cli)"),
+    ("(names)",),  # rlinf_scheduler/__init__.py: the public names
+    ("(face)",),  # rlinf/scheduler/: what programs import
+    ("(testing)", "cli"),
     ("(__main__)",),  # `python -m rlinf`
 )
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
@@ -45,9 +46,9 @@ def imports():
 
 def part_of(module):
     names = module.split(".")
-    if names[1:2] == ["scheduler"]:
-        return names[2] if len(names) > 2 else "(face)"
-    return f"({names[1]})" if len(names) > 1 else ""
+    if names[0] == "rlinf_scheduler":
+        return names[1] if len(names) > 1 else "(names)"
+    return "(face)" if names[1] == "scheduler" else f"({names[1]})"
 
 
 def goes_up(each):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-LIBRARY = ROOT / "src" / "rlinf" / "scheduler"
+LIBRARY = ROOT / "src" / "rlinf_scheduler"
 
 
 def classes_by_name(sources):

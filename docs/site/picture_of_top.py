@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from rlinf.cli.top_view import job_view
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
+from rlinf_scheduler.cli.top_view import job_view
 
 WIDTH, HEIGHT = 118, 40
 # Long enough for rates to be steady.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import channels
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import AsyncHandle
+from rlinf_scheduler.comm import AsyncHandle
 from settings import Settings
 from simulation import Simulation
 from trajectory import Decision, Question, Trajectory

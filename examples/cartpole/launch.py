@@ -11,7 +11,7 @@ import channels
 from actor_worker import ActorWorker
 from env_worker import EnvWorker
 from rlinf.scheduler import Channel, Cluster, ComponentPlacement, Worker, WorkerGroup
-from rlinf.scheduler.worker.group_builder import GroupBuilder
+from rlinf_scheduler.worker.group_builder import GroupBuilder
 from rollout_worker import RolloutWorker
 from schedule import COMPONENTS, Schedule
 from settings import Settings

@@ -19,9 +19,9 @@ from console import LearningProgress
 from launch import launch
 from outcome import summary_lines, write_outcome
 from report import ChannelTraffic, TrainingReport
-from rlinf.cli.plan_table import render_plan
 from rlinf.scheduler import Cluster, ComponentPlacement
 from rlinf.scheduler.errors import ConfigError, SchedulerError
+from rlinf_scheduler.cli.plan_table import render_plan
 from schedule import COMPONENTS, schedule_of
 from settings import Settings, parse_settings
 from training import Training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlinf.scheduler.observe.report import Report
+from rlinf_scheduler.observe.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import torch
 import channels
 from policy import WEIGHTS, ActorCritic
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import ChannelClosed
+from rlinf_scheduler.comm import AsyncHandle
 from settings import Settings
 from simulation import spaces_of
 from trajectory import Decision, Question

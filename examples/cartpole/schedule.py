@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rlinf.scheduler.planning import Placement
+from rlinf_scheduler.planning import Placement
 
 COMPONENTS = ("env", "rollout", "actor")
 

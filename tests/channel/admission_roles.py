@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf_scheduler.errors import ChannelClosed
 
 DEADLINE_S = 30.0
 

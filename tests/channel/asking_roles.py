@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.errors import ResultTimeout
+from rlinf_scheduler.errors import ResultTimeout
 
 DEADLINE_S = 30.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel import Starter
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Starter
 
 
 def hold_channels(address, pipe):

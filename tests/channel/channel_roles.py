@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelClosed
 
 DEADLINE_S = 30.0
 

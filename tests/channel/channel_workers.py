@@ -1,8 +1,8 @@
 """Workers that the tests of channels launch on Ray."""
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.channel import Channel, host_channel
-from rlinf.scheduler.session import current_session
+from rlinf_scheduler.channel import Channel, host_channel
+from rlinf_scheduler.session import current_session
 
 
 class Holder(Worker):

@@ -21,10 +21,10 @@ from channel_processes import hold_channels, run_function
 from comm_fixtures import secret  # noqa: F401
 from io_steps import io_steps  # noqa: F401
 from machine_fixtures import processes, star, start_on  # noqa: F401
-from rlinf.scheduler.channel import Channel, Starter, operation
-from rlinf.scheduler.errors import WorkerError
-from rlinf.scheduler.session import Session, set_current
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel, Starter, operation
+from rlinf_scheduler.errors import WorkerError
+from rlinf_scheduler.session import Session, set_current
 
 DEADLINE_S = 30.0
 _numbers = itertools.count()

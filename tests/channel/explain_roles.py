@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf_scheduler.errors import ChannelClosed
 
 
 def wait_for_a_batch(channel):

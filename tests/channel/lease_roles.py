@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rlinf.scheduler.errors import LeaseExpired
+from rlinf_scheduler.errors import LeaseExpired
 
 DEADLINE_S = 30.0
 

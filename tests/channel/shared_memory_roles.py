@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.session import current_session
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 30.0
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from shared_memory_roles import make_ready
 
-from rlinf.scheduler.session import current_session
+from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20

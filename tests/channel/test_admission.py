@@ -13,8 +13,8 @@ import admission_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, Slot
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel import Channel, Slot
+from rlinf_scheduler.errors import (
     BatchTimeout,
     ChannelArgumentError,
     ChannelClosed,

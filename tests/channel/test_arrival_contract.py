@@ -10,8 +10,8 @@ from channel_workers import Runner
 
 from job_processes import THERE, Job
 from rlinf.scheduler import NodePlacementStrategy
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import WorkerDied
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import WorkerDied
 
 DEADLINE_S = 30.0
 _numbers = itertools.count()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
-from rlinf.scheduler.queueing import ChannelState
+from rlinf_scheduler.channel.arrival_watch import ArrivalWatch
+from rlinf_scheduler.queueing import ChannelState
 
 
 class Clock:

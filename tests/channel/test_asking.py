@@ -14,10 +14,10 @@ import pytest
 
 import slow_errors
 from nested_tensors import LAYOUTS, nested, parts_of
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.asking import Asking
-from rlinf.scheduler.comm import Messenger
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.asking import Asking
+from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
     ChannelLost,
@@ -26,7 +26,7 @@ from rlinf.scheduler.errors import (
     CodecError,
     ResultTimeout,
 )
-from rlinf.scheduler.session import current_session
+from rlinf_scheduler.session import current_session
 from slow_errors import SlowError
 from waits import wait_until
 

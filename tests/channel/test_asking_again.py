@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.receiving import ASK_AGAIN_S, MAX_ASK_AGAIN_S, Receiving
-from rlinf.scheduler.errors import CommError
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.receiving import ASK_AGAIN_S, MAX_ASK_AGAIN_S, Receiving
+from rlinf_scheduler.errors import CommError
 
 
 class Producer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlinf.scheduler.errors import BatchImpossible, BatchTimeout, ChannelArgumentError, ChannelTimeout
+from rlinf_scheduler.errors import BatchImpossible, BatchTimeout, ChannelArgumentError, ChannelTimeout
 
 DEADLINE_S = 30.0
 

@@ -9,9 +9,9 @@ import pytest
 
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm import timekeeping
-from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm import timekeeping
+from rlinf_scheduler.comm.shm.parcel import Arrived
 from waits import wait_until
 
 MIB = 1 << 20

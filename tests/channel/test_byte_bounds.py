@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf.scheduler.channel import Channel, byte_bound
-from rlinf.scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel, byte_bound
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20

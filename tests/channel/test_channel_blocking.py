@@ -8,9 +8,9 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout
 
 DEADLINE_S = 30.0
 
@@ -148,7 +148,7 @@ def test_an_interruption_while_an_item_is_read_gives_it_back(sockets, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlinf.scheduler.comm.shm.parcel.decode", interrupted)
+        patch.setattr("rlinf_scheduler.comm.shm.parcel.decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             channel.get(timeout_s=DEADLINE_S)
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]

@@ -14,9 +14,9 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm import AsyncHandle
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm import AsyncHandle
+from rlinf_scheduler.errors import (
     BatchImpossible,
     BatchUndecodable,
     ChannelArgumentError,
@@ -566,7 +566,7 @@ def test_an_interruption_while_items_are_read_gives_them_back(in_process, monkey
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        patch.setattr("rlinf.scheduler.comm.shm.parcel.decode", interrupted)
+        patch.setattr("rlinf_scheduler.comm.shm.parcel.decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             channel.get(timeout_s=DEADLINE_S)
     assert channel.get(timeout_s=DEADLINE_S) == "precious"

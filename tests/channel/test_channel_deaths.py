@@ -9,7 +9,8 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import (
+from rlinf.testing.local import HeldHere
+from rlinf_scheduler.channel import (
     Channel,
     ChannelRef,
     ChannelSpec,
@@ -17,8 +18,7 @@ from rlinf.scheduler.channel import (
     arrival_watch,
     control_wire,
 )
-from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
-from rlinf.testing.local import HeldHere
+from rlinf_scheduler.errors import ChannelLost, ChannelUnanswered
 
 DEADLINE_S = 30.0
 

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ClusterError, CommError
 
 DEADLINE_S = 60.0
 

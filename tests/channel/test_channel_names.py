@@ -9,8 +9,9 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
-from rlinf.scheduler.errors import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel, ChannelSpec, host_channel
+from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
     ChannelError,
@@ -19,8 +20,7 @@ from rlinf.scheduler.errors import (
     ChannelNotFound,
     ClusterError,
 )
-from rlinf.scheduler.session import current_session
-from rlinf.testing import LocalRuntime
+from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 30.0
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel
-from rlinf.scheduler.comm import Endpoint, Entry
-from rlinf.scheduler.errors import ChannelError
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel
+from rlinf_scheduler.comm import Endpoint, Entry
+from rlinf_scheduler.errors import ChannelError
 
 OPTIONS = set(ChannelSpec.__struct_fields__) - {"name", "channel_id", "creator"}
 AFFINITY = {"group_affinity", "group_rank_affinity"}

@@ -11,11 +11,11 @@ import pytest
 import shared_memory_roles as roles
 from shared_memory_roles import contents, full_of, in_shared_memory
 
-from rlinf.scheduler.channel import Starter
-from rlinf.scheduler.comm.shm.parcels import Parcels
-from rlinf.scheduler.errors import ChannelLost, SharedMemoryUnreadable
-from rlinf.scheduler.session import current_session
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Starter
+from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.errors import ChannelLost, SharedMemoryUnreadable
+from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 30.0
 MIB = 1 << 20
@@ -94,7 +94,7 @@ def test_a_bounded_channel_takes_no_more_memory_than_its_bound(small):
 
 
 def test_an_unbounded_channel_with_a_slow_consumer_stops_at_the_limit_of_the_arena(small, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.channel.connection.WAIT_S", 0.01)
+    monkeypatch.setattr("rlinf_scheduler.channel.connection.WAIT_S", 0.01)
     channel = small.create()
     assert roles.make_ready(channel)
     for number in range(20):
@@ -170,7 +170,7 @@ def test_blocks_of_a_killed_consumer_are_used_again(small):
 
 
 def test_a_stopped_consumer_keeps_its_blocks_and_the_others_go_on(small, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.channel.connection.WAIT_S", 0.01)
+    monkeypatch.setattr("rlinf_scheduler.channel.connection.WAIT_S", 0.01)
     channel, ready = small.create(), small.create()
     assert roles.make_ready(channel)
     stopped = small.run(roles.get_and_hold, channel, ready, 6)

@@ -10,8 +10,8 @@ import pytest
 from channel_workers import Maker
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.errors import ChannelError, ChannelExists, ChannelLost, WorkerError
-from rlinf.scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
+from rlinf_scheduler.errors import ChannelError, ChannelExists, ChannelLost, WorkerError
+from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
 
 pytestmark = pytest.mark.ray
 

@@ -9,11 +9,12 @@ import checkpoint_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, Starter, control_wire, load_job, save_job
-from rlinf.scheduler.channel import save_desk as desk
-from rlinf.scheduler.channel.connection import ChannelConnection
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel, Starter, control_wire, load_job, save_job
+from rlinf_scheduler.channel import save_desk as desk
+from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
     ChannelExists,
@@ -22,8 +23,7 @@ from rlinf.scheduler.errors import (
     CodecError,
     LeaseExpired,
 )
-from rlinf.scheduler.session import current_session
-from rlinf.testing import LocalRuntime
+from rlinf_scheduler.session import current_session
 from scarce_threads import refuse_thread
 from waits import wait_until
 

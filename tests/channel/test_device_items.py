@@ -17,15 +17,15 @@ from device_item_roles import BUCKET_BYTES, DEVICE, full_of, have, number_in
 
 from alarms import alarms
 from effort import tries
-from rlinf.scheduler.channel import Channel, Starter, save_job
-from rlinf.scheduler.comm.codec import encode
-from rlinf.scheduler.comm.device.landing import land
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import Parcels
-from rlinf.scheduler.errors import ChannelArgumentError, CodecError, ItemsLost
-from rlinf.scheduler.session import current_session, set_current
 from rlinf.testing.device_memory import PretendDevice
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel, Starter, save_job
+from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.device.landing import land
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.errors import ChannelArgumentError, CodecError, ItemsLost
+from rlinf_scheduler.session import current_session, set_current
 
 __all__ = ["alarms"]
 DEADLINE_S = 60.0  # processes start while others take all processors

@@ -22,7 +22,8 @@ from durable_roles import hold, measure_opening
 
 from disks import PAGE_BYTES
 from rlinf.scheduler import Channel
-from rlinf.scheduler.channel import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import (
     ChannelReport,
     DurableChannel,
     channels_of,
@@ -30,11 +31,11 @@ from rlinf.scheduler.channel import (
     journal_growth,
     unheld_channels,
 )
-from rlinf.scheduler.channel.checkpoint import read_channel
-from rlinf.scheduler.channel.journal import Journal
-from rlinf.scheduler.channel.journal_records import Came, JournaledTurn
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel.checkpoint import read_channel
+from rlinf_scheduler.channel.journal import Journal
+from rlinf_scheduler.channel.journal_records import Came, JournaledTurn
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
     ChannelJournalError,
@@ -44,7 +45,6 @@ from rlinf.scheduler.errors import (
     CommError,
     LeaseExpired,
 )
-from rlinf.testing import LocalRuntime
 from scarce_threads import refuse_thread
 from waits import wait_until
 
@@ -705,7 +705,7 @@ def test_a_channel_of_another_name_or_bound_is_refused_with_what_is_there(holder
 
 def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("rlinf.scheduler.channel.found_journal._version", lambda: "0.0.1")
+        patched.setattr("rlinf_scheduler.channel.found_journal._version", lambda: "0.0.1")
         with LocalRuntime():
             Channel.create(holders.name, durable=holders.folder).put("item")
     with pytest.raises(ChannelJournalError, match=r"was written by version 0\.0\.1 of this library"):

@@ -10,8 +10,8 @@ import channel_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelTimeout
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelTimeout
 
 DEADLINE_S = 30.0
 

@@ -7,7 +7,7 @@ import threading
 
 import explain_roles as roles
 
-from rlinf.scheduler.channel import Channel
+from rlinf_scheduler.channel import Channel
 
 DEADLINE_S = 30.0
 

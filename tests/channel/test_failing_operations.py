@@ -5,17 +5,17 @@ from itertools import count
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, control_wire, receiving, run_desk, wire
-from rlinf.scheduler.channel.deliveries import Deliveries
-from rlinf.scheduler.channel.record_desk import RecordDesk
-from rlinf.scheduler.channel.shortcut import MIN_OPERATIONS
-from rlinf.scheduler.channel.users import Users
-from rlinf.scheduler.comm import Messenger
-from rlinf.scheduler.comm.codec import encode
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import ChannelError, CommError
-from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel, control_wire, receiving, run_desk, wire
+from rlinf_scheduler.channel.deliveries import Deliveries
+from rlinf_scheduler.channel.record_desk import RecordDesk
+from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
+from rlinf_scheduler.channel.users import Users
+from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import ChannelError, CommError
+from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 DEADLINE_S = 60.0
 

@@ -6,8 +6,8 @@ import channel_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import BatchImpossible, BatchTimeout, ChannelArgumentError, ChannelClosed
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import BatchImpossible, BatchTimeout, ChannelArgumentError, ChannelClosed
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20

@@ -4,8 +4,8 @@ import pytest
 
 from machine_fixtures import received
 from machine_peers import join
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ItemsLost
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ItemsLost
 
 DEADLINE_S = 60.0
 MIB = 1 << 20

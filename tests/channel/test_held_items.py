@@ -18,8 +18,8 @@ from held_roles import (
     take_by_way_of_the_channel,
 )
 from job_processes import DEADLINE_S, THERE, Job
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, ChannelTimeout, ItemsLost, PeerDied
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelTimeout, ItemsLost, PeerDied
 from waits import wait_until
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf.scheduler.channel.node_holder import HolderBook
+from rlinf_scheduler.channel.node_holder import HolderBook
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelLost, ClusterError, CommError
-from rlinf.scheduler.weights import open_weights
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelLost, ClusterError, CommError
+from rlinf_scheduler.weights import open_weights
 
 DEADLINE_S = 60.0
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disks import PAGE_BYTES
-from rlinf.scheduler.channel.journal import Journal
-from rlinf.scheduler.errors import ChannelJournalError
+from rlinf_scheduler.channel.journal import Journal
+from rlinf_scheduler.errors import ChannelJournalError
 
 HEADS = [b"one", b"two", b"three"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf.scheduler.channel import journal_growth
-from rlinf.scheduler.channel.journal_growth import JournalGrowth
+from rlinf_scheduler.channel import journal_growth
+from rlinf_scheduler.channel.journal_growth import JournalGrowth
 
 
 @pytest.fixture(autouse=True)

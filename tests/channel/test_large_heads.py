@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, wire
-from rlinf.scheduler.comm import framing
-from rlinf.scheduler.errors import ChannelArgumentError
-from rlinf.scheduler.tape.work import Work, working_at
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel, wire
+from rlinf_scheduler.comm import framing
+from rlinf_scheduler.errors import ChannelArgumentError
+from rlinf_scheduler.tape.work import Work, working_at
 
 DEADLINE_S = 60.0
 LONG = 60_000

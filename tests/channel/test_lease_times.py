@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from rlinf.scheduler.channel import control_wire, lease_keeper, wire
-from rlinf.scheduler.channel.batch import Delivery
-from rlinf.scheduler.channel.lease_desk import LeaseDesk
-from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
-from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.queueing import ChannelState, LeaseTerms, StartClock, StopClock
+from rlinf_scheduler.channel import control_wire, lease_keeper, wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.lease_desk import LeaseDesk
+from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.queueing import ChannelState, LeaseTerms, StartClock, StopClock
 
 
 class Timer:

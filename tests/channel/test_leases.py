@@ -12,8 +12,8 @@ import lease_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import (
     BatchTimeout,
     ChannelArgumentError,
     ChannelClosed,
@@ -25,7 +25,7 @@ from rlinf.scheduler.errors import (
     CodecError,
     LeaseExpired,
 )
-from rlinf.scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing import ChannelState
 from waits import wait_until
 
 DEADLINE_S = 30.0

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelTimeout
-from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.measuring import VitalSigns
-from rlinf.scheduler.session import current_session
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelTimeout
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 60.0
 NUM_QUEUES = 10_000

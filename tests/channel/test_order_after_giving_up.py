@@ -9,8 +9,8 @@ import pytest
 import regression_roles as roles
 from effort import tries
 from job_processes import DEADLINE_S, Job
-from rlinf.scheduler.comm import AsyncHandle
-from rlinf.scheduler.errors import ChannelTimeout
+from rlinf_scheduler.comm import AsyncHandle
+from rlinf_scheduler.errors import ChannelTimeout
 
 NUM_ITEMS = tries(600)
 

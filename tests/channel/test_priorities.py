@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlinf.scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from disks import PAGE_BYTES
 from effort import tries
-from rlinf.scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
-from rlinf.scheduler.errors import CheckpointError
+from rlinf_scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
+from rlinf_scheduler.errors import CheckpointError
 
 
 class Head(msgspec.Struct, array_like=True, tag="test"):

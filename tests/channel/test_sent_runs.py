@@ -5,12 +5,12 @@ import threading
 import msgspec
 import pytest
 
-from rlinf.scheduler.channel import Channel, wire
-from rlinf.scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
-from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.channel.sender import RUN_OPERATIONS, OperationSender
-from rlinf.scheduler.comm.codec import decode, encode
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel, wire
+from rlinf_scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.sender import RUN_OPERATIONS, OperationSender
+from rlinf_scheduler.comm.codec import decode, encode
 
 DEADLINE_S = 60.0
 _decode = msgspec.msgpack.Decoder(wire.OperationMessage).decode

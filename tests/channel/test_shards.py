@@ -6,7 +6,7 @@ import channel_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     BatchTimeout,
     ChannelArgumentError,
     ChannelClosed,

@@ -17,12 +17,13 @@ import pytest
 
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.channel.shortcut import WELCOME, ShortcutRequest
-from rlinf.scheduler.channel.shortcut_door import ACCEPT_PAUSE_S, MAX_SHORTCUTS, ShortcutDoor
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import (
+from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.shortcut import WELCOME, ShortcutRequest
+from rlinf_scheduler.channel.shortcut_door import ACCEPT_PAUSE_S, MAX_SHORTCUTS, ShortcutDoor
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
     ChannelClosed,
     ChannelEmpty,
     ChannelFull,
@@ -30,7 +31,6 @@ from rlinf.scheduler.errors import (
     ChannelTimeout,
     ChannelUnanswered,
 )
-from rlinf.testing.local import LocalRuntime
 from waits import wait_until
 
 

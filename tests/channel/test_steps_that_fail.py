@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.line import DirectLine
-from rlinf.scheduler.channel.sender import OperationSender
-from rlinf.scheduler.channel.shell import ClientShell
-from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError
 from rlinf.testing.local import LocalRuntime
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.line import DirectLine
+from rlinf_scheduler.channel.sender import OperationSender
+from rlinf_scheduler.channel.shell import ClientShell
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError
 
 # Who is not told waits longer.
 DEADLINE_S = 5.0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import subscription_roles as roles
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import (
     BatchImpossible,
     ChannelArgumentError,
     ChannelClosed,

@@ -1,10 +1,10 @@
 """Who uses which queues of a channel, as told to whoever looks."""
 
-from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.users import MAX_LEFT, MAX_SHOWN, MAX_USES, Users, channel_note
-from rlinf.scheduler.observe.notes import ChannelNote
-from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.queueing.surveying import NUM_IN_USE
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.users import MAX_LEFT, MAX_SHOWN, MAX_USES, Users, channel_note
+from rlinf_scheduler.observe.notes import ChannelNote
+from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.surveying import NUM_IN_USE
 
 NAMES = {"p": "rollout:0", "g": "actor:0"}
 NOW = 10_000.0

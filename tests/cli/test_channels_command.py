@@ -10,11 +10,11 @@ import pytest
 
 from programs import RLINF, run_program
 from rlinf.scheduler import Channel
-from rlinf.scheduler.comm.rundir import JOB_NAME
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.session import job_file
-from rlinf.scheduler.session.job_file import running_jobs
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.rundir import JOB_NAME
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.session import job_file
+from rlinf_scheduler.session.job_file import running_jobs
 
 DEADLINE_S = 60.0
 

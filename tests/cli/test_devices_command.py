@@ -3,10 +3,10 @@
 import pytest
 from typer.testing import CliRunner
 
-from rlinf.cli import devices
-from rlinf.cli.main import app
 from rlinf.scheduler import cluster
-from rlinf.scheduler.engine import addresses
+from rlinf_scheduler.cli import devices
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.engine import addresses
 
 
 @pytest.mark.parametrize("simulate", [None, "2x4"])

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from rlinf.cli import jobs
-from rlinf.cli.main import app
 from rlinf.scheduler import kept
-from rlinf.scheduler.engine import addresses
-from rlinf.scheduler.session.job_file import RunningJob, find_job
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.cli import jobs
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.engine import addresses
+from rlinf_scheduler.session.job_file import RunningJob, find_job
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from programs import RLINF, Program
-from rlinf.cli.main import app
-from rlinf.cli.metrics import _server, _token, _token_file
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.observe.metrics_token import own_token_file
-from rlinf.scheduler.observe.prometheus import metrics_app
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.cli.metrics import _server, _token, _token_file
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.observe.metrics_token import own_token_file
+from rlinf_scheduler.observe.prometheus import metrics_app
 
 DEADLINE_S = 60.0
 

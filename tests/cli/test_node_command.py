@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rlinf.cli import node as node_command
-from rlinf.cli.main import app
-from rlinf.scheduler.engine.node import folders, records, starting
-from rlinf.scheduler.engine.node.processes import held, living, send, wait_for_ends
+from rlinf_scheduler.cli import node as node_command
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.engine.node import folders, records, starting
+from rlinf_scheduler.engine.node.processes import held, living, send, wait_for_ends
 
 FAKE_RAY = Path(__file__).parents[1] / "engine" / "node" / "fake_ray.py"
 HEAD = ("start", "--head", "--interface", "127.0.0.8", "--port", "6557")
@@ -192,8 +192,8 @@ def test_a_start_that_fails_shows_rays_last_words(rlinf_node, monkeypatch):
 BLOCKING = """
 import sys
 from pathlib import Path
-from rlinf.cli.main import main
-from rlinf.scheduler.engine.node import folders, records, starting
+from rlinf_scheduler.cli.main import main
+from rlinf_scheduler.engine.node import folders, records, starting
 private, fake_ray = Path(sys.argv.pop(1)), sys.argv.pop(1)
 folders.private_directory = lambda longest=None: private
 starting._RAY = (sys.executable, fake_ray)

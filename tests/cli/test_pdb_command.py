@@ -12,7 +12,7 @@ from waits import DEADLINE_S
 def test_it_carries_both_ways_and_ends_well_when_the_rank_goes_on(tmp_path):
     path = tmp_path / "s"
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "pdb", str(path)]
+    command = [sys.executable, "-c", "from rlinf_scheduler.cli.main import main; main()", "pdb", str(path)]
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen(1)

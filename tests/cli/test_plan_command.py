@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from plan_files import rlinf
-from rlinf.cli.plan_table import plan_rows, render_plan
-from rlinf.scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
+from rlinf_scheduler.cli.plan_table import plan_rows, render_plan
+from rlinf_scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
 MIXED = """\
 cluster:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from plan_files import plan_mixed_fleet, rlinf
-from rlinf.scheduler.planning import PlanWarning
+from rlinf_scheduler.planning import PlanWarning
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-json.md"
 PLACEMENTS = [
@@ -20,7 +20,7 @@ PLACEMENTS = [
 
 
 def schema(name):
-    return json.loads(files("rlinf.cli").joinpath("schemas", f"{name}.schema.json").read_text())
+    return json.loads(files("rlinf_scheduler.cli").joinpath("schemas", f"{name}.schema.json").read_text())
 
 
 def check(data, name):

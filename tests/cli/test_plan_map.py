@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from plan_files import plan_mixed_fleet, rlinf
-from rlinf.cli.palette import looks
-from rlinf.cli.plan_map import render_map
-from rlinf.scheduler.planning import PlacementRule, Sharing, Topology, plan_components
+from rlinf_scheduler.cli.palette import looks
+from rlinf_scheduler.cli.plan_map import render_map
+from rlinf_scheduler.planning import PlacementRule, Sharing, Topology, plan_components
 
 
 def test_map_of_a_mixed_fleet_has_a_row_for_alike_nodes():

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import pytest
 
 from plan_files import plan_mixed_fleet, rlinf
-from rlinf.cli.plan_page import page_data
-from rlinf.cli.plan_report import report_on
-from rlinf.scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
+from rlinf_scheduler.cli.plan_page import page_data
+from rlinf_scheduler.cli.plan_report import report_on
+from rlinf_scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
 VOID = {"meta", "input", "br", "link", "img"}
 

@@ -8,16 +8,16 @@ import pytest
 from typer.testing import CliRunner
 
 from programs import RLINF, run_program
-from rlinf.cli.main import app
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.comm import encode
-from rlinf.scheduler.host.info import WorkerAddress, packed_topology
-from rlinf.scheduler.host.protocol import Assignment
-from rlinf.scheduler.host.recording import open_recording
-from rlinf.scheduler.planning import Node, Placement, Topology
-from rlinf.scheduler.tape.tape import Tape
-from rlinf.scheduler.tape.work import Work, working_at
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.comm import encode
+from rlinf_scheduler.host.info import WorkerAddress, packed_topology
+from rlinf_scheduler.host.protocol import Assignment
+from rlinf_scheduler.host.recording import open_recording
+from rlinf_scheduler.planning import Node, Placement, Topology
+from rlinf_scheduler.tape.tape import Tape
+from rlinf_scheduler.tape.work import Work, working_at
 
 PROGRAM = """
 from rlinf.scheduler import Channel, Worker

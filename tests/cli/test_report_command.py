@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from typer.testing import CliRunner
 
-from rlinf.cli.main import app
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.cli.main import app
 
 DEADLINE_S = 60.0
 

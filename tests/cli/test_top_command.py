@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from programs import RLINF, Program
-from rlinf.cli.main import app
 from rlinf.scheduler import Channel
-from rlinf.scheduler.session import job_file
-from rlinf.scheduler.session.job_file import find_job
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.session import job_file
+from rlinf_scheduler.session.job_file import find_job
 
 DEADLINE_S = 60.0
 

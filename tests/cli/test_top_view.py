@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from effort import tries
-from rlinf.cli.top_choice import URGENCY, chosen
-from rlinf.cli.top_view import job_view
-from rlinf.scheduler.observe.status import (
+from rlinf_scheduler.cli.top_choice import URGENCY, chosen
+from rlinf_scheduler.cli.top_view import job_view
+from rlinf_scheduler.observe.status import (
     CallStatus,
     ChannelStatus,
     GroupStatus,

@@ -4,10 +4,10 @@ import pytest
 import ray
 from typer.testing import CliRunner
 
-from rlinf.cli.main import app
 from rlinf.scheduler import cluster
-from rlinf.scheduler.engine import addresses
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.engine import addresses
+from rlinf_scheduler.errors import ClusterError
 
 
 @pytest.mark.parametrize("options", [[], ["--simulate", "2x4"], ["--num-nodes", "2"]])

@@ -7,9 +7,9 @@ import urllib.request
 from typer.testing import CliRunner
 
 from programs import RLINF, Program
-from rlinf.cli.main import app
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.cli.main import app
 
 DEADLINE_S = 60.0
 

@@ -8,9 +8,9 @@ import sys
 import time
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
-from rlinf.scheduler.engine import engine
-from rlinf.scheduler.engine.probe import simulated_environment
-from rlinf.scheduler.planning import Node
+from rlinf_scheduler.engine import engine
+from rlinf_scheduler.engine.probe import simulated_environment
+from rlinf_scheduler.planning import Node
 
 DEADLINE_S = 60.0
 

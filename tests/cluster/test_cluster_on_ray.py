@@ -10,11 +10,11 @@ import pytest
 
 from programs import Program
 from rlinf.scheduler import Channel, Cluster, errors
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.engine.node.processes import living
-from rlinf.scheduler.events import WorkerLogged
-from rlinf.scheduler.session import EventBus, Session, current_or_none, current_session
-from rlinf.scheduler.session.session import _abandon_in_child
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.engine.node.processes import living
+from rlinf_scheduler.events import WorkerLogged
+from rlinf_scheduler.session import EventBus, Session, current_or_none, current_session
+from rlinf_scheduler.session.session import _abandon_in_child
 
 DRIVER = """
 import sys, threading
@@ -123,7 +123,7 @@ def test_a_view_takes_what_there_is_whatever_the_environment_simulates(ray_clust
 
 
 def test_a_mistake_in_the_groups_is_found_before_ray_is_started(monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.session.session._current", None)
+    monkeypatch.setattr("rlinf_scheduler.session.session._current", None)
     config = {
         "num_nodes": 1,
         "component_placement": {"a": 0},
@@ -135,8 +135,8 @@ def test_a_mistake_in_the_groups_is_found_before_ray_is_started(monkeypatch):
 
 
 def test_a_component_without_a_place_is_found_before_ray_is_started(monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.session.session._current", None)
-    monkeypatch.setattr("rlinf.scheduler.opening.simulate_nodes", pytest.fail)
+    monkeypatch.setattr("rlinf_scheduler.session.session._current", None)
+    monkeypatch.setattr("rlinf_scheduler.opening.simulate_nodes", pytest.fail)
     with pytest.raises(errors.PlacementError, match="component 'a': accelerators 2-3 are not there"):
         Cluster({"num_nodes": 1, "component_placement": {"a": "0-3"}, "simulate": "1x2"})
     assert current_or_none() is None
@@ -162,7 +162,7 @@ def test_a_forked_child_leaves_its_parents_cluster_alone(monkeypatch):
     undone = []
     session = Session(ClusterSecret.generate(), "driver")
     session.on_close(lambda: undone.append("closed"))
-    monkeypatch.setattr("rlinf.scheduler.session.session._current", session)
+    monkeypatch.setattr("rlinf_scheduler.session.session._current", session)
     _abandon_in_child()
     assert current_or_none() is None
     with pytest.raises(errors.ClusterError, match="forked child"):

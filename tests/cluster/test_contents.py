@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
-from rlinf.scheduler.channel import Channel, ChannelSpec, channels_of
-from rlinf.scheduler.host.info import group_entry
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.weights import PublishedWeights, open_weights, published_weights
-from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel, ChannelSpec, channels_of
+from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.weights import PublishedWeights, open_weights, published_weights
+from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
 
 
 class Publisher(Worker):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.scheduler import keeper
-from rlinf.scheduler.config import ClusterConfig
-from rlinf.scheduler.errors import ClusterTimeout
-from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
-from rlinf.scheduler.kept import take_part
+from rlinf_scheduler.config import ClusterConfig
+from rlinf_scheduler.errors import ClusterTimeout
+from rlinf_scheduler.keeper import JobKeeper, KeeperOrder
+from rlinf_scheduler.kept import take_part
 
 
 @pytest.fixture

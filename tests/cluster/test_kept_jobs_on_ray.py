@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from page_programs import printed_by_process, programs_of, save
 from programs import run_program
-from rlinf.cli.main import app
 from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
-from rlinf.scheduler.engine.holds import holds_in_cluster
-from rlinf.scheduler.engine.keepers import kept_names, record_of
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout, ConfigError, WorkerDied
-from rlinf.scheduler.events import JobLost
-from rlinf.scheduler.session import set_current
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.engine.holds import holds_in_cluster
+from rlinf_scheduler.engine.keepers import kept_names, record_of
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout, ConfigError, WorkerDied
+from rlinf_scheduler.events import JobLost
+from rlinf_scheduler.session import set_current
 from waits import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "keep-a-job.md").read_text(encoding="utf-8")

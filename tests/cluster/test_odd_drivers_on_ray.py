@@ -5,7 +5,7 @@ import os
 import pytest
 
 from programs import run_program
-from rlinf.scheduler.hardware.vendors import VENDORS
+from rlinf_scheduler.hardware.vendors import VENDORS
 
 PROGRAM = """
 import os, select, signal, sys, threading

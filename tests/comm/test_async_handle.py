@@ -5,9 +5,9 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from rlinf.scheduler.comm import AsyncHandle
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import ResultTimeout
+from rlinf_scheduler.comm import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import ResultTimeout
 
 DEADLINE_S = 60.0
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.comm.cancellation import Scope, working_in
-from rlinf.scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.cancellation import Scope, working_in
+from rlinf_scheduler.comm.promise import Promise
 
 DEADLINE_S = 60.0
 

@@ -6,7 +6,7 @@ import sys
 
 LOOK = """
 import resource
-from rlinf.scheduler.comm.descriptors import allow_descriptors
+from rlinf_scheduler.comm.descriptors import allow_descriptors
 allow_descriptors()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """

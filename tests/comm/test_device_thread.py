@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from alarms import Interrupted
-from rlinf.scheduler.comm.device import thread as device_thread
-from rlinf.scheduler.comm.device.thread import DeviceThread
+from rlinf_scheduler.comm.device import thread as device_thread
+from rlinf_scheduler.comm.device.thread import DeviceThread
 
 DEADLINE_S = 30.0
 

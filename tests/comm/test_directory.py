@@ -3,10 +3,10 @@ import time
 
 import pytest
 
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Endpoint, Entry
-from rlinf.scheduler.comm.directory import AWAITED, RETURNS, ListNames, Register
-from rlinf.scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
-from rlinf.scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer, Endpoint, Entry
+from rlinf_scheduler.comm.directory import AWAITED, RETURNS, ListNames, Register
+from rlinf_scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
+from rlinf_scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import slow_errors
-from rlinf.scheduler.comm.failure import Failure, UnreadError, dump_failure, load_failure, read_error
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import ChannelExists, CommError, LaunchError, WorkerError
+from rlinf_scheduler.comm.failure import Failure, UnreadError, dump_failure, load_failure, read_error
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import ChannelExists, CommError, LaunchError, WorkerError
 from slow_errors import DEADLINE_S, SlowError
 
 

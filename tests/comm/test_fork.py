@@ -8,11 +8,11 @@ import threading
 import pytest
 
 import comm_peers
-from rlinf.scheduler.comm import AsyncHandle, DirectoryClient, DirectoryServer, on_fork_in_child
-from rlinf.scheduler.comm.reports import forget_io_thread, note_io_thread, on_io_thread
-from rlinf.scheduler.comm.transport.peer_session import GRACE_S
-from rlinf.scheduler.errors import CommError
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import AsyncHandle, DirectoryClient, DirectoryServer, on_fork_in_child
+from rlinf_scheduler.comm.reports import forget_io_thread, note_io_thread, on_io_thread
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.errors import CommError
+from rlinf_scheduler.mailbox import Mailbox
 
 DEADLINE_S = 60.0
 # One that is only silent is dead after its grace: less than that shows that the connection was closed.

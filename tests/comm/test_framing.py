@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm import framing
-from rlinf.scheduler.comm.framing import ProtocolError, StreamReader, pack
+from rlinf_scheduler.comm import framing
+from rlinf_scheduler.comm.framing import ProtocolError, StreamReader, pack
 
 messages = st.lists(
     st.tuples(

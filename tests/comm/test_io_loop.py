@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.comm.loop import MIN_SWEEP, READABLE, IoLoop
+from rlinf_scheduler.comm.loop import MIN_SWEEP, READABLE, IoLoop
 
 DEADLINE_S = 60.0
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from comm_peers import serve_echo
-from rlinf.scheduler.comm import ClusterSecret, Messenger
-from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.tls import ClusterTls
-from rlinf.scheduler.errors import PeerDied
+from rlinf_scheduler.comm import ClusterSecret, Messenger
+from rlinf_scheduler.comm.transport.identity import Identity
+from rlinf_scheduler.comm.transport.tls import ClusterTls
+from rlinf_scheduler.errors import PeerDied
 
 DEADLINE_S = 60.0
 KEY = bytes(range(97, 129))

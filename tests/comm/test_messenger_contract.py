@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
-from rlinf.scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, NotServed, PeerDied
-from rlinf.scheduler.host.ports import ReservedPort
+from rlinf_scheduler.comm import ClusterSecret, Messenger, framing
+from rlinf_scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, NotServed, PeerDied
+from rlinf_scheduler.host.ports import ReservedPort
 
 DEADLINE_S = 60.0
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm.names import Names
+from rlinf_scheduler.comm.names import Names
 
 NAMES = st.text("ab:/1", min_size=1, max_size=5)
 

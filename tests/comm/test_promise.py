@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from alarms import traced_by
-from rlinf.scheduler.comm import AsyncHandle
-from rlinf.scheduler.comm.promise import Promise
+from rlinf_scheduler.comm import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise
 
 DEADLINE_S = 60.0
 

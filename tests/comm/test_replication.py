@@ -6,7 +6,7 @@ import random
 import pytest
 
 from effort import case, tries
-from rlinf.scheduler.comm.replication.publication import COPIES_AT_ONCE, Give, Publication, Reader, Refer
+from rlinf_scheduler.comm.replication.publication import COPIES_AT_ONCE, Give, Publication, Reader, Refer
 
 
 def readers_of(machines):

@@ -4,8 +4,8 @@ import _thread
 import logging
 import threading
 
-from rlinf.scheduler.comm import reports
-from rlinf.scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm import reports
+from rlinf_scheduler.comm.reports import Reporter
 
 DEADLINE_S = 60.0
 

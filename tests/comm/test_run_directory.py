@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.comm.rundir import (
+from rlinf_scheduler.comm.rundir import (
     DEBUGGER_NAME,
     JOB_NAME,
     MAX_NAMES,
@@ -20,8 +20,8 @@ from rlinf.scheduler.comm.rundir import (
     private_directory,
     private_file,
 )
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.observe.spool_folder import hold_folder
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.observe.spool_folder import hold_folder
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm import timekeeping
-from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.timekeeping import (
+from rlinf_scheduler.comm import timekeeping
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.timekeeping import (
     CALL,
     MAX_SUMS,
     NUM_RECENT,
@@ -26,8 +26,8 @@ from rlinf.scheduler.comm.timekeeping import (
     cause_at,
     cause_of,
 )
-from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, RESULT, WEIGHTS, Wait, awaited
-from rlinf.scheduler.host.timing import Stopwatch, recording
+from rlinf_scheduler.comm.waits import CHANNEL, IDLE, OTHER, RESULT, WEIGHTS, Wait, awaited
+from rlinf_scheduler.host.timing import Stopwatch, recording
 from waits import wait_until
 
 DEADLINE_S = 30.0

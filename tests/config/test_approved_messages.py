@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import ConfigError
+from rlinf_scheduler.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "approved"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 from effort import tries
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
-from rlinf.scheduler.errors import ConfigError, ConfigErrors
-from rlinf.scheduler.planning import HardwareUnit, NodeEnvironment
-from rlinf.scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
+from rlinf_scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
+from rlinf_scheduler.errors import ConfigError, ConfigErrors
+from rlinf_scheduler.planning import HardwareUnit, NodeEnvironment
+from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
 
 
 def group(**other):

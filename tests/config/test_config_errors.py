@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     ConfigError,
     ConfigErrors,
     PlacementError,

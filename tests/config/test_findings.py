@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, PlainValidator, field_validator
 
-from rlinf.scheduler.config.findings import check
-from rlinf.scheduler.errors import ConfigError, ConfigErrors, UnknownKey
-from rlinf.scheduler.hardware import HardwareConfig
+from rlinf_scheduler.config.findings import check
+from rlinf_scheduler.errors import ConfigError, ConfigErrors, UnknownKey
+from rlinf_scheduler.hardware import HardwareConfig
 
 
 class Camera(HardwareConfig):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import PlacementError
-from rlinf.scheduler.planning import Node
+from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.planning import Node
 
 
 def group(label, node_ranks, **other):

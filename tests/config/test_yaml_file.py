@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.config import read_cluster_config
-from rlinf.scheduler.config.yaml_file import FilePosition, parse_yaml, read_yaml_file
-from rlinf.scheduler.errors import ConfigError
+from rlinf_scheduler.config import read_cluster_config
+from rlinf_scheduler.config.yaml_file import FilePosition, parse_yaml, read_yaml_file
+from rlinf_scheduler.errors import ConfigError
 
 
 def value_of(text):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import rlinf.scheduler
-import rlinf.scheduler.placement
 import rlinf.testing
+import rlinf_scheduler.placement
 from rlinf.scheduler import errors, events
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -61,7 +61,7 @@ def members(thing):
 
 @pytest.mark.parametrize(
     "module",
-    [rlinf.scheduler, rlinf.scheduler.placement, errors, events, rlinf.testing],
+    [rlinf.scheduler, rlinf_scheduler.placement, errors, events, rlinf.testing],
     ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module):

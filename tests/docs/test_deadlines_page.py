@@ -7,47 +7,47 @@ from pathlib import Path
 import pytest
 from test_api_reference import documented, members
 
-from rlinf.cli import devices
 from rlinf.scheduler import Channel, errors
-from rlinf.scheduler.channel.arrival_watch import ARRIVAL_S
-from rlinf.scheduler.channel.connection import RESTART_S
-from rlinf.scheduler.channel.journaled import RETURN_S
-from rlinf.scheduler.channel.operation import ANSWER_S
-from rlinf.scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
-from rlinf.scheduler.comm.rundir import REMOVED_WITHIN_S
-from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
-from rlinf.scheduler.comm.transport.peer_session import GRACE_S
-from rlinf.scheduler.engine.ending import THREADS_GRACE_S
-from rlinf.scheduler.engine.guard import LEFT_GRACE_S
-from rlinf.scheduler.engine.leaving import SHUTDOWN_WITHIN_S
-from rlinf.scheduler.host.breakpoints import WAIT_S
-from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
-from rlinf.scheduler.host.host import LEAVE_GRACE_S
-from rlinf.scheduler.keeper import UNOPENED_S
-from rlinf.scheduler.kept import KEEPER_ANSWERS_S
-from rlinf.scheduler.observe import why
-from rlinf.scheduler.observe.reasons import INTERRUPTED_S
-from rlinf.scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
-from rlinf.scheduler.observe.trace_desk import CLOSING_S
-from rlinf.scheduler.observe.web.server import PATIENCE_S
-from rlinf.scheduler.session.pulse import SILENT_S
-from rlinf.scheduler.session.session import UNDONE_WITHIN_S
-from rlinf.scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
-from rlinf.scheduler.worker.channel_starter import WARM_S
-from rlinf.scheduler.worker.followed_group import END_WITHIN_S
-from rlinf.scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
-from rlinf.scheduler.worker.group_calls import UNREAD_GRACE_S
-from rlinf.scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
-from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
-from rlinf.scheduler.worker.profile import SENDING_S
-from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
-from rlinf.scheduler.worker.supervision import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel.arrival_watch import ARRIVAL_S
+from rlinf_scheduler.channel.connection import RESTART_S
+from rlinf_scheduler.channel.journaled import RETURN_S
+from rlinf_scheduler.channel.operation import ANSWER_S
+from rlinf_scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
+from rlinf_scheduler.cli import devices
+from rlinf_scheduler.comm.rundir import REMOVED_WITHIN_S
+from rlinf_scheduler.comm.transfer import FOREVER_S, checked_timeout
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.engine.ending import THREADS_GRACE_S
+from rlinf_scheduler.engine.guard import LEFT_GRACE_S
+from rlinf_scheduler.engine.leaving import SHUTDOWN_WITHIN_S
+from rlinf_scheduler.host.breakpoints import WAIT_S
+from rlinf_scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
+from rlinf_scheduler.host.host import LEAVE_GRACE_S
+from rlinf_scheduler.keeper import UNOPENED_S
+from rlinf_scheduler.kept import KEEPER_ANSWERS_S
+from rlinf_scheduler.observe import why
+from rlinf_scheduler.observe.reasons import INTERRUPTED_S
+from rlinf_scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
+from rlinf_scheduler.observe.trace_desk import CLOSING_S
+from rlinf_scheduler.observe.web.server import PATIENCE_S
+from rlinf_scheduler.session.pulse import SILENT_S
+from rlinf_scheduler.session.session import UNDONE_WITHIN_S
+from rlinf_scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
+from rlinf_scheduler.worker.channel_starter import WARM_S
+from rlinf_scheduler.worker.followed_group import END_WITHIN_S
+from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
+from rlinf_scheduler.worker.group_calls import UNREAD_GRACE_S
+from rlinf_scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
+from rlinf_scheduler.worker.node_watch import MAX_HEADLESS_S
+from rlinf_scheduler.worker.profile import SENDING_S
+from rlinf_scheduler.worker.successors import ENDED_WITHIN_S
+from rlinf_scheduler.worker.supervision import (
     KILLED_WITHIN_S,
     STOP_GRACE_S,
     TELL_S,
     UNSAID_GRACE_S,
 )
-from rlinf.testing import LocalRuntime
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/deadlines.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w.]+)` \| `(\w+_s)` \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)

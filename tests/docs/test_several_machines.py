@@ -21,7 +21,7 @@ PAGE, FEW_PORTS = (
     for name in ("run-on-several-machines.md", "open-few-ports.md")
 )
 COMMANDS = re.compile(r"# on the (first|second) machine(.*)\n(.+)\n")
-RLINF = "import sys; from rlinf.cli.main import main; sys.argv[0] = 'rlinf'; main()"
+RLINF = "import sys; from rlinf_scheduler.cli.main import main; sys.argv[0] = 'rlinf'; main()"
 
 
 class Shell:

@@ -16,7 +16,7 @@ from waits import wait_until
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "run-on-slurm.md").read_text(encoding="utf-8")
 SCRIPT = next(block[2] for block in BLOCK.finditer(PAGE) if block[1] == "sh")
-RLINF = "import sys; from rlinf.cli.main import main; sys.argv[0] = 'rlinf'; main()"
+RLINF = "import sys; from rlinf_scheduler.cli.main import main; sys.argv[0] = 'rlinf'; main()"
 # Runs a command on every node of the allocation, passes SIGTERM on, and waits for all, as srun does.
 SRUN = """\
 shift

@@ -9,7 +9,7 @@ import ray
 from ray._private.node import Node
 
 from rlinf.scheduler import Cluster
-from rlinf.scheduler.session import current_or_none
+from rlinf_scheduler.session import current_or_none
 
 real_init, real_nodes, real_service = ray.init, ray.nodes, Node.start_gcs_server
 

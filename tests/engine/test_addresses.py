@@ -8,8 +8,8 @@ import pytest
 import ray._common.utils
 import ray._private.utils
 
-from rlinf.scheduler.engine import addresses
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.engine import addresses
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 
 
 @pytest.fixture

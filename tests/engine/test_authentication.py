@@ -5,8 +5,8 @@ import time
 import pytest
 
 from fake_gcs import as_ray, listening
-from rlinf.scheduler.engine.authentication import Access, authentication_at, host_and_port
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.engine.authentication import Access, authentication_at, host_and_port
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 
 RIGHT, WRONG = "right-" * 8, "wrong-" * 8
 PLACES = {"file": "named", "ours": ".rlinf/ray_token", "home": ".ray/auth_token"}

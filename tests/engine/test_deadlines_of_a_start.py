@@ -13,16 +13,16 @@ from ray._private import services
 from ray._private.node import Node
 
 from fake_gcs import listening
-from rlinf.scheduler.engine import engine
-from rlinf.scheduler.engine.deadlines import ended_within
-from rlinf.scheduler.errors import ClusterTimeout
+from rlinf_scheduler.engine import engine
+from rlinf_scheduler.engine.deadlines import ended_within
+from rlinf_scheduler.errors import ClusterTimeout
 
 VARIABLE = "RAY_gcs_server_port_wait_time_s"
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from rlinf.scheduler import Cluster
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.errors import ClusterError
 try:
     Cluster(start_timeout_s=8, **{sys.argv[1]: sys.argv[2]})
 except ClusterError as error:

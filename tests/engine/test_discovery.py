@@ -8,20 +8,20 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from rlinf.cli.main import app
-from rlinf.scheduler.config.fleet_file import read_fleet
-from rlinf.scheduler.engine.engine import wait_for_nodes
-from rlinf.scheduler.engine.nodes import fleet_of
-from rlinf.scheduler.engine.probe import (
+from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.config.fleet_file import read_fleet
+from rlinf_scheduler.engine.engine import wait_for_nodes
+from rlinf_scheduler.engine.nodes import fleet_of
+from rlinf_scheduler.engine.probe import (
     NodeReport,
     network_interfaces,
     node_environment,
     probe_this_node,
     simulated_environment,
 )
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
-from rlinf.scheduler.hardware.devices import Device
-from rlinf.scheduler.planning import Node
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.hardware.devices import Device
+from rlinf_scheduler.planning import Node
 
 
 def probe(environment, resources=()):

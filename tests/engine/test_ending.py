@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import atexit, signal, sys, threading
-from rlinf.scheduler.engine import ending
+from rlinf_scheduler.engine import ending
 
 ending.THREADS_GRACE_S = 0.1
 closed, told = threading.Event(), threading.Event()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from rlinf.scheduler.engine.authentication import host_and_port
-from rlinf.scheduler.engine.doctor.gathering import open_to_others
-from rlinf.scheduler.engine.probe import network_interfaces
+from rlinf_scheduler.engine.authentication import host_and_port
+from rlinf_scheduler.engine.doctor.gathering import open_to_others
+from rlinf_scheduler.engine.probe import network_interfaces
 
 
 def outer_addresses():

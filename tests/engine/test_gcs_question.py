@@ -6,7 +6,7 @@ import time
 import pytest
 
 from fake_gcs import SETTINGS, as_ray, listening, trailers
-from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
+from rlinf_scheduler.engine.gcs_question import GcsAnswer, ask_gcs
 
 
 def asked(answer, token=None):

@@ -14,7 +14,7 @@ from waits import wait_until
 
 PROGRAM = """
 import os, signal, subprocess, sys
-from rlinf.scheduler.engine.guard import Guard
+from rlinf_scheduler.engine.guard import Guard
 
 STAYS = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
 

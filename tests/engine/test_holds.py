@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlinf.scheduler.engine.holds import DeviceHold
-from rlinf.scheduler.wording import device_list
+from rlinf_scheduler.engine.holds import DeviceHold
+from rlinf_scheduler.wording import device_list
 
 HOLD = DeviceHold(
     "0100", "abcd", ("0", "1", "GPU-8a7f"), 1_790_000_000.0, "python a|b.py (process 3 on a1, user eve)"

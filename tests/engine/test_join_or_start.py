@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from fake_gcs import as_ray, listening
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.engine import addresses, engine, leaving, raylets
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.engine import addresses, engine, leaving, raylets
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from programs import run_program
-from rlinf.scheduler.engine import raylets
-from rlinf.scheduler.engine.node.processes import held, living, marked, send, wait_for_ends, with_descendants
-from rlinf.scheduler.errors import ClusterTimeout
+from rlinf_scheduler.engine import raylets
+from rlinf_scheduler.engine.node.processes import held, living, marked, send, wait_for_ends, with_descendants
+from rlinf_scheduler.errors import ClusterTimeout
 
 MARK = "OF_THE_TEST_OF_JOINING"
 PROGRAM = """
 import os, sys, time
 from rlinf.scheduler import Cluster
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.errors import ClusterError
 begun = time.monotonic()
 try:
     with Cluster(address=sys.argv[1], start_timeout_s=100) as cluster:

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.scheduler.engine import holds, leaving
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.engine import holds, leaving
+from rlinf_scheduler.errors import ClusterError
 
 DEADLINE_S = 60.0
 STATUS = 7
 # What C code has printed lies in its own buffer, for a pipe is no terminal.
 PROGRAM = """
 import ctypes, sys
-from rlinf.scheduler.engine import leaving
+from rlinf_scheduler.engine import leaving
 leaving._end_without_ray()
 print("of Python")
 ctypes.CDLL(None).printf(b"of C\\n")
@@ -35,7 +35,7 @@ def test_a_process_that_ends_without_ray_has_its_own_status_and_has_written_all_
 # As a process that has joined a Ray and finds its head silent when it ends.
 SILENT_AT_THE_END = """
 import atexit
-from rlinf.scheduler.engine import leaving
+from rlinf_scheduler.engine import leaving
 leaving.ray.shutdown = lambda **_: print("Ray's part")
 leaving.end_ray_by_own_callback()
 if {silent}:

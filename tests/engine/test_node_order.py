@@ -1,8 +1,8 @@
 import pytest
 
-from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
-from rlinf.scheduler.engine.probe import NodeReport
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
+from rlinf_scheduler.engine.probe import NodeReport
+from rlinf_scheduler.errors import ClusterError
 
 
 def report(ip, rank=None, head=False):

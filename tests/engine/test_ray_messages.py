@@ -5,7 +5,7 @@ import logging
 import pytest
 from ray._private import worker as ray_worker
 
-from rlinf.scheduler.engine.ray_messages import keep_off_terminal
+from rlinf_scheduler.engine.ray_messages import keep_off_terminal
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from rlinf.scheduler.engine import ray_token
-from rlinf.scheduler.engine.ray_token import (
+from rlinf_scheduler.engine import ray_token
+from rlinf_scheduler.engine.ray_token import (
     RayToken,
     find_tokens,
     keep_to_oneself,
@@ -15,7 +15,7 @@ from rlinf.scheduler.engine.ray_token import (
     store_token,
     token_in_rays_file,
 )
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.errors import ClusterError
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from fake_gcs import SETTINGS, listening
-from rlinf.scheduler.engine import lost_nodes
-from rlinf.scheduler.engine.lost_nodes import HEAD, NodeLooks, ask_raylets, check_patience, what_is_gone
+from rlinf_scheduler.engine import lost_nodes
+from rlinf_scheduler.engine.lost_nodes import HEAD, NodeLooks, ask_raylets, check_patience, what_is_gone
 
 
 @pytest.fixture

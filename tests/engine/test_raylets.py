@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.engine import raylets
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.engine import raylets
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from programs import run_program
-from rlinf.scheduler.engine import engine
-from rlinf.scheduler.engine.engine import ray_errors
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
-from rlinf.scheduler.hardware.vendors import VENDORS
-from rlinf.scheduler.planning import Node
+from rlinf_scheduler.engine import engine
+from rlinf_scheduler.engine.engine import ray_errors
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.hardware.vendors import VENDORS
+from rlinf_scheduler.planning import Node
 
 PROGRAM = Path(__file__).with_name("ray_that_fails.py")
 

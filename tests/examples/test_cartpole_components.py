@@ -13,9 +13,9 @@ from actor_worker import ActorWorker
 from env_worker import EnvWorker
 from policy import WEIGHTS
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import ChannelTimeout, ResultTimeout
-from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.errors import ChannelTimeout, ResultTimeout
+from rlinf_scheduler.tape.lineage import Recordings
 from rollout_worker import RolloutWorker
 from settings import parse_settings
 

@@ -7,9 +7,9 @@ from rich.console import Console
 from console import LearningProgress
 from outcome import summary_lines, write_outcome
 from report import ChannelTraffic, TrainingReport, UpdateReport
-from rlinf.scheduler.observe.report import report_of
-from rlinf.scheduler.observe.time_desk import JobTimes
-from rlinf.scheduler.observe.time_sheets import CallSum, TimeSheet
+from rlinf_scheduler.observe.report import report_of
+from rlinf_scheduler.observe.time_desk import JobTimes
+from rlinf_scheduler.observe.time_sheets import CallSum, TimeSheet
 
 
 def update(version, mean_return, num_judged=20):

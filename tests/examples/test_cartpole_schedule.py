@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf.scheduler.planning import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
+from rlinf_scheduler.planning import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
 from schedule import schedule_of
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf.scheduler.errors import ConfigErrors
+from rlinf_scheduler.errors import ConfigErrors
 from settings import parse_settings
 
 CONF = Path(__file__).parents[2] / "examples" / "cartpole" / "conf"

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 import channels
 from report import UpdateReport
-from rlinf.scheduler.errors import ResultTimeout, WorkerDied
+from rlinf_scheduler.errors import ResultTimeout, WorkerDied
 from schedule import Schedule
 from settings import parse_settings
 from training import Training

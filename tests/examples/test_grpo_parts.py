@@ -22,8 +22,8 @@ from post_training.records import Group, Request
 from post_training.settings import parse_settings
 from post_training.task import SortingTask
 from post_training.writer import Writer
-from rlinf.scheduler.channel import ShardBatch, Slot
-from rlinf.scheduler.errors import ConfigErrors
+from rlinf_scheduler.channel import ShardBatch, Slot
+from rlinf_scheduler.errors import ConfigErrors
 
 BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
 CPU = torch.device("cpu")

@@ -24,10 +24,10 @@ from post_training.rollout_worker import RolloutWorker
 from post_training.settings import parse_settings
 from post_training.training import Training
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Topology
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import ChannelTimeout, ConfigError
-from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import ChannelTimeout, ConfigError
+from rlinf_scheduler.tape.lineage import Recordings
 from waits import wait_until
 
 BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"

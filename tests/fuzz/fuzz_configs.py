@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.config.fleet_file import read_fleet
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware import HardwareTable
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.config.fleet_file import read_fleet
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.hardware import HardwareTable
+from rlinf_scheduler.planning import (
     EnvironmentTable,
     Node,
     format_segments,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.hardware.vendors import find_devices
+from rlinf_scheduler.hardware.vendors import find_devices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]

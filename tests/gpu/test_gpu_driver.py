@@ -6,12 +6,12 @@ import subprocess
 import pytest
 import torch
 
-from rlinf.scheduler.comm.codec import decode, encode
-from rlinf.scheduler.comm.device.cuda_driver import CudaDriver, cuda_driver
-from rlinf.scheduler.comm.device.driver import DeviceUnusable
-from rlinf.scheduler.hardware.devices import list_devices
-from rlinf.scheduler.hardware.tools import CUDA_VIEW
-from rlinf.scheduler.hardware.vendors import find_devices
+from rlinf_scheduler.comm.codec import decode, encode
+from rlinf_scheduler.comm.device.cuda_driver import CudaDriver, cuda_driver
+from rlinf_scheduler.comm.device.driver import DeviceUnusable
+from rlinf_scheduler.hardware.devices import list_devices
+from rlinf_scheduler.hardware.tools import CUDA_VIEW
+from rlinf_scheduler.hardware.vendors import find_devices
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20

@@ -15,8 +15,8 @@ import torch
 import gpu_peers
 from device_peers import idle_bytes
 from gpu_peers import digest_of, on_device
-from rlinf.scheduler.errors import CommError
-from rlinf.scheduler.hardware.vendors import find_devices
+from rlinf_scheduler.errors import CommError
+from rlinf_scheduler.hardware.vendors import find_devices
 from weights_job import DEADLINE_S, answer_of, wait_until
 from weights_peers import fetch_on_demand
 

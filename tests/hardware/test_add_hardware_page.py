@@ -42,8 +42,8 @@ def run(folder, code):
 
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware import HardwareTable
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.hardware import HardwareTable
 try:
     placed = ComponentPlacement("arms.yaml", Topology.parse("0,0"))
     for placement in placed.placements("env"):
@@ -68,7 +68,7 @@ def test_page_shows_the_answer_to_a_misspelt_key(folder):
 
 def test_vendor_of_the_page_is_found(folder):
     code = """
-from rlinf.scheduler.hardware.vendors import find_accelerators
+from rlinf_scheduler.hardware.vendors import find_accelerators
 print(find_accelerators({"ACME_VISIBLE_CARDS": "4,5"}, {"ACME": 2.0}))
 """
     assert run(folder, code) == "FoundAccelerators(count=2, type='Acme', mask=('4', '5'))\n"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.hardware import tools
-from rlinf.scheduler.hardware.devices import Device, Tool, list_devices, read_numa_node
-from rlinf.scheduler.hardware.vendors import find_devices
+from rlinf_scheduler.hardware import tools
+from rlinf_scheduler.hardware.devices import Device, Tool, list_devices, read_numa_node
+from rlinf_scheduler.hardware.vendors import find_devices
 
 NVIDIA_SMI = """\
 0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, NVIDIA H200, 143771, 00000000:1B:00.0

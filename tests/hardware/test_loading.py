@@ -9,7 +9,7 @@ from rlinf.scheduler import hardware
 
 
 def test_a_worker_without_declared_hardware_loads_no_settings():
-    program = "import sys; import rlinf.scheduler.worker, rlinf.scheduler.host.host; print('pydantic' in sys.modules)"
+    program = "import sys; import rlinf_scheduler.worker, rlinf_scheduler.host.host; print('pydantic' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 
@@ -20,5 +20,5 @@ def test_every_name_of_the_package_is_there(name):
 
 
 def test_a_name_that_is_not_there_is_named():
-    with pytest.raises(AttributeError, match=r"'rlinf.scheduler.hardware' has no attribute 'Robots'"):
+    with pytest.raises(AttributeError, match=r"'rlinf_scheduler.hardware' has no attribute 'Robots'"):
         hardware.Robots  # noqa: B018

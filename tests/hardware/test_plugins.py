@@ -8,8 +8,8 @@ from programs import run_program
 
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import SchedulerError
-from rlinf.scheduler.hardware import check_reachable, hardware_names, HardwareTable
+from rlinf_scheduler.errors import SchedulerError
+from rlinf_scheduler.hardware import check_reachable, hardware_names, HardwareTable
 
 MORE = []
 config = {"cluster": {
@@ -28,8 +28,8 @@ except SchedulerError as error:
 """
 
 ARM = """
-from rlinf.scheduler.errors import HardwareUnreachable
-from rlinf.scheduler.hardware import HardwareConfig, HardwareType
+from rlinf_scheduler.errors import HardwareUnreachable
+from rlinf_scheduler.hardware import HardwareConfig, HardwareType
 
 
 class ArmConfig(HardwareConfig):
@@ -168,13 +168,13 @@ def test_name_of_a_built_in_type_is_taken(install, run):
 
 
 VENDOR = """
-from rlinf.scheduler.hardware import Vendor
+from rlinf_scheduler.hardware import Vendor
 
 ACME = Vendor("Acme", "ACME", "ACME_VISIBLE_CARDS")
 """
 FIND = """
-from rlinf.scheduler.errors import SchedulerError
-from rlinf.scheduler.hardware.vendors import find_accelerators, visibility_settings
+from rlinf_scheduler.errors import SchedulerError
+from rlinf_scheduler.hardware.vendors import find_accelerators, visibility_settings
 try:
     found = find_accelerators({"ACME_VISIBLE_CARDS": "2,3"}, {"ACME": 2.0})
     print(found.type, found.mask, visibility_settings("acme", ("3",)))

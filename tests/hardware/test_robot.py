@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from rlinf.scheduler.config import read_cluster_config
-from rlinf.scheduler.errors import ClusterError, ConfigError, HardwareUnreachable
-from rlinf.scheduler.hardware import RobotConfig, check_reachable
-from rlinf.scheduler.planning import HardwareUnit
+from rlinf_scheduler.config import read_cluster_config
+from rlinf_scheduler.errors import ClusterError, ConfigError, HardwareUnreachable
+from rlinf_scheduler.hardware import RobotConfig, check_reachable
+from rlinf_scheduler.planning import HardwareUnit
 
 
 def robot(**settings):

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from rlinf.scheduler.errors import DeviceMismatch
-from rlinf.scheduler.hardware import tools
-from rlinf.scheduler.hardware.devices import list_devices
-from rlinf.scheduler.hardware.seen import check_seen, look
-from rlinf.scheduler.planning import FlexiblePlacementStrategy, Node, Topology
+from rlinf_scheduler.errors import DeviceMismatch
+from rlinf_scheduler.hardware import tools
+from rlinf_scheduler.hardware.devices import list_devices
+from rlinf_scheduler.hardware.seen import check_seen, look
+from rlinf_scheduler.planning import FlexiblePlacementStrategy, Node, Topology
 
 SIMULATED = Node(
     ip="10.0.0.2",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware.devices import Device
-from rlinf.scheduler.hardware.vendors import (
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.hardware.devices import Device
+from rlinf_scheduler.hardware.vendors import (
     SIMULATED_VARIABLE,
     VENDORS,
     FoundAccelerators,

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware import Accelerator, HardwareTable, RobotConfig
-from rlinf.scheduler.planning import Node
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.hardware import Accelerator, HardwareTable, RobotConfig
+from rlinf_scheduler.planning import Node
 
 
 def robots(label, node_ranks, *units):

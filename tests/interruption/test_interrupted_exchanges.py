@@ -5,7 +5,7 @@ import pytest
 import interruption_exchanges as roles
 from interruptions import LIMIT_S, NUM_ROUNDS, SEED
 from job_processes import THERE, Job
-from rlinf.scheduler.observe.status_desk import StatusDesk
+from rlinf_scheduler.observe.status_desk import StatusDesk
 
 pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
 

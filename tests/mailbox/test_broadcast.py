@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import arena_peers
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.comm.replication import Replicas
-from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
-from rlinf.scheduler.mailbox import Mailbox
-from rlinf.scheduler.mailbox.members import Members, parse_members
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.comm.replication import Replicas
+from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
+from rlinf_scheduler.mailbox import Mailbox
+from rlinf_scheduler.mailbox.members import Members, parse_members
 from weights_job import wait_until
 
 DEADLINE_S = 60.0

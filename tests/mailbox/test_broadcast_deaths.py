@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import broadcast_peers
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.errors import PeerDied
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.errors import PeerDied
+from rlinf_scheduler.mailbox import Mailbox
 
 DEADLINE_S = 30.0
 SIZE = 50_000

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from nested_tensors import LAYOUTS, nested, parts_of
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
-from rlinf.scheduler.mailbox import Mailbox, outbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
+from rlinf_scheduler.mailbox import Mailbox, outbox
 
 DEADLINE_S = 60.0
 LIMIT_BYTES = 10_000

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied
+from rlinf_scheduler.mailbox import Mailbox
 from weights_job import wait_until
 
 DEADLINE_S = 60.0
@@ -161,7 +161,7 @@ def test_small_items_without_room_are_bounded_by_a_credit(boxes):
 
 def test_an_item_that_was_taken_gives_its_memory_back_although_its_handle_is_kept(new_messenger, monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr("rlinf.scheduler.mailbox.inbox.SWEEP_S", 0.01)
+    monkeypatch.setattr("rlinf_scheduler.mailbox.inbox.SWEEP_S", 0.01)
     messenger = new_messenger("alone:0")
     DirectoryServer(messenger)
     directory = DirectoryClient(messenger, messenger.endpoint)

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.mailbox import Mailbox
 from weights_job import wait_until
 
 pytestmark = pytest.mark.interrupted

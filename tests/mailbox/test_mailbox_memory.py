@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import arena_peers
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, framing
-from rlinf.scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer, framing
+from rlinf_scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
+from rlinf_scheduler.mailbox import Mailbox
 
 DEADLINE_S = 60.0
 SIZE = 100_000

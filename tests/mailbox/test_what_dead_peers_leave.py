@@ -4,8 +4,8 @@ import contextlib
 import gc
 
 from comm_fixtures import DEADLINE_S
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, timekeeping
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, timekeeping
+from rlinf_scheduler.mailbox import Mailbox
 
 # What the directory remembers of a name that is gone.
 OBJECTS_A_TOMBSTONE = 8

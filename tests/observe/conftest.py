@@ -5,7 +5,7 @@ from hanging_workers import Hanging
 
 from forked_job import ForkedJob
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.session import set_current
+from rlinf_scheduler.session import set_current
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import os
 import threading
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.observe import reasons
+from rlinf_scheduler.observe import reasons
 
 
 class Hanging(Worker):

@@ -5,11 +5,11 @@ import time
 import pytest
 
 from comm_fixtures import secret, session
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.observe import asking_all
-from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
-from rlinf.scheduler.session import Session
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.observe import asking_all
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.asking_all import AskingAll, Inquiry
+from rlinf_scheduler.session import Session
 
 __all__ = ["secret", "session"]
 DEADLINE_S = 30.0

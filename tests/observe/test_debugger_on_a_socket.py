@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from rlinf.scheduler.host import breakpoints
-from rlinf.scheduler.host.breakpoints import VARIABLE, Breakpoints, serve_breakpoints
+from rlinf_scheduler.host import breakpoints
+from rlinf_scheduler.host.breakpoints import VARIABLE, Breakpoints, serve_breakpoints
 from waits import DEADLINE_S
 
 

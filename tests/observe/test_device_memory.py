@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.observe.device_memory import DeviceMemories, initialised_platform, measured
-from rlinf.scheduler.observe.vitals import DeviceMemory
+from rlinf_scheduler.observe.device_memory import DeviceMemories, initialised_platform, measured
+from rlinf_scheduler.observe.vitals import DeviceMemory
 
 
 class Platform:

@@ -9,15 +9,15 @@ from functools import partial
 import pytest
 
 from alarms import Interrupted
-from rlinf.scheduler.comm.timekeeping import TIMES
-from rlinf.scheduler.errors import ClusterTimeout, ConfigError
-from rlinf.scheduler.host.timing import Stopwatch
-from rlinf.scheduler.observe import trace_desk, tracing
-from rlinf.scheduler.observe.notes import Enlist
-from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk
-from rlinf.scheduler.observe.tracing import Tracer
-from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.timekeeping import TIMES
+from rlinf_scheduler.errors import ClusterTimeout, ConfigError
+from rlinf_scheduler.host.timing import Stopwatch
+from rlinf_scheduler.observe import trace_desk, tracing
+from rlinf_scheduler.observe.notes import Enlist
+from rlinf_scheduler.observe.trace_desk import JobTrace, TraceDesk
+from rlinf_scheduler.observe.tracing import Tracer
+from rlinf_scheduler.session import current_session
 from waits import wait_until
 
 MIB = 1 << 20

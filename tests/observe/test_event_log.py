@@ -6,9 +6,9 @@ import typing
 import pytest
 
 from rlinf.scheduler import events
-from rlinf.scheduler.observe.event_log import UNTOLD, EventLog, told_as
-from rlinf.scheduler.observe.status import MAX_EVENTS
-from rlinf.scheduler.session import EventBus
+from rlinf_scheduler.observe.event_log import UNTOLD, EventLog, told_as
+from rlinf_scheduler.observe.status import MAX_EVENTS
+from rlinf_scheduler.session import EventBus
 
 EVERY = typing.get_args(events.Event)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.observe.measuring import VitalSigns
-from rlinf.scheduler.observe.status_desk import TIMEOUT_S, StatusDesk, begin_status, received
-from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.status_desk import TIMEOUT_S, StatusDesk, begin_status, received
+from rlinf_scheduler.session import current_session
 from waits import wait_until
 
 

@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from rlinf.scheduler.channel.spec import ChannelSpec
-from rlinf.scheduler.channel.watching import watch_channel
-from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.channel.watching import watch_channel
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.session import current_session
 from waits import wait_until
 
 

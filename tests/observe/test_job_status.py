@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf.scheduler.observe.event_log import LostRank
-from rlinf.scheduler.observe.notes import Silent
-from rlinf.scheduler.observe.status import ChannelStatus, GoneProcess, JobStatus
-from rlinf.scheduler.observe.summing_up import JobFacts, JobVitals, status_of
-from rlinf.scheduler.observe.vitals import ChannelVitals, DeviceMemory, PublishedVersion, Vitals
-from rlinf.scheduler.planning import Topology
+from rlinf_scheduler.observe.event_log import LostRank
+from rlinf_scheduler.observe.notes import Silent
+from rlinf_scheduler.observe.status import ChannelStatus, GoneProcess, JobStatus
+from rlinf_scheduler.observe.summing_up import JobFacts, JobVitals, status_of
+from rlinf_scheduler.observe.vitals import ChannelVitals, DeviceMemory, PublishedVersion, Vitals
+from rlinf_scheduler.planning import Topology
 
 NODES = Topology.parse("2x2").nodes
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from effort import tries
-from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span, Timekeeper
-from rlinf.scheduler.comm.waits import CHANNEL, Wait
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.observe.notes import RunningCall
-from rlinf.scheduler.observe.report import report_of
-from rlinf.scheduler.observe.time_desk import MAX_LEFT_SPANS, JobTimes, TimeDesk, ask_times
-from rlinf.scheduler.observe.time_sheets import LEFT_SPANS, CallSum, PhaseSum, TimeSheet, WaitSum, sheet_of
-from rlinf.scheduler.observe.times import group_times
-from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.timekeeping import CALL, WAIT, Span, Timekeeper
+from rlinf_scheduler.comm.waits import CHANNEL, Wait
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.observe.notes import RunningCall
+from rlinf_scheduler.observe.report import report_of
+from rlinf_scheduler.observe.time_desk import MAX_LEFT_SPANS, JobTimes, TimeDesk, ask_times
+from rlinf_scheduler.observe.time_sheets import LEFT_SPANS, CallSum, PhaseSum, TimeSheet, WaitSum, sheet_of
+from rlinf_scheduler.observe.times import group_times
+from rlinf_scheduler.session import current_session
 
 
 def waited(seconds, by, method="update", phase="", count=10):

@@ -14,12 +14,12 @@ from hanging_workers import Hanging
 from forked_job import ForkedJob
 from programs import RLINF, run_program
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.events import Stalled, WorkerPrinted
-from rlinf.scheduler.host.output import LogFolder
-from rlinf.scheduler.observe import asking_all
-from rlinf.scheduler.observe.outside import is_stopped
-from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.events import Stalled, WorkerPrinted
+from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.observe import asking_all
+from rlinf_scheduler.observe.outside import is_stopped
+from rlinf_scheduler.observe.roll_call import CallRoll, RollCall
 from waits import wait_until
 
 DEADLINE_S = 30.0

@@ -13,20 +13,20 @@ import pytest
 
 from alarms import interrupted_at
 from rlinf.scheduler import Channel
-from rlinf.scheduler.comm import handle, promise, timekeeping
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
-from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, WAIT, Span, begin_wait, keeps_wait
-from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
-from rlinf.scheduler.host import timing
-from rlinf.scheduler.host.timing import Stopwatch, recording
-from rlinf.scheduler.observe.open_spans import open_spans
-from rlinf.scheduler.observe.spool import SpoolHead, SpoolWriter, StillOpen, read_spool, segment
-from rlinf.scheduler.observe.timeline import on_home_clock
-from rlinf.scheduler.observe.trace_desk import TraceDesk
-from rlinf.scheduler.session import current_session
-from rlinf.scheduler.worker import result
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm import handle, promise, timekeeping
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.threads import run_beside
+from rlinf_scheduler.comm.timekeeping import CALL, PHASE, TIMES, WAIT, Span, begin_wait, keeps_wait
+from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf_scheduler.host import timing
+from rlinf_scheduler.host.timing import Stopwatch, recording
+from rlinf_scheduler.observe.open_spans import open_spans
+from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter, StillOpen, read_spool, segment
+from rlinf_scheduler.observe.timeline import on_home_clock
+from rlinf_scheduler.observe.trace_desk import TraceDesk
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.worker import result
 from waits import wait_until
 
 MIB = 1 << 20

@@ -6,11 +6,11 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.observe import open_telemetry
-from rlinf.scheduler.observe.metrics import FAMILIES
-from rlinf.scheduler.observe.open_telemetry import dotted, observe_with_opentelemetry
-from rlinf.scheduler.observe.status import ChannelStatus, GroupStatus, JobStatus, RankStatus
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.observe import open_telemetry
+from rlinf_scheduler.observe.metrics import FAMILIES
+from rlinf_scheduler.observe.open_telemetry import dotted, observe_with_opentelemetry
+from rlinf_scheduler.observe.status import ChannelStatus, GroupStatus, JobStatus, RankStatus
 
 STATUS = JobStatus(
     1.0,

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rlinf.scheduler.observe.status import (
+from rlinf_scheduler.observe.status import (
     ChannelStatus,
     DeviceStatus,
     GroupStatus,
@@ -20,7 +20,7 @@ from rlinf.scheduler.observe.status import (
     WaitingOperation,
     WeightsStatus,
 )
-from rlinf.scheduler.observe.web.page import SCRIPTS, job_page, page_file
+from rlinf_scheduler.observe.web.page import SCRIPTS, job_page, page_file
 
 NODE = shutil.which("node")
 # In the order of the page; they know nothing of the browser.

@@ -4,7 +4,7 @@ import pytest
 from timed_workers import CHANNEL, Collector, Learner
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.observe.report import ask_report
+from rlinf_scheduler.observe.report import ask_report
 
 DEADLINE_S = 60.0
 NUM_STEPS, BATCH, EACH_S = 6, 2, 0.03

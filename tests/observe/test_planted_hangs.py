@@ -11,8 +11,8 @@ import pytest
 from hanging_workers import Hanging, SlowToStart
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.observe import asking_all, reasoner
-from rlinf.scheduler.observe.why import why
+from rlinf_scheduler.observe import asking_all, reasoner
+from rlinf_scheduler.observe.why import why
 from waits import seen
 
 LIMIT_S, DEADLINE_S = 2.0, 30.0

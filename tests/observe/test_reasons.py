@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from programs import Program
 from rlinf.scheduler import Channel, __version__
-from rlinf.scheduler.errors import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.errors import (
     BatchTimeout,
     ChannelTimeout,
     ClusterError,
@@ -20,12 +21,11 @@ from rlinf.scheduler.errors import (
     CommTimeout,
     ResultTimeout,
 )
-from rlinf.scheduler.observe import reasons
-from rlinf.scheduler.observe.outside import is_stopped
-from rlinf.scheduler.observe.why import why_of_job
-from rlinf.scheduler.session import current_session
-from rlinf.scheduler.session.job_file import find_job
-from rlinf.testing import LocalRuntime
+from rlinf_scheduler.observe import reasons
+from rlinf_scheduler.observe.outside import is_stopped
+from rlinf_scheduler.observe.why import why_of_job
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.session.job_file import find_job
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -103,7 +103,7 @@ def test_the_reason_travels_with_the_error(error):
 
 _DRIVER = """
 from rlinf.scheduler import Channel
-from rlinf.scheduler.observe import reasons
+from rlinf_scheduler.observe import reasons
 from rlinf.testing import LocalRuntime
 
 reasons.ASK_FROM_S, reasons.INTERRUPTED_S = 0.0, 20.0

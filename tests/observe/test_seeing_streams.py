@@ -9,9 +9,9 @@ import pytest
 from hanging_workers import Hanging
 
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.observe.report import ask_report
-from rlinf.scheduler.observe.status_desk import begin_status, received
-from rlinf.scheduler.observe.why import why
+from rlinf_scheduler.observe.report import ask_report
+from rlinf_scheduler.observe.status_desk import begin_status, received
+from rlinf_scheduler.observe.why import why
 from waits import seen
 
 DEADLINE_S = 60.0

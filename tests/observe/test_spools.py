@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from disks import PAGE_BYTES
 from effort import tries
 from rlinf.scheduler import Channel
-from rlinf.scheduler.comm.rundir import RunDirectory
-from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.observe import spool_thread
-from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
-from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen, read_spool, segment
-from rlinf.scheduler.observe.spool_folder import LOCK_NAME, drop_spools, folder_of, hold_folder
-from rlinf.scheduler.observe.spool_thread import SpoolThread
-from rlinf.scheduler.observe.tracing import (
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.rundir import RunDirectory
+from rlinf_scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.observe import spool_thread
+from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
+from rlinf_scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen, read_spool, segment
+from rlinf_scheduler.observe.spool_folder import LOCK_NAME, drop_spools, folder_of, hold_folder
+from rlinf_scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.observe.tracing import (
     CLOCK,
     SPOOLS,
     TRACE,
@@ -30,7 +31,6 @@ from rlinf.scheduler.observe.tracing import (
     TraceOn,
     Tracer,
 )
-from rlinf.testing import LocalRuntime
 from waits import wait_until
 
 HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)

@@ -13,15 +13,15 @@ import pytest
 
 from programs import run_program
 from rlinf.scheduler import Channel
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.rundir import STACKS_NAME
-from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
-from rlinf.scheduler.observe import stack_file, stacks
-from rlinf.scheduler.observe.notes import Enlist, Stack
-from rlinf.scheduler.observe.outside import birth_of, look_at
-from rlinf.scheduler.observe.stacks import Threads, callee_of, frames_of_threads, stack_of
-from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.rundir import STACKS_NAME
+from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf_scheduler.observe import stack_file, stacks
+from rlinf_scheduler.observe.notes import Enlist, Stack
+from rlinf_scheduler.observe.outside import birth_of, look_at
+from rlinf_scheduler.observe.stacks import Threads, callee_of, frames_of_threads, stack_of
+from rlinf_scheduler.session import current_session
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -231,7 +231,7 @@ def test_who_is_asked_for_its_stacks_again_and_again_fills_no_disk(tmp_path):
 
 COLLECTED_MEANWHILE = """
 import gc, threading
-from rlinf.scheduler.observe.stacks import frames_of_threads
+from rlinf_scheduler.observe.stacks import frames_of_threads
 
 class Knot:
     def __init__(self):

@@ -7,13 +7,13 @@ import pytest
 from hanging_workers import Hanging
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.errors import CommError
-from rlinf.scheduler.observe.past import NOTE_S, PastStates
-from rlinf.scheduler.observe.report import ask_report
-from rlinf.scheduler.observe.status_desk import ask_past, begin_status, received
-from rlinf.scheduler.session import Session, current_session, set_current
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.errors import CommError
+from rlinf_scheduler.observe.past import NOTE_S, PastStates
+from rlinf_scheduler.observe.report import ask_report
+from rlinf_scheduler.observe.status_desk import ask_past, begin_status, received
+from rlinf_scheduler.session import Session, current_session, set_current
 from waits import seen
 
 DEADLINE_S = 30.0

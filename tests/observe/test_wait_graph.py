@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlinf.scheduler.comm.waits import (
+from rlinf_scheduler.comm.waits import (
     CHANNEL,
     COLLECTIVE,
     DEVICE,
@@ -15,8 +15,8 @@ from rlinf.scheduler.comm.waits import (
     WEIGHTS,
     Wait,
 )
-from rlinf.scheduler.errors import ClusterError, PeerDied
-from rlinf.scheduler.observe.notes import (
+from rlinf_scheduler.errors import ClusterError, PeerDied
+from rlinf_scheduler.observe.notes import (
     ChannelNote,
     Doing,
     Frame,
@@ -29,9 +29,9 @@ from rlinf.scheduler.observe.notes import (
     User,
     Waiter,
 )
-from rlinf.scheduler.observe.status import GoneProcess
-from rlinf.scheduler.observe.why import why_of, why_of_several
-from rlinf.scheduler.observe.words import state_text
+from rlinf_scheduler.observe.status import GoneProcess
+from rlinf_scheduler.observe.why import why_of, why_of_several
+from rlinf_scheduler.observe.words import state_text
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
 

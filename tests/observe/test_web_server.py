@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.observe.web.app import CLOSED
-from rlinf.scheduler.observe.web.job_page import metrics_url, page_url, serve_job
-from rlinf.scheduler.observe.web.server import MAX_CONNECTIONS, WebServer
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.observe.web.app import CLOSED
+from rlinf_scheduler.observe.web.job_page import metrics_url, page_url, serve_job
+from rlinf_scheduler.observe.web.server import MAX_CONNECTIONS, WebServer
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -57,7 +57,7 @@ print(len(PackedPlacementStrategy(0, 5).get_placement(nodes)), len(NodePlacement
 
 def test_the_command_plans(python):
     done = python("""
-from rlinf.cli.main import app
+from rlinf_scheduler.cli.main import app
 app(["plan", "placement.yaml", "--nodes", "2x4"])
 """)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rlinf.scheduler.planning import Node, Topology
+from rlinf_scheduler.planning import Node, Topology
 
 _CASES = json.loads((Path(__file__).parents[1] / "data" / "placement.json").read_text())
 COMPONENT_CASES = _CASES["component"]

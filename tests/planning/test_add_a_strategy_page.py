@@ -18,14 +18,14 @@ def run(folder, program):
 def test_strategies_of_the_page_that_come_along_can_be_made(tmp_path):
     made = re.findall(r"^\| `(\w+PlacementStrategy\(.*?\))` \|", PAGE, re.MULTILINE)
     assert len(made) == 3
-    lines = "".join(f"print(len(rlinf.scheduler.{call}.get_placement(8)))\n" for call in made)
+    lines = "".join(f"print(len(rlinf_scheduler.{call}.get_placement(8)))\n" for call in made)
     assert run(tmp_path, f"import rlinf.scheduler\n{lines}").split() == ["8", "2", "3"]
 
 
 def test_names_of_the_page_are_those_of_the_table(tmp_path):
     program = """
 from rlinf.scheduler import Topology
-from rlinf.scheduler.placement import ResourceTable
+from rlinf_scheduler.placement import ResourceTable
 resources = ResourceTable(Topology.parse("2x4"), ["cluster"])
 resource = resources[5]
 print(resource.number, resource.node_rank, resource.hardware_type, resource.local_rank, resource.node_group)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.planning import (
     HardwareUnit,
     Node,
     NodeGroup,

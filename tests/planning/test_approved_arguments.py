@@ -15,8 +15,8 @@ from rlinf.scheduler import (
     PackedPlacementStrategy,
     Topology,
 )
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.planning import Node, NodeGroup, parse_ranks
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.planning import Node, NodeGroup, parse_ranks
 
 FOLDER = Path(__file__).parent / "approved"
 TWO_NODES = Topology.parse("2x8")

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from rlinf import scheduler
 from rlinf.scheduler import ComponentPlacement, Topology, placement
-from rlinf.scheduler.errors import ConfigError, ConfigErrors, PlacementError
+from rlinf_scheduler.errors import ConfigError, ConfigErrors, PlacementError
 
 STRATEGIES = (
     "PlacementStrategy",
@@ -208,7 +208,7 @@ def test_names_of_the_documents_are_in_the_face():
 
 def test_planning_loads_neither_ray_nor_a_config_library():
     program = (
-        "import sys, rlinf.scheduler.planning; from rlinf.scheduler import PackedPlacementStrategy;"
+        "import sys, rlinf_scheduler.planning; from rlinf.scheduler import PackedPlacementStrategy;"
         "print([m for m in ('ray', 'torch', 'pydantic', 'omegaconf', 'yaml', 'numpy', 'asyncio') if m in sys.modules])"
     )
     shown = subprocess.run(

@@ -3,8 +3,8 @@
 import pytest
 
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import ConfigError, ConfigErrors
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.errors import ConfigError, ConfigErrors
+from rlinf_scheduler.planning import (
     EnvironmentTable,
     NodeEnvironment,
     NodeGroup,

@@ -3,7 +3,7 @@
 import json
 from dataclasses import fields
 
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.planning import (
     Placement,
     PlacementRule,
     Sharing,

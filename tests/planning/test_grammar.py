@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.errors import ConfigError, PlacementError
-from rlinf.scheduler.planning import RankRange, Segment, format_segments, parse_ranks, parse_segments
+from rlinf_scheduler.errors import ConfigError, PlacementError
+from rlinf_scheduler.planning import RankRange, Segment, format_segments, parse_ranks, parse_segments
 
 ranges = st.builds(
     lambda first, extra: RankRange(first, first + extra), st.integers(0, 5000), st.integers(0, 5000)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler import ComponentPlacement, Topology
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.planning import NodeGroup
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.planning import NodeGroup
 
 BIG = Topology(Topology.parse("2x8").nodes, (NodeGroup("b", (1,)),))
 CONFIG = {"num_nodes": 1, "component_placement": {"a": "0-3"}}

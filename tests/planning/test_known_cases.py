@@ -7,8 +7,8 @@ from placement_cases import COMPONENT_CASES, PACKED_CASES, as_expected, config_o
 
 from effort import case
 from rlinf.scheduler import ComponentPlacement, PackedPlacementStrategy
-from rlinf.scheduler.errors import PlacementError
-from rlinf.scheduler.planning import FlexiblePlacementStrategy, NodePlacementStrategy
+from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.planning import FlexiblePlacementStrategy, NodePlacementStrategy
 
 
 def test_component_placement_holds():

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
-from rlinf.scheduler.config import read_cluster_config
-from rlinf.scheduler.errors import PlacementError
-from rlinf.scheduler.planning.moving import moved
+from rlinf_scheduler.config import read_cluster_config
+from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.planning.moving import moved
 
 
 def place(topology, numbers, **options):

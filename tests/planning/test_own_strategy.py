@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from rlinf.scheduler import PlacementStrategy, Topology
-from rlinf.scheduler.errors import PlacementError
-from rlinf.scheduler.placement import NodeGroup, ResourceTable
+from rlinf_scheduler.errors import PlacementError
+from rlinf_scheduler.placement import NodeGroup, ResourceTable
 
 
 class Assigned(PlacementStrategy):

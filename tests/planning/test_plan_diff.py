@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.planning import (
     HardwareUnit,
     Node,
     NodeGroup,

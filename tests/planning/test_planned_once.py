@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from rlinf.scheduler import ComponentPlacement, PackedPlacementStrategy, Topology
-from rlinf.scheduler.config.yaml_file import parse_yaml
-from rlinf.scheduler.hardware.vendors import visibility_settings
-from rlinf.scheduler.planning.grammar import parse_segments
-from rlinf.scheduler.planning.plan import number_runs
+from rlinf_scheduler.config.yaml_file import parse_yaml
+from rlinf_scheduler.hardware.vendors import visibility_settings
+from rlinf_scheduler.planning.grammar import parse_segments
+from rlinf_scheduler.planning.plan import number_runs
 
 CONF = """\
 cluster:
@@ -68,7 +68,7 @@ def test_walk_from_text_to_visible_accelerators_parses_and_plans_once(conf):
 
 
 def test_command_reads_its_file_once(conf):
-    from rlinf.cli.plan_source import Where, planned
+    from rlinf_scheduler.cli.plan_source import Where, planned
 
     conf.write_text(CONF.replace("cluster:\n", "cluster:\n  simulate: 2x4\n"))
     with Calls(parse_yaml, parse_segments, number_runs) as counts:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf.scheduler.errors import ConfigError, PlacementError
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.errors import ConfigError, PlacementError
+from rlinf_scheduler.planning import (
     HardwareUnit,
     Node,
     NodeGroup,

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from rlinf.scheduler.errors import ConfigErrors, PlacementError
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.errors import ConfigErrors, PlacementError
+from rlinf_scheduler.planning import (
     HardwareUnit,
     Node,
     NodeGroup,

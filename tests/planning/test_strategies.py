@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from rlinf.scheduler import ComponentPlacement
-from rlinf.scheduler.errors import ConfigError, PlacementError
-from rlinf.scheduler.planning import (
+from rlinf_scheduler.errors import ConfigError, PlacementError
+from rlinf_scheduler.planning import (
     FlexiblePlacementStrategy,
     Node,
     NodeGroup,

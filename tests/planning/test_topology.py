@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf.scheduler.errors import ConfigError, ConfigErrors, PlacementError
-from rlinf.scheduler.planning import HardwareUnit, Node, NodeEnvironment, NodeGroup, Topology
+from rlinf_scheduler.errors import ConfigError, ConfigErrors, PlacementError
+from rlinf_scheduler.planning import HardwareUnit, Node, NodeEnvironment, NodeGroup, Topology
 
 
 def sizes(topology):

@@ -1,6 +1,6 @@
 """What a channel keeps as sums, counted anew."""
 
-from rlinf.scheduler.queueing import Tapped
+from rlinf_scheduler.queueing import Tapped
 
 
 def check_sums(state):

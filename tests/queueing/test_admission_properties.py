@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effort import tries
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Limits
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Limits
 
 NUM_ITEMS = 100_000
 NUM_MAKERS = 96

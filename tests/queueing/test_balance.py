@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
+from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
 
 COSTS = st.lists(st.one_of(st.integers(0, 100), st.floats(0, 100)), max_size=60)
 

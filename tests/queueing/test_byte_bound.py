@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Reason, Refuse
 
 
 def kinds(instructions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.queueing.client import ClientState, Confirm, End, Ending, Send, SendItem, SendWithdraw
+from rlinf_scheduler.queueing.client import ClientState, Confirm, End, Ending, Send, SendItem, SendWithdraw
 
 Q = "default"
 

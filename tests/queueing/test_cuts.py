@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rlinf.scheduler.queueing import ChannelState, LeaseTerms, merged
+from rlinf_scheduler.queueing import ChannelState, LeaseTerms, merged
 
 NUM_ITEMS = 6
 NAME = "default"

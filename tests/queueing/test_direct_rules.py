@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, DirectOperations, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, DirectOperations, Reason, Refuse
 
 Q = "default"
 

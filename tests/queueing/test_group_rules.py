@@ -7,10 +7,10 @@ from time import process_time
 import pytest
 
 from effort import case, tries
-from rlinf.scheduler.queueing import ChannelState, Deliver, Reason, Refuse
-from rlinf.scheduler.queueing.groups import MIN_STALE as STALE_GROUPS
-from rlinf.scheduler.queueing.groups import GroupIndex
-from rlinf.scheduler.queueing.ranked import MIN_STALE
+from rlinf_scheduler.queueing import ChannelState, Deliver, Reason, Refuse
+from rlinf_scheduler.queueing.groups import MIN_STALE as STALE_GROUPS
+from rlinf_scheduler.queueing.groups import GroupIndex
+from rlinf_scheduler.queueing.ranked import MIN_STALE
 
 Q = "default"
 

@@ -6,7 +6,7 @@ from time import process_time
 
 import pytest
 
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,

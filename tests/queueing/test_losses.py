@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.queueing import (
     Accept,
     Bury,
     ChannelState,

@@ -1,6 +1,6 @@
 """What becomes of an item that alone is more than a batch is to be."""
 
-from rlinf.scheduler.queueing import ChannelState, Limits, Reason
+from rlinf_scheduler.queueing import ChannelState, Limits, Reason
 
 Q = "default"
 

@@ -5,9 +5,9 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
-from rlinf.scheduler.queueing.lanes import LanedFifo
-from rlinf.scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
+from rlinf_scheduler.queueing.lanes import LanedFifo
+from rlinf_scheduler.queueing.ranked import QueueClock
 
 Q = "default"
 

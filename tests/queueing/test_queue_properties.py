@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from naive_channel import NaiveChannel
 
 from effort import tries
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Limits, Refuse, Ripen
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Limits, Refuse, Ripen
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
 QUEUES = st.sampled_from(["default", "other"])

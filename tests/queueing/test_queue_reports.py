@@ -1,7 +1,7 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
-from rlinf.scheduler.queueing import ChannelState, LeaseTerms, Limits, TapTerms
-from rlinf.scheduler.queueing.overview import NUM_LARGEST, NUM_QUEUES
+from rlinf_scheduler.queueing import ChannelState, LeaseTerms, Limits, TapTerms
+from rlinf_scheduler.queueing.overview import NUM_LARGEST, NUM_QUEUES
 
 
 def state_at(now, **options):

@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
@@ -440,7 +440,7 @@ def test_a_closed_channel_waits_for_what_is_on_its_way_too():
 
 
 def test_ends_of_one_shot_queues_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.queueing.state.NUM_ENDED", 3)
+    monkeypatch.setattr("rlinf_scheduler.queueing.state.NUM_ENDED", 3)
     state = ChannelState()
     state.put("p", 0, "held", "item")
     state.end("held")

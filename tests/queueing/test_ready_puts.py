@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf.scheduler.queueing.client import ClientState, End, Ending, Send
+from rlinf_scheduler.queueing.client import ClientState, End, Ending, Send
 
 
 @pytest.mark.parametrize("credit_bytes", [0, 100])

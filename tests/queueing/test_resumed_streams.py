@@ -7,7 +7,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.queueing import ChannelState, Limits, Ripen, ServerStreams, Stream
+from rlinf_scheduler.queueing import ChannelState, Limits, Ripen, ServerStreams, Stream
 
 
 def test_a_batch_that_waits_for_more_is_known_to_a_shell_that_takes_the_state_over():

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf.scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Tapped, TapTerms
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Tapped, TapTerms
 
 QUEUES = st.sampled_from(["a", "b"])
 CLIENTS = st.sampled_from(["p", "q"])

@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import pytest
 
-from rlinf.scheduler.queueing import ChannelState, Deliver, Reason, Refuse, ShardPlan
-from rlinf.scheduler.queueing.sharding import MAX_AHEAD, POLICIES
+from rlinf_scheduler.queueing import ChannelState, Deliver, Reason, Refuse, ShardPlan
+from rlinf_scheduler.queueing.sharding import MAX_AHEAD, POLICIES
 
 Q = "default"
 

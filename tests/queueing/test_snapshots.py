@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.queueing import (
     Bury,
     ChannelState,
     Deliver,
@@ -27,16 +27,16 @@ from rlinf.scheduler.queueing import (
     TapTerms,
     merged,
 )
-from rlinf.scheduler.queueing.admission import Admission
-from rlinf.scheduler.queueing.bounded import BoundedQueue
-from rlinf.scheduler.queueing.fifo import WeightedFifo
-from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.leases import HeldItems, Leases
-from rlinf.scheduler.queueing.operations import Client, Getter, Putter
-from rlinf.scheduler.queueing.ranked import RankedItems
-from rlinf.scheduler.queueing.sharding import Sharding
-from rlinf.scheduler.queueing.tally import Tally
-from rlinf.scheduler.queueing.tap_queue import TapQueue
+from rlinf_scheduler.queueing.admission import Admission
+from rlinf_scheduler.queueing.bounded import BoundedQueue
+from rlinf_scheduler.queueing.fifo import WeightedFifo
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.leases import HeldItems, Leases
+from rlinf_scheduler.queueing.operations import Client, Getter, Putter
+from rlinf_scheduler.queueing.ranked import RankedItems
+from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.tally import Tally
+from rlinf_scheduler.queueing.tap_queue import TapQueue
 
 CLIENTS = st.sampled_from(["a", "b"])
 TAP = Tapped("tap")

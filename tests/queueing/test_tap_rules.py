@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,

@@ -8,8 +8,8 @@ import pytest
 
 from machine_fixtures import received
 from machine_peers import join
-from rlinf.scheduler.errors import PeerDied
-from rlinf.scheduler.events import WorkerResponsive, WorkerUnresponsive
+from rlinf_scheduler.errors import PeerDied
+from rlinf_scheduler.events import WorkerResponsive, WorkerUnresponsive
 
 DEADLINE_S = 60.0
 UNREACHABLE_AFTER_S = 12.0

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import death_roles
 from job_processes import Job
-from rlinf.scheduler.comm.transport.peer_session import GRACE_S, Loss
-from rlinf.scheduler.errors import PeerDied
-from rlinf.scheduler.session.death_roll import Death, DeathRoll
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S, Loss
+from rlinf_scheduler.errors import PeerDied
+from rlinf_scheduler.session.death_roll import Death, DeathRoll
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -4,9 +4,9 @@ import queue
 
 import death_roles
 from job_processes import Job
-from rlinf.scheduler.comm.transport.peer_session import GRACE_S
-from rlinf.scheduler.config.cluster_config import DEFAULT_UNREACHABLE_AFTER_S
-from rlinf.scheduler.events import WorkerResponsive, WorkerUnresponsive
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.config.cluster_config import DEFAULT_UNREACHABLE_AFTER_S
+from rlinf_scheduler.events import WorkerResponsive, WorkerUnresponsive
 
 DEADLINE_S = 60.0
 

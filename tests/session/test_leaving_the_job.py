@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import CommError
-from rlinf.scheduler.events import JobLost
-from rlinf.scheduler.session import Session, current_or_none, set_current
-from rlinf.scheduler.session import session as session_module
+from rlinf_scheduler.channel import Channel, ChannelSpec, host_channel
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import CommError
+from rlinf_scheduler.events import JobLost
+from rlinf_scheduler.session import Session, current_or_none, set_current
+from rlinf_scheduler.session import session as session_module
 from scarce_threads import refuse_thread_object
 from waits import wait_until
 

@@ -12,13 +12,13 @@ from multiprocessing import forkserver
 import pytest
 
 from machine_peers import join, run
-from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.comm.link_probe import ProbeDoor, probe_link
-from rlinf.scheduler.events import LinkFailed, LinkSlow, TransportFellBack
-from rlinf.scheduler.session import Session, link_speeds
-from rlinf.scheduler.session.link_answers import LINK, LinkQuestion, answer_probes
-from rlinf.scheduler.session.links import LinkWatch
 from rlinf.testing.machines import MachineStar, MachinesUnavailable
+from rlinf_scheduler.comm import ClusterSecret, Endpoint
+from rlinf_scheduler.comm.link_probe import ProbeDoor, probe_link
+from rlinf_scheduler.events import LinkFailed, LinkSlow, TransportFellBack
+from rlinf_scheduler.session import Session, link_speeds
+from rlinf_scheduler.session.link_answers import LINK, LinkQuestion, answer_probes
+from rlinf_scheduler.session.links import LinkWatch
 from scarce_threads import refuse_thread
 from waits import wait_until
 
@@ -169,7 +169,7 @@ def test_a_process_without_shared_memory_tells_the_home_why(job, secret, monkeyp
 
     job.service(LinkWatch)
     events = heard(job, TransportFellBack)
-    monkeypatch.setattr("rlinf.scheduler.comm.shm.parcels.Arena", refuse)
+    monkeypatch.setattr("rlinf_scheduler.comm.shm.parcels.Arena", refuse)
     with Session(secret, "actor:0", home=job.messenger.endpoint) as session:
         answer_probes(session)
         told = events.get(timeout=DEADLINE_S)

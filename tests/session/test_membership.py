@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.connections import ChannelConnections
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.errors import ClusterError, CommError
-from rlinf.scheduler.events import WorkerLogged
-from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.planning import Topology
-from rlinf.scheduler.session import EventBus, Session, current_session, set_current
-from rlinf.scheduler.weights import open_weights
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.errors import ClusterError, CommError
+from rlinf_scheduler.events import WorkerLogged
+from rlinf_scheduler.mailbox import open_mailbox
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.session import EventBus, Session, current_session, set_current
+from rlinf_scheduler.weights import open_weights
 
 DEADLINE_S = 60.0
 

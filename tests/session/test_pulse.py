@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.session.heartbeats import BEAT_S
-from rlinf.scheduler.session.pulse import DOUBT_S, SILENT_S, SWEEP_S, Pulse, Silence
+from rlinf_scheduler.session.heartbeats import BEAT_S
+from rlinf_scheduler.session.pulse import DOUBT_S, SILENT_S, SWEEP_S, Pulse, Silence
 
 EARLY = Silence("a", DOUBT_S, early=True)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.scheduler.queueing.admission import Admission
-from rlinf.scheduler.queueing.lanes import LanedFifo
-from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.queueing.admission import Admission
+from rlinf_scheduler.queueing.lanes import LanedFifo
+from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 
 def _with_admission(admission_type):

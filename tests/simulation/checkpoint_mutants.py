@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.scheduler.queueing import ChannelState, Snapshot, as_name, merged
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.sharding import Sharding
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
+from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.sharding import Sharding
 
 
 class LeavesOutWhatIsOnLease(ChannelState):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf.scheduler.queueing import ChannelState, Producers, WeightedFifo
-from rlinf.scheduler.queueing.groups import GroupIndex
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf.scheduler.queueing.sharding import Sharding
-from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
+from rlinf_scheduler.queueing.groups import GroupIndex
+from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
+from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.wanted import Wanted
 
 
 def with_queue(queue_type):

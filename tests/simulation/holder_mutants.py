@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.scheduler.channel.node_holder import HolderBook
-from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.queueing.client import ClientState
-from rlinf.scheduler.queueing.fifo import WeightedFifo
-from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.channel.node_holder import HolderBook
+from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.client import ClientState
+from rlinf_scheduler.queueing.fifo import WeightedFifo
+from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 
 class ForgetsLosses(ChannelState):

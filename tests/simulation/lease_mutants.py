@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.queueing.client import ClientState
-from rlinf.scheduler.queueing.leases import Leases
-from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.client import ClientState
+from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 
 def _with_leases(leases_type):

@@ -16,12 +16,12 @@ from lease_mutants import LEASE_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
 from tap_mutants import TAP_MUTANTS
 
-from rlinf.scheduler.comm.replication.publication import Publication
-from rlinf.scheduler.comm.transport.peer_session import PeerSession
-from rlinf.scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
-from rlinf.scheduler.queueing.client import ClientState, End, Ending, SendRecall, SendWithdraw
-from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.comm.replication.publication import Publication
+from rlinf_scheduler.comm.transport.peer_session import PeerSession
+from rlinf_scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
+from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendRecall, SendWithdraw
+from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 # -- the channel's server -------------------------------------------------------------------------
 

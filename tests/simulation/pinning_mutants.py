@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf.scheduler.comm.device.pins import Pins
-from rlinf.scheduler.comm.shm.blocks import BlockStore
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.comm.device.pins import Pins
+from rlinf_scheduler.comm.shm.blocks import BlockStore
 
 
 class PunchesWhatIsPinned(BlockStore):

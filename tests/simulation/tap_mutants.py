@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Getter
-from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.testing.simulation import Machines
+from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.tap_queue import TapQueue
 
 
 class _ShowsWhatWasThere(ChannelState):

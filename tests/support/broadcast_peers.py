@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.mailbox import Mailbox
 
 DEADLINE_S = 30.0
 

@@ -6,13 +6,13 @@ import threading
 import msgspec
 import numpy as np
 
-from rlinf.scheduler.comm import Messenger, encode
-from rlinf.scheduler.errors import SharedMemoryUnreadable
-from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.call_loop import CallLoop
-from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.worker.call import Call, Target
-from rlinf.scheduler.worker.result import GroupResult
+from rlinf_scheduler.comm import Messenger, encode
+from rlinf_scheduler.errors import SharedMemoryUnreadable
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.call_loop import CallLoop
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.worker.call import Call, Target
+from rlinf_scheduler.worker.result import GroupResult
 
 DEADLINE_S = 60.0
 MIB = 1 << 20

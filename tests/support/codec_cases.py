@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm import decode, encode
+from rlinf_scheduler.comm import decode, encode
 
 Point = namedtuple("Point", "x y")
 QUANTISED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}

@@ -4,9 +4,9 @@ import multiprocessing
 import pytest
 
 from alarms import alarms  # noqa: F401
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
-from rlinf.scheduler.planning import Topology
-from rlinf.scheduler.session import Session
+from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.session import Session
 from weights_job import Job
 
 DEADLINE_S = 60.0

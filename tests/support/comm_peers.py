@@ -3,8 +3,8 @@
 import os
 import threading
 
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.mailbox import Mailbox
 
 
 def _messenger(secret, machine, name):

@@ -11,16 +11,16 @@ import time
 from functools import partial
 from pathlib import Path
 
-from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
-from rlinf.scheduler.channel.connections import ChannelConnections
-from rlinf.scheduler.comm.descriptors import allow_descriptors
-from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.loop import IoLoop
-from rlinf.scheduler.comm.peers import Peers
-from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.refusals import RefusalLog
-from rlinf.scheduler.comm.transport.sockets import Sockets
-from rlinf.scheduler.session import Session
+from rlinf_scheduler.channel import Channel, ChannelSpec, host_channel
+from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.comm.descriptors import allow_descriptors
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.loop import IoLoop
+from rlinf_scheduler.comm.peers import Peers
+from rlinf_scheduler.comm.transport.identity import Identity
+from rlinf_scheduler.comm.transport.refusals import RefusalLog
+from rlinf_scheduler.comm.transport.sockets import Sockets
+from rlinf_scheduler.session import Session
 
 DEADLINE_S = 240.0
 LOOK_EVERY_S = 0.1

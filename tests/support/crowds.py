@@ -7,7 +7,7 @@ import time
 import pytest
 
 from crowd_peers import be_home, be_members
-from rlinf.scheduler.comm import ClusterSecret
+from rlinf_scheduler.comm import ClusterSecret
 
 DEADLINE_S = 240.0
 NUM_PROCESSES = 4

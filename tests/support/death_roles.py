@@ -2,8 +2,8 @@
 
 import threading
 
-from rlinf.scheduler.errors import CommError, PeerDied
-from rlinf.scheduler.session.death_roll import Death
+from rlinf_scheduler.errors import CommError, PeerDied
+from rlinf_scheduler.session.death_roll import Death
 
 DEADLINE_S = 60.0
 

@@ -5,10 +5,10 @@ import time
 
 import torch
 
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.comm.device import Devices
-from rlinf.scheduler.weights import Weights
 from rlinf.testing.device_memory import PretendDevice
+from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.comm.device import Devices
+from rlinf_scheduler.weights import Weights
 from weights_peers import asked
 
 DEVICE = "GPU-one"

@@ -8,21 +8,21 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import NamedTuple
 
-from rlinf.scheduler.channel import Starter
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.config import read_cluster_config
-from rlinf.scheduler.host.host import WorkerHost
-from rlinf.scheduler.host.log_lines import receive_log_lines
-from rlinf.scheduler.observe.reasoner import Reasoner
-from rlinf.scheduler.observe.stalls import StallDesk
-from rlinf.scheduler.observe.status_desk import StatusDesk
-from rlinf.scheduler.observe.time_desk import TimeDesk
-from rlinf.scheduler.planning import Node, Topology
-from rlinf.scheduler.session import Session, SideBySide, set_current
-from rlinf.scheduler.worker.channel_starter import ChannelStarter
-from rlinf.scheduler.worker.device_lock import DeviceDesk
-from rlinf.scheduler.worker.processes import Processes
-from rlinf.scheduler.worker.supervision import groups_in
+from rlinf_scheduler.channel import Starter
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.config import read_cluster_config
+from rlinf_scheduler.host.host import WorkerHost
+from rlinf_scheduler.host.log_lines import receive_log_lines
+from rlinf_scheduler.observe.reasoner import Reasoner
+from rlinf_scheduler.observe.stalls import StallDesk
+from rlinf_scheduler.observe.status_desk import StatusDesk
+from rlinf_scheduler.observe.time_desk import TimeDesk
+from rlinf_scheduler.planning import Node, Topology
+from rlinf_scheduler.session import Session, SideBySide, set_current
+from rlinf_scheduler.worker.channel_starter import ChannelStarter
+from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.processes import Processes
+from rlinf_scheduler.worker.supervision import groups_in
 
 
 def host(pipe, env_vars):

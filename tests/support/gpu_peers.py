@@ -6,8 +6,8 @@ import os
 import torch
 
 from device_peers import idle_bytes
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.weights import Weights
+from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.weights import Weights
 from weights_peers import asked
 
 NUM_TENSORS = 8

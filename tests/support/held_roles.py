@@ -3,11 +3,11 @@
 import numpy as np
 
 from job_processes import DEADLINE_S, stay
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.fetching import Fetching
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import ChannelTimeout, CommError
 from rlinf.testing.local import hold_items
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.fetching import Fetching
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import ChannelTimeout, CommError
 
 LARGE = 1 << 20
 

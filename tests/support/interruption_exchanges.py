@@ -6,8 +6,8 @@ import numpy as np
 
 from interruption_roles import item_of, number_of
 from job_processes import DEADLINE_S, stay
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.observe.status_desk import begin_status, received
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.observe.status_desk import begin_status, received
 
 END = -1
 

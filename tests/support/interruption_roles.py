@@ -14,8 +14,8 @@ import numpy as np
 
 from interruptions import Alarms
 from job_processes import DEADLINE_S
-from rlinf.scheduler.channel import Channel, load_job, save_job
-from rlinf.scheduler.errors import ChannelClosed, ChannelTimeout
+from rlinf_scheduler.channel import Channel, load_job, save_job
+from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout
 
 ARRAY_ELEMENTS = 20_000
 LARGE_EVERY = 4

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rlinf.scheduler.comm import guarded, loop
+from rlinf_scheduler.comm import guarded, loop
 
 
 class Steps:

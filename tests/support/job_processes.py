@@ -17,12 +17,12 @@ import time
 import traceback
 from pathlib import Path
 
-from rlinf.scheduler.channel import Channel, Starter
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.session import Session, set_current
-from rlinf.scheduler.weights import open_weights
 from rlinf.testing.local import HeldHere
+from rlinf_scheduler.channel import Channel, Starter
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.mailbox import open_mailbox
+from rlinf_scheduler.session import Session, set_current
+from rlinf_scheduler.weights import open_weights
 
 DEADLINE_S = 60.0
 HERE, THERE = "here", "there"

@@ -3,11 +3,11 @@
 import contextlib
 
 from forked_job import ForkedJob, View
-from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetNode
-from rlinf.scheduler.host.info import KeptJob
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.worker.attached_driver import AttachedDriver
-from rlinf.scheduler.worker.driver_desk import DriverDesk
+from rlinf_scheduler.config.fleet import Fleet, FleetAccelerator, FleetNode
+from rlinf_scheduler.host.info import KeptJob
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.attached_driver import AttachedDriver
+from rlinf_scheduler.worker.driver_desk import DriverDesk
 
 
 class KeptForkedJob(ForkedJob):

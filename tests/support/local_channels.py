@@ -3,13 +3,13 @@
 import threading
 from dataclasses import dataclass
 
-from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.channel_worker import Channels
-from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.worker.channel_starter import ChannelStarter
-from rlinf.scheduler.worker.launched_rank import LaunchedRank
-from rlinf.scheduler.worker.supervision import Supervision
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.channel_worker import Channels
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.channel_starter import ChannelStarter
+from rlinf_scheduler.worker.launched_rank import LaunchedRank
+from rlinf_scheduler.worker.supervision import Supervision
 
 DEADLINE_S = 60.0
 

@@ -4,16 +4,16 @@ import contextlib
 import threading
 from dataclasses import replace
 
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.host.call_loop import CallLoop
-from rlinf.scheduler.host.info import Role, WorkerAddress
-from rlinf.scheduler.planning import Placement, Topology
-from rlinf.scheduler.session import Session, set_current
-from rlinf.scheduler.worker.device_lock import DeviceDesk
-from rlinf.scheduler.worker.group import WorkerGroup
-from rlinf.scheduler.worker.launched_rank import LaunchedRank
-from rlinf.scheduler.worker.supervision import Supervision, groups_of
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.host.call_loop import CallLoop
+from rlinf_scheduler.host.info import Role, WorkerAddress
+from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.session import Session, set_current
+from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.group import WorkerGroup
+from rlinf_scheduler.worker.launched_rank import LaunchedRank
+from rlinf_scheduler.worker.supervision import Supervision, groups_of
 
 DEADLINE_S = 60.0
 

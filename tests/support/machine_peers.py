@@ -4,14 +4,14 @@ import threading
 
 import numpy as np
 
-from rlinf.scheduler.channel import Channel, StartChannel, Starter
-from rlinf.scheduler.comm import Messenger
-from rlinf.scheduler.host.host import WorkerHost
-from rlinf.scheduler.host.protocol import HostSpec
-from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.session import Session, set_current
-from rlinf.scheduler.session.link_answers import answer_probes
 from rlinf.testing.local import HeldHere, hold_items
+from rlinf_scheduler.channel import Channel, StartChannel, Starter
+from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.host.host import WorkerHost
+from rlinf_scheduler.host.protocol import HostSpec
+from rlinf_scheduler.mailbox import open_mailbox
+from rlinf_scheduler.session import Session, set_current
+from rlinf_scheduler.session.link_answers import answer_probes
 
 
 def join(secret, address, name, directory=None, **options):

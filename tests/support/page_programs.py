@@ -18,8 +18,8 @@ from pathlib import Path
 
 from programs import run_program
 from rlinf.scheduler import Channel, WorkerGroup
-from rlinf.scheduler.channel import channels_of
-from rlinf.scheduler.session import current_or_none
+from rlinf_scheduler.channel import channels_of
+from rlinf_scheduler.session import current_or_none
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")

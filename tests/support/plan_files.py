@@ -4,7 +4,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from rlinf.cli.main import app
+from rlinf_scheduler.cli.main import app
 
 MIXED_FLEET = Path(__file__).parents[2] / "examples" / "mixed_fleet"
 

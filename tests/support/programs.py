@@ -23,10 +23,15 @@ import types
 from pathlib import Path
 
 # Imported beforehand, and by what is named there.
-WITHOUT_RAY = "rlinf.cli.main", "rlinf.testing.local", "rlinf.scheduler.channel", "rlinf.scheduler.placement"
-WITH_RAY = *WITHOUT_RAY, "rlinf.scheduler.cluster", "rlinf.scheduler.worker"
+WITHOUT_RAY = (
+    "rlinf_scheduler.cli.main",
+    "rlinf.testing.local",
+    "rlinf_scheduler.channel",
+    "rlinf_scheduler.placement",
+)
+WITH_RAY = *WITHOUT_RAY, "rlinf_scheduler.cluster", "rlinf_scheduler.worker"
 # As it is installed.
-RLINF = "from rlinf.cli.main import main; main()"
+RLINF = "from rlinf_scheduler.cli.main import main; main()"
 _LONGEST_BYTES = 1 << 20
 _STANDARD = "stdin", "stdout", "stderr"
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from interruptions import Alarm
 from job_processes import DEADLINE_S, stay
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelClosed, SchedulerError
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.errors import ChannelClosed, SchedulerError
 
 
 def hold_and_obey(pipe, _member, name, maxsize=0):

@@ -3,7 +3,7 @@
 import _thread
 import threading
 
-from rlinf.scheduler.comm import threads
+from rlinf_scheduler.comm import threads
 
 
 def refuse_thread(monkeypatch, function):

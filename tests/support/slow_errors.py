@@ -2,7 +2,7 @@
 
 import threading
 
-from rlinf.scheduler.comm.reports import on_io_thread
+from rlinf_scheduler.comm.reports import on_io_thread
 
 DEADLINE_S = 30.0
 

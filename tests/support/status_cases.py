@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rlinf.scheduler.observe.status import (
+from rlinf_scheduler.observe.status import (
     ChannelStatus,
     DeviceStatus,
     EventRecord,

@@ -4,9 +4,9 @@ import multiprocessing
 import threading
 import time
 
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.comm.device import Devices
-from rlinf.scheduler.weights import Weights
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.comm.device import Devices
+from rlinf_scheduler.weights import Weights
 
 DEADLINE_S = 60.0
 VERSION_BYTES = 10 * 50_000 * 4

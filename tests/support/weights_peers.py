@@ -6,10 +6,10 @@ import signal
 
 import numpy as np
 
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.comm.replication.records import Copy
-from rlinf.scheduler.errors import CommError
-from rlinf.scheduler.weights import Weights
+from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.comm.replication.records import Copy
+from rlinf_scheduler.errors import CommError
+from rlinf_scheduler.weights import Weights
 
 
 def member(secret, machine, name, directory):

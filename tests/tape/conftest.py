@@ -4,13 +4,13 @@ import contextlib
 
 import pytest
 
-from rlinf.scheduler.comm import encode
-from rlinf.scheduler.host.info import Role, WorkerAddress, packed_topology
-from rlinf.scheduler.host.protocol import Assignment
-from rlinf.scheduler.host.recording import open_recording
-from rlinf.scheduler.planning import Node, Placement, Topology
-from rlinf.scheduler.tape.tape import Tape
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm import encode
+from rlinf_scheduler.host.info import Role, WorkerAddress, packed_topology
+from rlinf_scheduler.host.protocol import Assignment
+from rlinf_scheduler.host.recording import open_recording
+from rlinf_scheduler.planning import Node, Placement, Topology
+from rlinf_scheduler.tape.tape import Tape
 
 ADDRESS = WorkerAddress("actor", 0)
 

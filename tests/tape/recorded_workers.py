@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.errors import ChannelTimeout, ResultTimeout
+from rlinf_scheduler.errors import ChannelTimeout, ResultTimeout
 
 DEADLINE_S = 60.0
 

@@ -13,19 +13,19 @@ import pytest
 
 from disks import PAGE_BYTES
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.channel import Starter, control_wire, record_desk
-from rlinf.scheduler.channel.record_desk import RecordDesk
-from rlinf.scheduler.channel.spec import channels_of
-from rlinf.scheduler.comm import encode
-from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
-from rlinf.scheduler.session import current_session
-from rlinf.scheduler.tape import deliveries, files
-from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel, decode_delivery
-from rlinf.scheduler.tape.files import TapeFile, TapeReader
-from rlinf.scheduler.tape.ids import ItemId, Trace
-from rlinf.scheduler.tape.lineage import Recordings
-from rlinf.scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel import Starter, control_wire, record_desk
+from rlinf_scheduler.channel.record_desk import RecordDesk
+from rlinf_scheduler.channel.spec import channels_of
+from rlinf_scheduler.comm import encode
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.tape import deliveries, files
+from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel, decode_delivery
+from rlinf_scheduler.tape.files import TapeFile, TapeReader
+from rlinf_scheduler.tape.ids import ItemId, Trace
+from rlinf_scheduler.tape.lineage import Recordings
+from rlinf_scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -250,7 +250,7 @@ def test_a_process_does_not_stay_for_what_its_disk_takes_no_more(tmp_path, monke
 
     log = DeliveryLog(str(tmp_path / "a.rec"), RecordedChannel("full", 0.0), 1 << 20)
     log.opened.result(60)
-    monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", refuse)
+    monkeypatch.setattr("rlinf_scheduler.tape.files.os.pwritev", refuse)
     log.add((0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)]), [], 10)
     assert log.is_behind
     wait_until(lambda: not log.is_behind)
@@ -295,7 +295,7 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recor
     with LocalRuntime():
         channel = Channel.create("busy")
         channel.record(tmp_path / "a.rec")
-        monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", write_at_last)
+        monkeypatch.setattr("rlinf_scheduler.tape.files.os.pwritev", write_at_last)
         for number in range(100):
             with Worker.at_step(number):
                 channel.put(number, timeout_s=60)
@@ -313,7 +313,7 @@ def test_nobody_waits_for_a_disk_that_opens_no_file(tmp_path, monkeypatch, recor
         assert disk.wait(60)
         return make(*args, **options)
 
-    monkeypatch.setattr("rlinf.scheduler.tape.files.os.makedirs", make_at_last)
+    monkeypatch.setattr("rlinf_scheduler.tape.files.os.makedirs", make_at_last)
     with LocalRuntime(), ThreadPoolExecutor(1) as threads:
         channel = Channel.create("busy")
         begun = threads.submit(channel.record, tmp_path / "a.rec")

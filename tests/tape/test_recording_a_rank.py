@@ -11,7 +11,8 @@ import pytest
 from recorded_workers import Changed, Learner
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import (
+from rlinf.testing import Replay
+from rlinf_scheduler.errors import (
     ChannelNotFound,
     ConfigError,
     PeerNotFound,
@@ -19,11 +20,10 @@ from rlinf.scheduler.errors import (
     ReplayDiffers,
     ReplayEnded,
 )
-from rlinf.scheduler.tape.limit import limit_bytes
-from rlinf.scheduler.tape.recorded_rank import RecordedRank
-from rlinf.scheduler.tape.tape import NO_TAPE, Tape
-from rlinf.scheduler.weights import open_weights
-from rlinf.testing import Replay
+from rlinf_scheduler.tape.limit import limit_bytes
+from rlinf_scheduler.tape.recorded_rank import RecordedRank
+from rlinf_scheduler.tape.tape import NO_TAPE, Tape
+from rlinf_scheduler.weights import open_weights
 
 NUM_TRAJECTORIES = 5
 
@@ -350,7 +350,7 @@ def test_a_disk_that_is_full_ends_the_recording_and_not_the_rank(recorded, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlinf.scheduler.tape.files.os.pwritev", full)
+        patch.setattr("rlinf_scheduler.tape.files.os.pwritev", full)
         recorded.call("draw")
     recorded.call("draw")
     assert "cannot be written: No space left on device" in caplog.text

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from disks import PAGE_BYTES
 from effort import tries
-from rlinf.scheduler.errors import RecordingError
-from rlinf.scheduler.tape import files
-from rlinf.scheduler.tape.files import TapeFile, TapeReader
+from rlinf_scheduler.errors import RecordingError
+from rlinf_scheduler.tape import files
+from rlinf_scheduler.tape.files import TapeFile, TapeReader
 
 
 def contents(path):

@@ -34,7 +34,7 @@ def lines_that_are_wrong(program):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("program", "plugins"), [("program.py", ""), ("groups.py", "plugins = rlinf.scheduler.mypy_plugin\n")]
+    ("program", "plugins"), [("program.py", ""), ("groups.py", "plugins = rlinf_scheduler.mypy_plugin\n")]
 )
 def test_mypy_finds_what_is_wrong_and_nothing_else(program, plugins, tmp_path):
     config = tmp_path / "mypy.ini"

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from nested_tensors import nested
-from rlinf.scheduler.comm.codec import copying
-from rlinf.scheduler.errors import WeightsError, WeightsMismatch
-from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+from rlinf_scheduler.comm.codec import copying
+from rlinf_scheduler.errors import WeightsError, WeightsMismatch
+from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 DTYPES = [
@@ -316,7 +316,7 @@ def test_weights_go_into_modules_and_dicts_only():
 def test_arrays_need_no_torch():
     program = (
         "import sys, numpy as np\n"
-        "from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict\n"
+        "from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict\n"
         "into = {'a': np.zeros(2)}\n"
         "frames = list(map(bytearray, encode_state_dict('p', {'a': np.ones(2)}).frames()))\n"
         "StateDictWriter('p', into).write(1, frames)\n"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weights_peers
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     CommError,
     CommTimeout,
     NameTaken,

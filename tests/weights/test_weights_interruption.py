@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from alarms import Interrupted
-from rlinf.scheduler.comm.codec import copying
-from rlinf.scheduler.comm.directory import DirectoryClient
-from rlinf.scheduler.errors import NameTaken, WeightsError, WeightsMismatch
-from rlinf.scheduler.weights.fetch import FetchedWeights
+from rlinf_scheduler.comm.codec import copying
+from rlinf_scheduler.comm.directory import DirectoryClient
+from rlinf_scheduler.errors import NameTaken, WeightsError, WeightsMismatch
+from rlinf_scheduler.weights.fetch import FetchedWeights
 from weights_job import DEADLINE_S, parked, wait_until
 from weights_peers import numbers_in, state
 

@@ -12,8 +12,9 @@ import torch
 
 import device_peers
 from device_peers import DEVICE, idle_bytes, tensors, values_in
-from rlinf.scheduler.comm.device import Devices, barred, devices
-from rlinf.scheduler.errors import (
+from rlinf.testing.device_memory import PretendDevice
+from rlinf_scheduler.comm.device import Devices, barred, devices
+from rlinf_scheduler.errors import (
     CommError,
     CommTimeout,
     ConfigError,
@@ -21,7 +22,6 @@ from rlinf.scheduler.errors import (
     PeerNotFound,
     WeightsMismatch,
 )
-from rlinf.testing.device_memory import PretendDevice
 from weights_job import DEADLINE_S, answer_of, wait_until
 from weights_peers import fetch_on_demand
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import weights_peers
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     WeightsMismatch,
 )
 from weights_job import DEADLINE_S, VERSION_BYTES, answer_of, count_replicas, wait_until

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import weights_peers
-from rlinf.scheduler.comm.replication import publication, publisher, reading
+from rlinf_scheduler.comm.replication import publication, publisher, reading
 from weights_job import DEADLINE_S, count_replicas, wait_until
 from weights_peers import numbers_in, state
 

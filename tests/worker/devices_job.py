@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy, Worker
-from rlinf.scheduler.worker.processes import Processes
+from rlinf_scheduler.worker.processes import Processes
 
 
 class Idle(Worker):

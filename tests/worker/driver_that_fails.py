@@ -4,7 +4,7 @@ import sys
 import threading
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
-from rlinf.scheduler.errors import ChannelLost, ClusterError, CommError
+from rlinf_scheduler.errors import ChannelLost, ClusterError, CommError
 
 DEADLINE_S = 30.0
 

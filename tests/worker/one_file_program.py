@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
-from rlinf.scheduler.errors import WorkerError
+from rlinf_scheduler.errors import WorkerError
 
 
 @dataclass(frozen=True)

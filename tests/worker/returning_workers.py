@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import PeerDied
+from rlinf_scheduler.errors import PeerDied
 
 DEADLINE_S = 60.0
 VARIABLES = (

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import ChannelSpec, StartChannel, Starter
-from rlinf.scheduler.channel.starting import START_CHANNEL
-from rlinf.scheduler.errors import ChannelError
-from rlinf.scheduler.host.info import group_entry
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.worker.channel_starter import ChannelStarter
+from rlinf_scheduler.channel import ChannelSpec, StartChannel, Starter
+from rlinf_scheduler.channel.starting import START_CHANNEL
+from rlinf_scheduler.errors import ChannelError
+from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.channel_starter import ChannelStarter
 
 DEADLINE_S = 60.0
 
@@ -53,7 +53,7 @@ def test_a_rank_that_the_group_has_not_is_an_error_at_once(session, create, rank
 
 
 def test_a_group_that_is_being_launched_is_waited_for(session, create, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.channel_starter._AFFINITY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("rlinf_scheduler.worker.channel_starter._AFFINITY_TIMEOUT_S", 0.3)
     begin_launch(session, "actor", world_size=2)
     with pytest.raises(ChannelError, match=r"beside 'actor:1': .* after \d+\.\d s"):
         create("actor", 1)

@@ -8,7 +8,7 @@ import pytest
 from call_peers import Caller, Rank
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import WorkerError
+from rlinf_scheduler.errors import WorkerError
 
 
 class Mixed(Worker):

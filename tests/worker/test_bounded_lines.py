@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from rlinf.scheduler.events import WorkerLogged, WorkerPrinted
-from rlinf.scheduler.host import bounded_lines
-from rlinf.scheduler.host.bounded_lines import BoundedLines
-from rlinf.scheduler.session import EventBus
+from rlinf_scheduler.events import WorkerLogged, WorkerPrinted
+from rlinf_scheduler.host import bounded_lines
+from rlinf_scheduler.host.bounded_lines import BoundedLines
+from rlinf_scheduler.session import EventBus
 
 DEADLINE_S = 60.0
 

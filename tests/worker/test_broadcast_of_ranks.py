@@ -5,7 +5,7 @@ from ray_workers import Broadcaster
 
 from launched import launched
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.errors import WorkerError
+from rlinf_scheduler.errors import WorkerError
 
 GROUPS = [("learner", [0]), ("player", [0, 1, 2])]
 

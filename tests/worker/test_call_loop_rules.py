@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm import encode
-from rlinf.scheduler.comm.failure import load_failure
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import SharedMemoryUnreadable
-from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.call_loop import CallLoop
+from rlinf_scheduler.comm import encode
+from rlinf_scheduler.comm.failure import load_failure
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import SharedMemoryUnreadable
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.call_loop import CallLoop
 
 DEADLINE_S = 60.0
 CALLERS = ("driver", "actor:0")

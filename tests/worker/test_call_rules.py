@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm import Endpoint, Reply, decode, encode
-from rlinf.scheduler.comm.failure import dump_failure
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.comm import Endpoint, Reply, decode, encode
+from rlinf_scheduler.comm.failure import dump_failure
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import (
     CallCancelled,
     PeerDied,
     ResultTimeout,
@@ -18,13 +18,13 @@ from rlinf.scheduler.errors import (
     WorkerDied,
     WorkerError,
 )
-from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.worker import call as call_module
-from rlinf.scheduler.worker import pending_calls
-from rlinf.scheduler.worker.call import Call, Target
-from rlinf.scheduler.worker.pending_calls import PendingCalls
-from rlinf.scheduler.worker.result import GroupResult
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.worker import call as call_module
+from rlinf_scheduler.worker import pending_calls
+from rlinf_scheduler.worker.call import Call, Target
+from rlinf_scheduler.worker.pending_calls import PendingCalls
+from rlinf_scheduler.worker.result import GroupResult
 
 
 class Ranks:

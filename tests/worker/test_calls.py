@@ -21,8 +21,8 @@ from call_peers import (
     living,
     serve_calls,
 )
-from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
-from rlinf.scheduler.errors import ResultTimeout, WorkerDied, WorkerError
+from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf_scheduler.errors import ResultTimeout, WorkerDied, WorkerError
 from waits import wait_until
 
 

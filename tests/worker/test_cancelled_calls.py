@@ -7,7 +7,7 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import CallCancelled, WorkerError
+from rlinf_scheduler.errors import CallCancelled, WorkerError
 from waits import wait_until
 
 

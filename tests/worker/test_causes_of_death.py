@@ -9,8 +9,8 @@ import pytest
 from test_postmortem import needs_statuses
 
 from rlinf.scheduler import PackedPlacementStrategy, Worker
-from rlinf.scheduler.errors import WorkerDied
-from rlinf.scheduler.events import WorkerLost
+from rlinf_scheduler.errors import WorkerDied
+from rlinf_scheduler.events import WorkerLost
 from waits import wait_until
 
 DEADLINE_S = 60.0

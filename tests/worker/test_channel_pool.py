@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.worker.channel_pool import MAX_PROCESSES, NUM_TOGETHER, ChannelPool, ChannelSeat
+from rlinf_scheduler.worker.channel_pool import MAX_PROCESSES, NUM_TOGETHER, ChannelPool, ChannelSeat
 
 
 def test_the_first_channels_of_a_node_share_one_process():

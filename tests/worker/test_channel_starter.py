@@ -11,14 +11,14 @@ import pytest
 from alarms import alarms
 from local_channels import LocalStarter
 from rlinf.scheduler import Channel
-from rlinf.scheduler.channel import ChannelSpec, StartChannel, Starter, channels_of
-from rlinf.scheduler.channel.starting import HOLD_CHANNEL, START_CHANNEL, HoldChannel
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import ChannelError, ChannelExists, ChannelLost, LaunchError
-from rlinf.scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
-from rlinf.scheduler.host.info import group_entry
-from rlinf.scheduler.planning import Topology
-from rlinf.scheduler.session import Session, SideBySide, set_current
+from rlinf_scheduler.channel import ChannelSpec, StartChannel, Starter, channels_of
+from rlinf_scheduler.channel.starting import HOLD_CHANNEL, START_CHANNEL, HoldChannel
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import ChannelError, ChannelExists, ChannelLost, LaunchError
+from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
+from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.session import Session, SideBySide, set_current
 from scarce_threads import refuse_thread
 
 __all__ = ["alarms"]
@@ -110,7 +110,7 @@ def test_a_deleted_channel_leaves_the_others_and_its_name_is_free_at_once(starte
 
 def test_a_process_is_kept_warm_when_its_last_channel_is_gone_and_then_ends(starter, monkeypatch):
     Channel.create("a").delete(timeout_s=DEADLINE_S)
-    monkeypatch.setattr("rlinf.scheduler.worker.channel_starter.WARM_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.worker.channel_starter.WARM_S", 0.05)
     again = Channel.create("b")
     assert works(again)
     assert len(starter.ranks) == 1
@@ -287,7 +287,7 @@ def test_a_channel_is_started_once_threads_can_be_had(starter, monkeypatch, step
 
 
 def test_a_channel_whose_asker_gave_up_while_it_was_started_is_held_by_nobody(starter, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.channel_starter.WARM_S", 0.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.channel_starter.WARM_S", 0.0)
     session = starter._session
     starter.may_start.clear()
     asker = a_worker(starter, "actor")
@@ -356,7 +356,7 @@ def test_a_durable_channel_whose_process_dies_is_held_by_another_one(starter, ev
 def test_a_durable_channel_that_dies_again_and_again_is_given_up_and_its_journal_kept(
     starter, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("rlinf.scheduler.worker.channel_starter.AGAIN_S", 0.01)
+    monkeypatch.setattr("rlinf_scheduler.worker.channel_starter.AGAIN_S", 0.01)
     channel = Channel.create("durable", durable=tmp_path / "journal")
     channel.put("item")
     starter.problem = LaunchError("Channels", "no room on the node")

@@ -11,9 +11,9 @@ from ray_workers import NeverReady, Probe
 from forked_job import ForkedJob
 from orphaned_ranks import ProcessesOutOfReach
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.comm.transport.peer_session import Loss
-from rlinf.scheduler.errors import LaunchError, WorkerDied
-from rlinf.scheduler.events import WorkerLost, WorkerStarted
+from rlinf_scheduler.comm.transport.peer_session import Loss
+from rlinf_scheduler.errors import LaunchError, WorkerDied
+from rlinf_scheduler.events import WorkerLost, WorkerStarted
 from waits import wait_until
 
 CUT = "unreachable for 30.0 s: silent"
@@ -22,8 +22,8 @@ CUT = "unreachable for 30.0 s: silent"
 @pytest.fixture
 def job(monkeypatch):
     """Its ranks cannot be killed, and Ray says nothing of them."""
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.UNSAID_GRACE_S", 100.0)
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.UNSAID_GRACE_S", 100.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 0.0)
     processes = ProcessesOutOfReach()
     processes.watches = False
     job = ForkedJob(processes)
@@ -69,8 +69,8 @@ def test_a_call_to_a_rank_that_ignores_deaths_is_refused_with_the_same_words(job
 
 
 def test_the_successor_of_a_rank_that_nobody_can_end_starts_when_that_is_fenced(job, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.kill_process", lambda *_: False)
-    monkeypatch.setattr("rlinf.scheduler.worker.successors.ENDED_WITHIN_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.kill_process", lambda *_: False)
+    monkeypatch.setattr("rlinf_scheduler.worker.successors.ENDED_WITHIN_S", 0.05)
     group = Probe.create_group().launch(
         job, PackedPlacementStrategy(0, 1), name="fenced", on_failure="restart"
     )

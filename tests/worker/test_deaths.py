@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.events import WorkerLost
-from rlinf.scheduler.worker.deaths import NOTHING, Consequences, Deaths
+from rlinf_scheduler.events import WorkerLost
+from rlinf_scheduler.worker.deaths import NOTHING, Consequences, Deaths
 
 MODES = ("fail", "ignore", "end", "restart")
 LOST = WorkerLost("rollout", 1, "killed")

@@ -8,16 +8,16 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     CallArgumentError,
     CallCancelled,
     ConfigError,
     DeviceLockTimeout,
     WorkerError,
 )
-from rlinf.scheduler.planning import Placement
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.worker.device_lock import DeviceDesk, DeviceLock
+from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.device_lock import DeviceDesk, DeviceLock
 from waits import wait_until
 
 INSIDE = threading.Lock()  # of all ranks here: nobody else is in a block

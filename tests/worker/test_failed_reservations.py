@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from forked_job import ForkedJob
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.engine.holds import Taken
-from rlinf.scheduler.errors import LaunchError
-from rlinf.scheduler.planning import Topology
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.worker.processes import Processes
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.engine.holds import Taken
+from rlinf_scheduler.errors import LaunchError
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.processes import Processes
 
 
 class RecordedHolds:

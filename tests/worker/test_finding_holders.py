@@ -3,8 +3,8 @@
 from test_channel_starter import DEADLINE_S, a_worker, events, starter, wait_until, works
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.channel import Starter
-from rlinf.scheduler.comm.promise import Promise
+from rlinf_scheduler.channel import Starter
+from rlinf_scheduler.comm.promise import Promise
 
 __all__ = ["events", "starter"]
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.host import followed_file
-from rlinf.scheduler.host.followed_file import FollowedFile, last_lines
+from rlinf_scheduler.host import followed_file
+from rlinf_scheduler.host.followed_file import FollowedFile, last_lines
 from waits import DEADLINE_S
 
 

@@ -9,9 +9,9 @@ import slow_errors
 from local_group import DEADLINE_S
 from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import Messenger
-from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.errors import (
     CallArgumentError,
     CodecError,
     ConfigError,
@@ -19,11 +19,11 @@ from rlinf.scheduler.errors import (
     PlacementError,
     WorkerError,
 )
-from rlinf.scheduler.host.answers import Answers
-from rlinf.scheduler.worker.attributes import declared_attributes
-from rlinf.scheduler.worker.call import Call
-from rlinf.scheduler.worker.group_launch import claim_name
-from rlinf.scheduler.worker.signatures import check_arguments
+from rlinf_scheduler.host.answers import Answers
+from rlinf_scheduler.worker.attributes import declared_attributes
+from rlinf_scheduler.worker.call import Call
+from rlinf_scheduler.worker.group_launch import claim_name
+from rlinf_scheduler.worker.signatures import check_arguments
 from slow_errors import SlowError
 
 
@@ -133,7 +133,7 @@ def test_a_remote_traceback_begins_with_the_users_code(group):
     first = lines[lines.index(next(line for line in lines if "Traceback" in line)) + 1]
     assert f'File "{__file__}"' in first
     assert first.endswith("in broken")
-    assert "/rlinf/scheduler/host/" not in str(caught.value)
+    assert "/rlinf_scheduler/host/" not in str(caught.value)
 
 
 class Open(Worker):

@@ -9,7 +9,7 @@ import pytest
 from ray_workers import Broken, Probe
 
 from rlinf.scheduler import FlexiblePlacementStrategy, PackedPlacementStrategy
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     LaunchError,
     PlacementError,
     ResultTimeout,
@@ -254,7 +254,7 @@ def test_two_groups_cannot_have_one_name(ray_cluster, probes):
 
 
 def test_a_failure_that_nobody_waits_for_is_logged(probes, caplog, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.group_calls.UNREAD_GRACE_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.worker.group_calls.UNREAD_GRACE_S", 0.05)
     logged = threading.Event()
     monkeypatch.setattr(caplog.handler, "emit", lambda record: (logged.set(), caplog.records.append(record)))
     unread = probes.fail_on(2)

@@ -6,8 +6,8 @@ import pytest
 from ray_workers import Probe
 
 from rlinf.scheduler import ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
-from rlinf.scheduler.errors import LaunchError
-from rlinf.scheduler.hardware import Accelerator
+from rlinf_scheduler.errors import LaunchError
+from rlinf_scheduler.hardware import Accelerator
 
 
 def arms(*configs):

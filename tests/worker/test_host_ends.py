@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.host.host import Hosting
-from rlinf.scheduler.host.protocol import HostSpec
+from rlinf_scheduler.host.host import Hosting
+from rlinf_scheduler.host.protocol import HostSpec
 
 DEADLINE_S = 60.0
 

@@ -16,19 +16,19 @@ from ray.experimental.internal_kv import _internal_kv_list, _internal_kv_put, in
 from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.engine import engine
-from rlinf.scheduler.engine.engine import variables_lacking
-from rlinf.scheduler.engine.node import copying
-from rlinf.scheduler.engine.node.processes import held, living, send
-from rlinf.scheduler.engine.raylets import nodes_like_here
-from rlinf.scheduler.errors import ClusterError, ConfigError, LaunchTimeout
-from rlinf.scheduler.events import WorkerStarted
-from rlinf.scheduler.host import errand
-from rlinf.scheduler.host.errand import withdraw, withdraw_all, withdraw_of_the_dead
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.worker import processes
-from rlinf.scheduler.worker.processes import Processes
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.engine import engine
+from rlinf_scheduler.engine.engine import variables_lacking
+from rlinf_scheduler.engine.node import copying
+from rlinf_scheduler.engine.node.processes import held, living, send
+from rlinf_scheduler.engine.raylets import nodes_like_here
+from rlinf_scheduler.errors import ClusterError, ConfigError, LaunchTimeout
+from rlinf_scheduler.events import WorkerStarted
+from rlinf_scheduler.host import errand
+from rlinf_scheduler.host.errand import withdraw, withdraw_all, withdraw_of_the_dead
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker import processes
+from rlinf_scheduler.worker.processes import Processes
 from waits import wait_until
 
 pytestmark = pytest.mark.ray

@@ -13,9 +13,9 @@ from kept_workers import Failing, Outer, Steady, Stuck
 from alarms import Interrupted
 from kept_forked_job import KeptForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
     ClusterError,
     CommError,
     CommTimeout,
@@ -25,7 +25,7 @@ from rlinf.scheduler.errors import (
     PlacementError,
     WorkerDied,
 )
-from rlinf.scheduler.events import (
+from rlinf_scheduler.events import (
     GroupLaunched,
     JobLost,
     WorkerLogged,
@@ -33,15 +33,15 @@ from rlinf.scheduler.events import (
     WorkerPrinted,
     WorkerReturned,
 )
-from rlinf.scheduler.kept import attach, end_job, nodes_of, trace
-from rlinf.scheduler.observe.status_desk import begin_status, received
-from rlinf.scheduler.observe.trace_desk import TraceDesk
-from rlinf.scheduler.session import set_current
-from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
-from rlinf.scheduler.worker.group_desk import GroupDesk
-from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
-from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker, begin_wanted_trace, wanted_trace_file
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf_scheduler.kept import attach, end_job, nodes_of, trace
+from rlinf_scheduler.observe.status_desk import begin_status, received
+from rlinf_scheduler.observe.trace_desk import TraceDesk
+from rlinf_scheduler.session import set_current
+from rlinf_scheduler.worker import followed_group, kept_job, kept_trace
+from rlinf_scheduler.worker.group_desk import GroupDesk
+from rlinf_scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
+from rlinf_scheduler.worker.kept_trace import KeptTraces, TraceMaker, begin_wanted_trace, wanted_trace_file
+from rlinf_scheduler.worker.supervision import groups_of
 from waits import wait_until
 
 MIB = 1 << 20
@@ -414,7 +414,7 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypa
     def full(_path):
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("rlinf.scheduler.kept.wait_for_keeper_end", lambda name, timeout_s: True)
+    monkeypatch.setattr("rlinf_scheduler.kept.wait_for_keeper_end", lambda name, timeout_s: True)
     launch(driver, "stays", detached=True)
     second = kept.attach("driver@there.2")
     trace(second.session, tmp_path / "run.json", MIB)
@@ -429,7 +429,7 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypa
 
 
 def test_a_driver_that_is_stopped_is_told_what_it_missed_of_lines_and_of_everything_else(kept, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.driver_desk.MAX_UNTAKEN_BYTES", 100_000)
+    monkeypatch.setattr("rlinf_scheduler.worker.driver_desk.MAX_UNTAKEN_BYTES", 100_000)
     driver = kept.attach("driver@there.2")
     launch(driver, "policy")
     told, goes_on, stands = [], threading.Event(), threading.Event()

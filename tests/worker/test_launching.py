@@ -20,7 +20,7 @@ from ray_workers import (
 import slow_errors
 from forked_job import ForkedProcess
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy, Worker
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.errors import (
     CodecError,
     ConfigError,
     DeviceMismatch,
@@ -28,7 +28,7 @@ from rlinf.scheduler.errors import (
     LaunchTimeout,
     WorkerDied,
 )
-from rlinf.scheduler.events import WorkerLost, WorkerStarted
+from rlinf_scheduler.events import WorkerLost, WorkerStarted
 from slow_errors import SlowError
 from waits import wait_until
 
@@ -78,7 +78,7 @@ class Interrupted(Exception):
 
 @pytest.mark.interrupted
 def test_a_terminate_that_was_interrupted_can_be_made_again(forked_job, pair, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 10.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 10.0)
 
     def interrupt(_signal, _frame):
         raise Interrupted
@@ -93,7 +93,7 @@ def test_a_terminate_that_was_interrupted_can_be_made_again(forked_job, pair, mo
     finally:
         signal.signal(signal.SIGALRM, former)
     assert forked_job.living == 2
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 0.1)
     pair.terminate()
     wait_until(lambda: forked_job.living == 0)
     assert Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="pair").name == "pair"
@@ -113,7 +113,7 @@ def test_a_killed_rank_ends_pending_and_later_calls_of_all_ranks(forked_job, pai
 
 def test_a_rank_whose_end_nobody_tells_is_dead_when_its_connection_is(monkeypatch, forked_job):
     """What watches processes may not reach the node that a rank was on."""
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.UNSAID_GRACE_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.UNSAID_GRACE_S", 0.05)
     forked_job.processes.watches = False
     pair = Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 1), name="pair")
     heard = Heard(forked_job)
@@ -122,7 +122,7 @@ def test_a_rank_whose_end_nobody_tells_is_dead_when_its_connection_is(monkeypatc
     with pytest.raises(WorkerDied, match=r"rank 1 of 'pair' died .*its process has ended"):
         waiting.wait(60)
     assert heard.next() == ("pair", 1)
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.0)  # nobody tells of its end
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 0.0)  # nobody tells of its end
 
 
 def test_a_process_that_dies_in_init_ends_the_launch_at_once(forked_job):

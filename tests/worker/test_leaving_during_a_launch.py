@@ -1,6 +1,6 @@
 """A process that leaves its job ends the launches that go on in it."""
 
-from rlinf.scheduler.worker.supervision import LaunchedGroups
+from rlinf_scheduler.worker.supervision import LaunchedGroups
 
 
 def test_a_launch_that_goes_on_is_ended_when_its_process_leaves(session):

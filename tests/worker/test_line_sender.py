@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.host.line_sender import MAX_UNTAKEN_BYTES, LineSender
-from rlinf.scheduler.session import Session
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.host.line_sender import MAX_UNTAKEN_BYTES, LineSender
+from rlinf_scheduler.session import Session
 from waits import DEADLINE_S, wait_until
 
 LINE = "x" * 8000

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.scheduler.planning import PackedPlacementStrategy, Topology
-from rlinf.scheduler.worker.moves import Moves
-from rlinf.scheduler.worker.node_watch import NodeWatch
-from rlinf.scheduler.worker.processes import Processes
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf_scheduler.planning import PackedPlacementStrategy, Topology
+from rlinf_scheduler.worker.moves import Moves
+from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.processes import Processes
+from rlinf_scheduler.worker.supervision import groups_of
 
 TOPOLOGY = Topology.parse("4x1")
 

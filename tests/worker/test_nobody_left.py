@@ -22,9 +22,9 @@ from orphaned_ranks import (
     launch_and_wait,
 )
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.errors import WorkerDied
-from rlinf.scheduler.events import NodeLost
-from rlinf.scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.errors import WorkerDied
+from rlinf_scheduler.events import NodeLost
+from rlinf_scheduler.worker.node_watch import NodeWatch
 from waits import DEADLINE_S, wait_until
 
 # It takes a second; on a busy machine more.
@@ -86,9 +86,9 @@ def test_ranks_end_with_the_process_that_started_them(busy):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a call"])
 def test_ranks_end_when_the_jobs_home_is_gone_without_a_word(busy, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 0.0)
     # As on another machine: nobody but the ranks themselves can end them.
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.kill_process", lambda *_: None)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.kill_process", lambda *_: None)
 
     def fail():
         raise SystemExit("a mistake")
@@ -171,7 +171,7 @@ def test_what_ranks_have_started_ends_with_them_however_they_end(forked_job, end
 
 CHILDREN = """
 import subprocess, sys
-from rlinf.scheduler.host.force import end_descendants
+from rlinf_scheduler.host.force import end_descendants
 sleep = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
 script = "import subprocess, sys; p = subprocess.Popen(%r); print(p.pid, flush=True); p.wait()" % (sleep,)
 child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -5,8 +5,8 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.planning import Node
-from rlinf.scheduler.worker.node_states import (
+from rlinf_scheduler.planning import Node
+from rlinf_scheduler.worker.node_states import (
     REFUSED_FOR_S,
     TOLD_AFTER_S,
     NodeSilence,

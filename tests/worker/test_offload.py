@@ -8,13 +8,13 @@ import torch
 
 from alarms import interrupted_at
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import map_array
-from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.host.timing import recording
-from rlinf.scheduler.worker import offload
-from rlinf.scheduler.worker.device_lock import DeviceLock
-from rlinf.scheduler.worker.offload import Offload
+from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.comm.shm.maps import map_array
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.host.timing import recording
+from rlinf_scheduler.worker import offload
+from rlinf_scheduler.worker.device_lock import DeviceLock
+from rlinf_scheduler.worker.offload import Offload
 
 
 class SmallDevice:

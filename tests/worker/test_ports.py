@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range, acquire_port
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.host.ports import ReservedPort, _ephemeral_range, acquire_port
 
 
 def test_two_reservations_never_share_a_port():
@@ -65,7 +65,7 @@ def test_ports_lie_outside_the_range_of_outgoing_connections():
 # As the first ranks of so many groups, which look in the same order and have folders of their own.
 PROCESSES = """
 import os, sys, tempfile
-from rlinf.scheduler.host import ports
+from rlinf_scheduler.host import ports
 
 usable = list(ports._candidates(ports._USUAL))
 ports._candidates = lambda _: iter(usable)

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from rlinf.scheduler import NodePlacementStrategy, Worker
-from rlinf.scheduler.events import WorkerLogged
-from rlinf.scheduler.host.log_lines import receive_log_lines
-from rlinf.scheduler.host.terminal_line import TerminalLine, is_wanted
-from rlinf.scheduler.worker.progress import ProgressLine, Standing, progress_line, shown_on_terminal
+from rlinf_scheduler.events import WorkerLogged
+from rlinf_scheduler.host.log_lines import receive_log_lines
+from rlinf_scheduler.host.terminal_line import TerminalLine, is_wanted
+from rlinf_scheduler.worker.progress import ProgressLine, Standing, progress_line, shown_on_terminal
 
 DEADLINE_S = 60.0
 ERASE = "\r\x1b[K"
@@ -73,7 +73,7 @@ def terminal(monkeypatch):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.progress.SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.progress.SHOWN_AFTER_S", 0.0)
 
 
 def standing(group="actor", num_ready=1, state="still in __init__"):

@@ -10,8 +10,8 @@ from rlinf.scheduler import (
     PackedPlacementStrategy,
     Topology,
 )
-from rlinf.scheduler.planning import Node
-from rlinf.scheduler.worker.environment import rank_environment
+from rlinf_scheduler.planning import Node
+from rlinf_scheduler.worker.environment import rank_environment
 
 VENDORS = {
     "nvidia": "CUDA_VISIBLE_DEVICES",

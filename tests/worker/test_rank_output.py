@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.scheduler import PackedPlacementStrategy, Worker
-from rlinf.scheduler.errors import ConfigError, LaunchError, WorkerDied, WorkerError
-from rlinf.scheduler.events import WorkerPrinted
-from rlinf.scheduler.host import output, protocol
-from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.host.output import LogFolder
-from rlinf.scheduler.session import Session, current_session
+from rlinf_scheduler.errors import ConfigError, LaunchError, WorkerDied, WorkerError
+from rlinf_scheduler.events import WorkerPrinted
+from rlinf_scheduler.host import output, protocol
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.session import Session, current_session
 from waits import wait_until
 
 DEADLINE_S = 60.0

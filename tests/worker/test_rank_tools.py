@@ -8,7 +8,7 @@ import pytest
 from ray_workers import Companion
 
 from rlinf.scheduler import FlexiblePlacementStrategy
-from rlinf.scheduler.errors import CallCancelled, WorkerDied, WorkerError
+from rlinf_scheduler.errors import CallCancelled, WorkerDied, WorkerError
 from waits import wait_until
 
 

@@ -9,9 +9,9 @@ import pytest
 from recorded_ranks import Rollout
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.errors import LaunchError, WorkerDied
-from rlinf.scheduler.tape.recorded_rank import RecordedRank
 from rlinf.testing import Replay
+from rlinf_scheduler.errors import LaunchError, WorkerDied
+from rlinf_scheduler.tape.recorded_rank import RecordedRank
 from waits import wait_until
 
 TWO, ONE = PackedPlacementStrategy(0, 1), PackedPlacementStrategy(0, 0)

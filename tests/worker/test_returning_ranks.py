@@ -8,8 +8,8 @@ import pytest
 from returning_workers import Mortal, Peer
 
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import (
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
     CallCancelled,
     ChannelExists,
     ConfigError,
@@ -18,9 +18,9 @@ from rlinf.scheduler.errors import (
     PlacementError,
     WorkerDied,
 )
-from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
-from rlinf.scheduler.worker.node_watch import NodeWatch
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
+from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.supervision import groups_of
 from scarce_threads import refuse_thread
 from waits import wait_until
 
@@ -121,7 +121,7 @@ def test_a_rank_whose_node_is_gone_comes_back_on_another_one_if_that_is_wanted(f
 def test_a_rank_for_which_no_other_node_has_room_is_given_up_and_it_says_what_was_missing(
     forked_job, monkeypatch
 ):
-    monkeypatch.setattr("rlinf.scheduler.worker.restarts.FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.restarts.FIRST_DELAY_S", 0.0)
     heard = Heard(forked_job, "stays")
     launch(forked_job, "stays", restart_on="any", max_restarts=2)
     Mortal.create_group().launch(forked_job, PackedPlacementStrategy(4, 7), name="in its place")

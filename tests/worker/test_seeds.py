@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from seeded_workers import Drawing
 
 from rlinf.scheduler import PackedPlacementStrategy, Worker
-from rlinf.scheduler.errors import ConfigError, WorkerDied
-from rlinf.scheduler.events import GroupLaunched, WorkerStarted
-from rlinf.scheduler.host.seeds import DrawnSeed, checked_seed, rank_seed, seed_generators
+from rlinf_scheduler.errors import ConfigError, WorkerDied
+from rlinf_scheduler.events import GroupLaunched, WorkerStarted
+from rlinf_scheduler.host.seeds import DrawnSeed, checked_seed, rank_seed, seed_generators
 from waits import wait_until
 
 TWO = PackedPlacementStrategy(0, 1)

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from rlinf.scheduler import PackedPlacementStrategy, Worker, wait_all
-from rlinf.scheduler.errors import ConfigError, LaunchTimeout, PlacementError, WorkerDied
-from rlinf.scheduler.worker import supervision
+from rlinf_scheduler.errors import ConfigError, LaunchTimeout, PlacementError, WorkerDied
+from rlinf_scheduler.worker import supervision
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from rlinf.scheduler import Channel, NodePlacementStrategy, Worker
-from rlinf.scheduler.errors import GroupExists, LaunchError
+from rlinf_scheduler.errors import GroupExists, LaunchError
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -11,8 +11,8 @@ from ray_workers import Probe
 from forked_job import ForkedJob
 from orphaned_ranks import ProcessesOutOfReach
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.errors import ConfigError, WorkerDied
-from rlinf.scheduler.host.force import birth_of, kill_process
+from rlinf_scheduler.errors import ConfigError, WorkerDied
+from rlinf_scheduler.host.force import birth_of, kill_process
 from waits import wait_until
 
 
@@ -32,7 +32,7 @@ def launch(job, name, **options):
 
 
 def test_terminate_ends_a_stopped_rank(job, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("rlinf_scheduler.worker.supervision.STOP_GRACE_S", 0.1)
     group, pids = launch(job, "stopped")
     os.kill(pids[1], signal.SIGSTOP)
     group.terminate()

@@ -12,9 +12,9 @@ from test_calls import living
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
-from rlinf.scheduler.worker.group import PREFETCH
+from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
+from rlinf_scheduler.worker.group import PREFETCH
 from waits import wait_until
 
 

@@ -3,7 +3,7 @@
 import random
 
 from effort import case, tries
-from rlinf.scheduler.worker.turns import Turn, Turns
+from rlinf_scheduler.worker.turns import Turn, Turns
 
 
 def turn(who, devices, number=1, since=0.0):

@@ -8,7 +8,7 @@ import pytest
 
 from local_group import DEADLINE_S, LocalJob
 from rlinf.scheduler import FlexiblePlacementStrategy, Worker, WorkerGroup
-from rlinf.scheduler.errors import PlacementError
+from rlinf_scheduler.errors import PlacementError
 from waits import wait_until
 
 OWN_OF_GROUPS = [name for name in vars(WorkerGroup) if not name.startswith("_")]

@@ -7,10 +7,10 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker, as_completed, wait_all, wait_first
-from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.timekeeping import TIMES
-from rlinf.scheduler.errors import CallCancelled, ResultTimeout, WorkerError
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.timekeeping import TIMES
+from rlinf_scheduler.errors import CallCancelled, ResultTimeout, WorkerError
 from waits import wait_until
 
 

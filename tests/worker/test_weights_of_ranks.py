@@ -5,7 +5,7 @@ from weights_workers import Actor, Learner
 
 from launched import launched
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.errors import WorkerDied, WorkerError
+from rlinf_scheduler.errors import WorkerDied, WorkerError
 
 
 @pytest.fixture

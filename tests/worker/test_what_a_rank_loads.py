@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import sys
-import rlinf.scheduler.host.host
+import rlinf_scheduler.host.host
 from rlinf.scheduler import Worker
 print(*sys.modules)
 """
@@ -15,19 +15,19 @@ NOT_NEEDED = (
     "pydantic",
     "ray.cluster_utils",
     "pdb",
-    "rlinf.scheduler.channel.client",
-    "rlinf.scheduler.channel.server",
-    "rlinf.scheduler.config",
-    "rlinf.scheduler.engine.engine",
-    "rlinf.scheduler.events",
-    "rlinf.scheduler.mailbox.mailbox",
-    "rlinf.scheduler.planning.planner",
-    "rlinf.scheduler.queueing",
-    "rlinf.scheduler.session.hearts",
-    "rlinf.scheduler.session.links",
-    "rlinf.scheduler.weights",
-    "rlinf.scheduler.worker.group",
-    "rlinf.scheduler.worker.launch",
+    "rlinf_scheduler.channel.client",
+    "rlinf_scheduler.channel.server",
+    "rlinf_scheduler.config",
+    "rlinf_scheduler.engine.engine",
+    "rlinf_scheduler.events",
+    "rlinf_scheduler.mailbox.mailbox",
+    "rlinf_scheduler.planning.planner",
+    "rlinf_scheduler.queueing",
+    "rlinf_scheduler.session.hearts",
+    "rlinf_scheduler.session.links",
+    "rlinf_scheduler.weights",
+    "rlinf_scheduler.worker.group",
+    "rlinf_scheduler.worker.launch",
     "torch",
 )
 
@@ -36,5 +36,5 @@ def test_a_rank_loads_nothing_that_only_some_ranks_use():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert "rlinf.scheduler.worker.worker" in loaded
+    assert "rlinf_scheduler.worker.worker" in loaded
     assert loaded.isdisjoint(NOT_NEEDED), sorted(loaded.intersection(NOT_NEEDED))

@@ -9,8 +9,8 @@ from ray_workers import Probe
 
 from forked_job import ForkedJob, ForkedProcess, ForkedProcesses
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf.scheduler.errors import LaunchError
-from rlinf.scheduler.worker import launch
+from rlinf_scheduler.errors import LaunchError
+from rlinf_scheduler.worker import launch
 from waits import wait_until
 
 

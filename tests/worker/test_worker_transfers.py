@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
-from rlinf.scheduler.host.info import Role, WorkerAddress
-from rlinf.scheduler.mailbox import Mailbox, open_mailbox
-from rlinf.scheduler.session import Session, set_current
+from rlinf_scheduler.comm import ClusterSecret
+from rlinf_scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
+from rlinf_scheduler.host.info import Role, WorkerAddress
+from rlinf_scheduler.mailbox import Mailbox, open_mailbox
+from rlinf_scheduler.session import Session, set_current
 
 GROUPS = [("actor", 0), ("rollout", [0, 1])]
 

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import CommError
+from rlinf_scheduler.errors import CommError
 
 # No page and no other test on the same Ray publishes under it.
 NAME = "weights-of-a-test"

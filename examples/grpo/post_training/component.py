@@ -8,8 +8,8 @@ from post_training.model import WEIGHTS, Transformer
 from post_training.settings import Settings
 from post_training.task import SortingTask
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import ConfigError
+from rlinf_scheduler.comm import AsyncHandle
 
 
 class ModelWorker(Worker):

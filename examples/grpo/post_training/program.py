@@ -16,9 +16,9 @@ from post_training.outcome import summary_lines, write_outcome
 from post_training.report import TrainingReport
 from post_training.settings import Settings, parse_settings
 from post_training.training import Training
-from rlinf.cli.plan_table import render_plan
 from rlinf.scheduler import Cluster, ComponentPlacement
 from rlinf.scheduler.errors import ConfigError, SchedulerError
+from rlinf_scheduler.cli.plan_table import render_plan
 
 DONE, NOT_LEARNED, WRONG_CONFIG, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 CHECKPOINT = "checkpoint"

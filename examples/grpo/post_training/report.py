@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rlinf.scheduler.observe.report import Report
+from rlinf_scheduler.observe.report import Report
 
 
 @dataclass(frozen=True, slots=True)

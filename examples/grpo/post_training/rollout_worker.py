@@ -13,10 +13,10 @@ from post_training.component import ModelReader
 from post_training.records import Answer, Request
 from post_training.settings import Settings
 from post_training.writer import Writer
-from rlinf.scheduler.channel.lease import Lease, LeaseContext
-from rlinf.scheduler.comm import AsyncHandle
+from rlinf.scheduler.channel import Lease, LeaseContext
 from rlinf.scheduler.errors import BatchTimeout, ChannelClosed, LeaseExpired
-from rlinf.scheduler.tape.ids import ItemId
+from rlinf_scheduler.comm import AsyncHandle
+from rlinf_scheduler.tape.ids import ItemId
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
-"""Placement and data flow for reinforcement-learning systems.
+"""Placement and data flow for reinforcement-learning systems: the names that programs import.
 
-The public names below are loaded on first use: importing this package costs neither Ray nor torch.
+They are those of `rlinf_scheduler`, which implements them, in the layout of the documents and of RLinf. Each is loaded
+on first use: importing this package costs neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinf.scheduler import errors
-from rlinf.scheduler.lazy import loader
-from rlinf.scheduler.version import __version__ as __version__
+from rlinf_scheduler.lazy import mirror
+from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.channel import Channel
-    from rlinf.scheduler.cluster import Cluster
-    from rlinf.scheduler.placement import ComponentPlacement
-    from rlinf.scheduler.planning import (
+    from rlinf_scheduler.channel import Channel
+    from rlinf_scheduler.cluster import Cluster
+    from rlinf_scheduler.placement import ComponentPlacement
+    from rlinf_scheduler.planning import (
         FlexiblePlacementStrategy,
         NodePlacementStrategy,
         PackedPlacementStrategy,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         PlacementStrategy,
         Topology,
     )
-    from rlinf.scheduler.worker import (
+    from rlinf_scheduler.worker import (
         GroupResult,
         GroupStream,
         Worker,
@@ -34,27 +35,6 @@ if TYPE_CHECKING:
         wait_all,
         wait_first,
     )
-
-_MODULES = {
-    "Channel": "rlinf.scheduler.channel",
-    "Cluster": "rlinf.scheduler.cluster",
-    "ComponentPlacement": "rlinf.scheduler.placement",
-    "FlexiblePlacementStrategy": "rlinf.scheduler.planning",
-    "GroupResult": "rlinf.scheduler.worker",
-    "GroupStream": "rlinf.scheduler.worker",
-    "NodePlacementStrategy": "rlinf.scheduler.planning",
-    "PackedPlacementStrategy": "rlinf.scheduler.planning",
-    "Placement": "rlinf.scheduler.planning",
-    "PlacementStrategy": "rlinf.scheduler.planning",
-    "Topology": "rlinf.scheduler.planning",
-    "Worker": "rlinf.scheduler.worker",
-    "WorkerAddress": "rlinf.scheduler.worker",
-    "WorkerGroup": "rlinf.scheduler.worker",
-    "WorkerInfo": "rlinf.scheduler.worker",
-    "as_completed": "rlinf.scheduler.worker",
-    "wait_all": "rlinf.scheduler.worker",
-    "wait_first": "rlinf.scheduler.worker",
-}
 
 __all__ = [
     "Channel",
@@ -79,7 +59,7 @@ __all__ = [
 ]
 
 
-__getattr__ = loader(globals(), _MODULES)
+__getattr__ = mirror(globals(), "rlinf_scheduler")
 
 
 def __dir__() -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf.scheduler.lazy import loader
 from rlinf.testing.local import LocalAddress, LocalRuntime
+from rlinf_scheduler.lazy import loader
 
 if TYPE_CHECKING:  # loaded by those who use it only
-    from rlinf.scheduler.worker.replay import Replay
+    from rlinf_scheduler.worker.replay import Replay
 
 __all__ = ["LocalAddress", "LocalRuntime", "Replay"]
 
 
-__getattr__ = loader(globals(), {"Replay": "rlinf.scheduler.worker.replay"})
+__getattr__ = loader(globals(), {"Replay": "rlinf_scheduler.worker.replay"})

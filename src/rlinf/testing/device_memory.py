@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceUnusable
-from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import map_array
 from rlinf.testing.pinned_pages import PinnedPages
+from rlinf_scheduler.comm.device.driver import BucketMemory, DeviceUnusable
+from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.comm.shm.maps import map_array
 
 
 class PretendDevice:

@@ -18,14 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlinf.scheduler.engine.node.processes import living
-from rlinf.scheduler.engine.probe import simulated_environment
-from rlinf.scheduler.hardware.vendors import MASKS
-from rlinf.scheduler.planning import Node
 from rlinf.testing.machines import Machine, MachineStar
+from rlinf_scheduler.engine.node.processes import living
+from rlinf_scheduler.engine.probe import simulated_environment
+from rlinf_scheduler.hardware.vendors import MASKS
+from rlinf_scheduler.planning import Node
 
 PORT = 6379
-_RLINF = "import sys; from rlinf.cli.main import main; sys.argv[0] = 'rlinf'; main()"
+_RLINF = "import sys; from rlinf_scheduler.cli.main import main; sys.argv[0] = 'rlinf'; main()"
 _START_TIMEOUT_S = 120.0
 # Small: nothing of ours goes through Ray's store.
 _STORE_BYTES = 80 << 20

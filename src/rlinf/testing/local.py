@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf.scheduler.channel import (
+from rlinf_scheduler.channel import (
     SAVE_TIMEOUT_S,
     Channel,
     Checkpoint,
@@ -19,22 +19,22 @@ from rlinf.scheduler.channel import (
     load_job,
     save_job,
 )
-from rlinf.scheduler.channel.node_holder import NodeHolder
-from rlinf.scheduler.channel.starting import check_group
-from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.errors import ChannelExists
-from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.reasoner import Reasoner
-from rlinf.scheduler.observe.reasons import offer_reasons
-from rlinf.scheduler.observe.stalls import StallDesk
-from rlinf.scheduler.observe.status import JobStatus
-from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
-from rlinf.scheduler.observe.time_desk import TimeDesk
-from rlinf.scheduler.observe.why import WITHIN_S, Why, why
-from rlinf.scheduler.session import Session
-from rlinf.scheduler.session.job_file import announce
+from rlinf_scheduler.channel.node_holder import NodeHolder
+from rlinf_scheduler.channel.starting import check_group
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.secret import ClusterSecret
+from rlinf_scheduler.errors import ChannelExists
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.reasoner import Reasoner
+from rlinf_scheduler.observe.reasons import offer_reasons
+from rlinf_scheduler.observe.stalls import StallDesk
+from rlinf_scheduler.observe.status import JobStatus
+from rlinf_scheduler.observe.status_desk import StatusDesk, begin_status, received
+from rlinf_scheduler.observe.time_desk import TimeDesk
+from rlinf_scheduler.observe.why import WITHIN_S, Why, why
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.job_file import announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LocalRuntime(Session):
 
         from multiprocessing import get_context
 
-        from rlinf.scheduler import Channel
+        from rlinf_scheduler import Channel
         from rlinf.testing import LocalRuntime
 
 

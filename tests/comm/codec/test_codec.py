@@ -27,8 +27,8 @@ from codec_cases import (
 )
 from effort import tries
 from programs import run_program
-from rlinf.scheduler.comm import decode, encode
-from rlinf.scheduler.errors import ChannelTimeout, CodecError
+from rlinf_scheduler.comm import decode, encode
+from rlinf_scheduler.errors import ChannelTimeout, CodecError
 
 many = settings(max_examples=tries(130), deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -115,7 +115,7 @@ def test_lambdas_and_local_classes_travel_by_value():
 
 SENDS_BACK = """
 import json, sys
-from rlinf.scheduler.comm import decode, encode
+from rlinf_scheduler.comm import decode, encode
 
 head, *buffers = [bytes.fromhex(frame) for frame in json.load(sys.stdin)]
 received = decode(head, buffers)
@@ -228,7 +228,7 @@ def test_a_class_of_the_users_script_arrives_where_the_script_is_another(tmp_pat
     script.write_text(
         textwrap.dedent("""
         import dataclasses, pickle, sys
-        from rlinf.scheduler.comm import encode
+        from rlinf_scheduler.comm import encode
 
         @dataclasses.dataclass
         class Sample:
@@ -238,7 +238,7 @@ def test_a_class_of_the_users_script_arrives_where_the_script_is_another(tmp_pat
         """)
     )
     done = subprocess.run([sys.executable, script], capture_output=True, check=True, timeout=60)
-    code = "import pickle, sys; from rlinf.scheduler.comm import decode; "
+    code = "import pickle, sys; from rlinf_scheduler.comm import decode; "
     code += "head, *rest = pickle.load(sys.stdin.buffer); print(decode(head, rest)[0].value)"
     read = subprocess.run(
         [sys.executable, "-c", code], input=done.stdout, capture_output=True, check=True, timeout=60
@@ -247,7 +247,7 @@ def test_a_class_of_the_users_script_arrives_where_the_script_is_another(tmp_pat
 
 
 def test_torch_is_not_loaded_for_objects_without_tensors():
-    code = "import sys, numpy; from rlinf.scheduler.comm import *; e = encode([1, numpy.zeros(1000)]); "
+    code = "import sys, numpy; from rlinf_scheduler.comm import *; e = encode([1, numpy.zeros(1000)]); "
     code += "decode(e.head, e.buffers); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
     assert done.stdout.strip() == b"False"

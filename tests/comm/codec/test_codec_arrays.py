@@ -3,7 +3,7 @@ import pytest
 
 from codec_cases import ARRAY_DTYPES, WAYS, assert_same
 from effort import case
-from rlinf.scheduler.comm import encode
+from rlinf_scheduler.comm import encode
 
 pytestmark = pytest.mark.parametrize("through", WAYS)
 

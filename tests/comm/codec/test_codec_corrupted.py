@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from codec_cases import bits
 from effort import tries
-from rlinf.scheduler.comm import decode, encode
-from rlinf.scheduler.comm.codec.arrays import check_extent, strided_array
-from rlinf.scheduler.errors import CodecError
+from rlinf_scheduler.comm import decode, encode
+from rlinf_scheduler.comm.codec.arrays import check_extent, strided_array
+from rlinf_scheduler.errors import CodecError
 
 base = torch.arange(1000.0)
 SENT = {

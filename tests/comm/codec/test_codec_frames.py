@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from codec_cases import assert_same, inline, placed
-from rlinf.scheduler.comm import decode, encode
-from rlinf.scheduler.comm.codec.sources import copied
-from rlinf.scheduler.comm.codec.tensor_reader import TensorReader
-from rlinf.scheduler.comm.codec.tensors import TensorTable, dtypes
+from rlinf_scheduler.comm import decode, encode
+from rlinf_scheduler.comm.codec.sources import copied
+from rlinf_scheduler.comm.codec.tensor_reader import TensorReader
+from rlinf_scheduler.comm.codec.tensors import TensorTable, dtypes
 
 SIZE = 8 << 20
 

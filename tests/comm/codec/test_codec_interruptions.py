@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from rlinf.scheduler.comm.codec import decode, encode
-from rlinf.scheduler.errors import CodecError
+from rlinf_scheduler.comm.codec import decode, encode
+from rlinf_scheduler.errors import CodecError
 
 
 class Interrupted(Exception):

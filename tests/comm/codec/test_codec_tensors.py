@@ -6,7 +6,7 @@ import torch
 
 from codec_cases import TENSOR_DTYPES, WAYS, assert_same, bits
 from effort import case
-from rlinf.scheduler.comm import encode
+from rlinf_scheduler.comm import encode
 
 pytestmark = [
     pytest.mark.parametrize("through", WAYS),

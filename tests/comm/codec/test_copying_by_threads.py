@@ -7,9 +7,9 @@ import weakref
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm.codec import copying
-from rlinf.scheduler.comm.codec.copying import BATCH_BYTES, PARALLEL_BYTES, copy_all
-from rlinf.scheduler.errors import CommTimeout
+from rlinf_scheduler.comm.codec import copying
+from rlinf_scheduler.comm.codec.copying import BATCH_BYTES, PARALLEL_BYTES, copy_all
+from rlinf_scheduler.errors import CommTimeout
 
 DEADLINE_S = 60.0
 

@@ -12,14 +12,14 @@ import pytest
 
 import arena_peers
 from arena_peers import OWNER, lease
-from rlinf.scheduler.comm.codec import encode
-from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.shm import limit
-from rlinf.scheduler.comm.shm.arena import Arena
-from rlinf.scheduler.comm.shm.foreign import open_arena
-from rlinf.scheduler.comm.shm.lease import COPIED_BYTES
-from rlinf.scheduler.comm.shm.limit import default_limit_bytes
-from rlinf.scheduler.comm.shm.parcel import Arrived, Written, frame_offsets
+from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.shm import limit
+from rlinf_scheduler.comm.shm.arena import Arena
+from rlinf_scheduler.comm.shm.foreign import open_arena
+from rlinf_scheduler.comm.shm.lease import COPIED_BYTES
+from rlinf_scheduler.comm.shm.limit import default_limit_bytes
+from rlinf_scheduler.comm.shm.parcel import Arrived, Written, frame_offsets
 
 DEADLINE_S = 60.0
 MIB = 1 << 20
@@ -602,7 +602,7 @@ def test_another_file_is_not_taken_for_an_arena(arena, tmp_path):
 
 
 def test_arenas_stay_open_while_in_use_and_a_while_after(monkeypatch, opened):
-    monkeypatch.setattr("rlinf.scheduler.comm.shm.readers.MAX_IDLE_ARENAS", 2)
+    monkeypatch.setattr("rlinf_scheduler.comm.shm.readers.MAX_IDLE_ARENAS", 2)
     owners = [Endpoint(f"{number:032x}", "here", "", "") for number in range(4)]
     arenas = [Arena(owner, MIB, arena_peers.Inline()) for owner in owners]
     watched = []

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import arena_peers
 from effort import tries
-from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.holders import GROUP, MAX_SLOTS, HolderTable, table_bytes
-from rlinf.scheduler.comm.shm.maps import map_array
-from rlinf.scheduler.comm.shm.slots import claim_slot, clear_dead_slots
+from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.comm.shm.holders import GROUP, MAX_SLOTS, HolderTable, table_bytes
+from rlinf_scheduler.comm.shm.maps import map_array
+from rlinf_scheduler.comm.shm.slots import claim_slot, clear_dead_slots
 
 DEADLINE_S = 60.0
 NUM_BLOCKS = 1000

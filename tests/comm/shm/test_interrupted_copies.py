@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import arena_peers
-from rlinf.scheduler.comm.codec import copying
-from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf_scheduler.comm.codec import copying
+from rlinf_scheduler.comm.shm.arena import Arena
 
 DEADLINE_S = 60.0
 MIB = 1 << 20

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm.shm.layout import SMALLEST_BYTES, Layout
+from rlinf_scheduler.comm.shm.layout import SMALLEST_BYTES, Layout
 
 limits = st.integers(mmap.PAGESIZE, 64 << 30)
 

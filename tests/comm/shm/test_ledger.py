@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import arena_peers
-from rlinf.scheduler.comm.shm import trimming
-from rlinf.scheduler.comm.shm.arena import Arena
-from rlinf.scheduler.comm.shm.ledger import PREFIX, Ledger
-from rlinf.scheduler.comm.shm.trimming import Trimmer
+from rlinf_scheduler.comm.shm import trimming
+from rlinf_scheduler.comm.shm.arena import Arena
+from rlinf_scheduler.comm.shm.ledger import PREFIX, Ledger
+from rlinf_scheduler.comm.shm.trimming import Trimmer
 
 DEADLINE_S = 60.0
 MIB = 1 << 20

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import arena_peers as peers
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Messenger
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer, Messenger
+from rlinf_scheduler.mailbox import Mailbox
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -318,8 +318,8 @@ def test_a_closed_messenger_leaves_no_descriptor_and_no_map_behind(secret):
 
 SCRIPT = """
 import numpy as np
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
+from rlinf_scheduler.mailbox import Mailbox
 
 messenger = Messenger(ClusterSecret.generate(), name="rank:0", arena_limit_bytes=1 << 22)
 DirectoryServer(messenger)

@@ -12,9 +12,9 @@ import pytest
 
 import arena_peers
 from arena_peers import OWNER, eventually, lease
-from rlinf.scheduler.comm.shm.arena import Arena
-from rlinf.scheduler.comm.shm.header import WANTED_AT
-from rlinf.scheduler.comm.shm.readers import OpenArenas
+from rlinf_scheduler.comm.shm.arena import Arena
+from rlinf_scheduler.comm.shm.header import WANTED_AT
+from rlinf_scheduler.comm.shm.readers import OpenArenas
 
 DEADLINE_S = 60.0
 MIB = 1 << 20
@@ -76,7 +76,7 @@ def test_a_thread_that_waits_goes_on_when_this_process_drops_a_block(full):
 
 
 def test_a_thread_that_waits_goes_on_when_a_reader_says_that_it_released(full, home, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.shm.arena.LOOK_EVERY_S", 100 * DEADLINE_S)
+    monkeypatch.setattr("rlinf_scheduler.comm.shm.arena.LOOK_EVERY_S", 100 * DEADLINE_S)
     arena, blocks = full
     told = []
     opened = arena_peers.readers(home, lambda owner: (told.append(owner), arena.serve()))
@@ -128,7 +128,7 @@ def test_a_reader_says_nothing_to_an_owner_that_does_not_wait(new_arena, home):
 
 
 def test_an_error_ends_the_wait_of_one_thread_at_once_and_no_other(full, home, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.shm.arena.LOOK_EVERY_S", 100 * DEADLINE_S)
+    monkeypatch.setattr("rlinf_scheduler.comm.shm.arena.LOOK_EVERY_S", 100 * DEADLINE_S)
     arena, blocks = full
     waiters = [wait_for_room(arena) for _ in range(2)]
 

@@ -7,7 +7,7 @@ import pytest
 
 from crowds import new_crowd  # noqa: F401
 from effort import tries
-from rlinf.scheduler.comm import Messenger
+from rlinf_scheduler.comm import Messenger
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -2,19 +2,19 @@
 
 import pytest
 
-from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.comm.codec import encode
-from rlinf.scheduler.comm.shm.parcel import frame_offsets
-from rlinf.scheduler.comm.transport import handshake
-from rlinf.scheduler.comm.transport.handshake import (
+from rlinf_scheduler.comm import ClusterSecret, Endpoint
+from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.shm.parcel import frame_offsets
+from rlinf_scheduler.comm.transport import handshake
+from rlinf_scheduler.comm.transport.handshake import (
     HEADER_BYTES,
     NONCE_BYTES,
     PROTOCOL_VERSION,
     SECURE,
     HandshakeError,
 )
-from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.peer_session import Hello, PeerSession, Verdict, Welcome
+from rlinf_scheduler.comm.transport.identity import Identity
+from rlinf_scheduler.comm.transport.peer_session import Hello, PeerSession, Verdict, Welcome
 
 HELLO = Hello(1, 0, 1, 0, 0)
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from crowd_peers import be_many, hold_channel
-from rlinf.scheduler.comm import ClusterSecret
+from rlinf_scheduler.comm import ClusterSecret
 from waits import wait_until
 
 DEADLINE_S = 240.0

@@ -14,11 +14,11 @@ import pytest
 
 from machine_fixtures import received
 from machine_peers import join
-from rlinf.scheduler.channel import Channel, ChannelSpec
-from rlinf.scheduler.comm import Messenger
-from rlinf.scheduler.comm.transport.peer_session import GRACE_S
-from rlinf.scheduler.errors import CommTimeout, PeerDied
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.channel import Channel, ChannelSpec
+from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.errors import CommTimeout, PeerDied
+from rlinf_scheduler.mailbox import Mailbox
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 import comm_peers
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.errors import CommError, PeerDied
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.errors import CommError, PeerDied
+from rlinf_scheduler.mailbox import Mailbox
 
 DEADLINE_S = 60.0
 

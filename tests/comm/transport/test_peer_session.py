@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from effort import case, tries
-from rlinf.scheduler.comm.transport.peer_session import (
+from rlinf_scheduler.comm.transport.peer_session import (
     GRACE_S,
     MAX_RETRY_S,
     Decision,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm.transport.receive_buffers import KEEP_S, ReceiveBuffers
+from rlinf_scheduler.comm.transport.receive_buffers import KEEP_S, ReceiveBuffers
 
 MIB = 1 << 20
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import comm_peers
-from rlinf.scheduler.comm.transport import peer_session as session_module
-from rlinf.scheduler.comm.transport.peer_line import PeerLine
-from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied
+from rlinf_scheduler.comm.transport import peer_session as session_module
+from rlinf_scheduler.comm.transport.peer_line import PeerLine
+from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied
 
 DEADLINE_S = 30.0
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
-from rlinf.scheduler.comm.transport.handshake import _HEADER, MAGIC, PROTOCOL_VERSION
-from rlinf.scheduler.errors import PeerDied
+from rlinf_scheduler.comm import ClusterSecret, Messenger, framing
+from rlinf_scheduler.comm.transport.handshake import _HEADER, MAGIC, PROTOCOL_VERSION
+from rlinf_scheduler.errors import PeerDied
 
 DEADLINE_S = 60.0
 
@@ -39,7 +39,7 @@ def explode():
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_users_of_large_numbers_are_told_from_each_other():
     ask = (
-        "import os, socket; from rlinf.scheduler.comm.transport.door import uid_of;"
+        "import os, socket; from rlinf_scheduler.comm.transport.door import uid_of;"
         "os.setuid(3_000_000_000); assert uid_of(socket.socketpair()[0]) == os.getuid()"
     )
     subprocess.run([sys.executable, "-c", ask], check=True, timeout=DEADLINE_S)
@@ -75,7 +75,7 @@ def refused(caplog):
                 noticed.set()
 
     handler = Notice(logging.WARNING)
-    logger = logging.getLogger("rlinf.scheduler.comm")
+    logger = logging.getLogger("rlinf_scheduler.comm")
     logger.addHandler(handler)
     yield noticed
     logger.removeHandler(handler)
@@ -265,7 +265,7 @@ def test_the_socket_lies_in_a_directory_that_only_its_user_may_enter(server):
 
 
 def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, friend, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.1)
     with connect(server) as connection:
         assert read_to_the_end(connection) == b""
     assert refused.wait(DEADLINE_S)
@@ -280,7 +280,7 @@ def test_who_has_said_what_it_owes_is_not_dropped_when_it_is_this_process_that_i
     def be_late():
         begun.set()
         assert sent.wait(DEADLINE_S)
-        monkeypatch.setattr("rlinf.scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.0)
+        monkeypatch.setattr("rlinf_scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.0)
         door._drop_late()
         monkeypatch.undo()
         kept.set()
@@ -344,7 +344,7 @@ def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair):
 
 
 def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.05)
     client, server = pair
     server.serve("echo", lambda request: request.reply(request.head))
     free = threading.Event()
@@ -389,7 +389,7 @@ class CountedGuests(dict):
 
 
 def test_silent_strangers_take_up_a_bounded_number_of_descriptors(server, friend, caplog, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.05)
     door = door_of(server)
     door.crowd = 5
     guests = door.guests = CountedGuests()
@@ -404,7 +404,7 @@ def test_silent_strangers_take_up_a_bounded_number_of_descriptors(server, friend
 
 
 def test_a_friend_among_many_strangers_is_let_in(server, new_messenger, monkeypatch, transport):
-    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.2)
     door_of(server).crowd = 5
     with contextlib.ExitStack() as stack:
         for _ in range(30):

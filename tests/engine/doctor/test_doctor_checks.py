@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from rlinf.scheduler.engine.doctor.checks import CHECKS, find_faults
-from rlinf.scheduler.engine.doctor.facts import (
+from rlinf_scheduler.engine.doctor.checks import CHECKS, find_faults
+from rlinf_scheduler.engine.doctor.facts import (
     AcceleratorFacts,
     ClusterFacts,
     LimitFacts,

@@ -6,10 +6,10 @@ import stat
 
 import pytest
 
-from rlinf.scheduler.engine.doctor import gathering
-from rlinf.scheduler.engine.doctor.checks import find_faults
-from rlinf.scheduler.engine.doctor.facts import ClusterFacts
-from rlinf.scheduler.engine.doctor.gathering import gather_facts, open_to_others
+from rlinf_scheduler.engine.doctor import gathering
+from rlinf_scheduler.engine.doctor.checks import find_faults
+from rlinf_scheduler.engine.doctor.facts import ClusterFacts
+from rlinf_scheduler.engine.doctor.gathering import gather_facts, open_to_others
 
 
 def test_this_machine_can_do_what_the_library_needs(monkeypatch):

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from rlinf.scheduler.engine.doctor import reaching
-from rlinf.scheduler.engine.doctor.reaching import Listener, Place, try_all, try_to_reach
+from rlinf_scheduler.engine.doctor import reaching
+from rlinf_scheduler.engine.doctor.reaching import Listener, Place, try_all, try_to_reach
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.engine.node import folders, starting
+from rlinf_scheduler.engine.node import folders, starting
 
 FAKE_RAY = Path(__file__).with_name("fake_ray.py")
 

@@ -1,6 +1,6 @@
 """What a node is started with, so that its processes copy large memory around the cache."""
 
-from rlinf.scheduler.engine.node import copying
+from rlinf_scheduler.engine.node import copying
 
 
 def test_what_is_set_already_comes_last_and_wins():

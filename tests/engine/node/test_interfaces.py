@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlinf.scheduler.engine.node import interfaces
-from rlinf.scheduler.engine.node.interfaces import own_ip
-from rlinf.scheduler.errors import ClusterError
+from rlinf_scheduler.engine.node import interfaces
+from rlinf_scheduler.engine.node.interfaces import own_ip
+from rlinf_scheduler.errors import ClusterError
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from fake_gcs import as_ray, listening
-from rlinf.scheduler.engine.node.processes import held, living, marked, send, wait_for_ends
-from rlinf.scheduler.engine.node.records import MARK_VARIABLE, keep_record, read_records
-from rlinf.scheduler.engine.node.starting import NodeOptions, start_node
-from rlinf.scheduler.engine.node.stopping import processes_of, stop_node
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf_scheduler.engine.node.processes import held, living, marked, send, wait_for_ends
+from rlinf_scheduler.engine.node.records import MARK_VARIABLE, keep_record, read_records
+from rlinf_scheduler.engine.node.starting import NodeOptions, start_node
+from rlinf_scheduler.engine.node.stopping import processes_of, stop_node
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 
 HEAD = NodeOptions(ip="127.0.0.9", port=6555)
 

@@ -1,6 +1,6 @@
 """The variables that a node of ours begins with."""
 
-from rlinf.scheduler.engine.node import copying, variables
+from rlinf_scheduler.engine.node import copying, variables
 
 KEPT_READY = "RAY_prestart_worker_first_driver"
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlinf.scheduler.engine.node.processes import (
+from rlinf_scheduler.engine.node.processes import (
     ProcessId,
     held,
     living,

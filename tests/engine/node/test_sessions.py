@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.engine.node.folders import KEPT_SESSIONS, QUIET_S, prune_sessions
-from rlinf.scheduler.engine.node.starting import NodeOptions, start_node
-from rlinf.scheduler.engine.node.stopping import stop_node
+from rlinf_scheduler.engine.node.folders import KEPT_SESSIONS, QUIET_S, prune_sessions
+from rlinf_scheduler.engine.node.starting import NodeOptions, start_node
+from rlinf_scheduler.engine.node.stopping import stop_node
 
 OLDEST = "session_2026-11-01_00-00-00_000000_1"
 

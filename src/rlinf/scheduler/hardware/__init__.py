@@ -1,39 +1,10 @@
-"""Accelerator vendors, and other hardware that node groups declare: what is known of them, and how to add more."""
-
-from __future__ import annotations
+"""Accelerator vendors, robots and other hardware."""
 
 from typing import TYPE_CHECKING
 
-from rlinf.scheduler.hardware.reachability import check_reachable
-from rlinf.scheduler.hardware.registry import hardware_names, hardware_type
-from rlinf.scheduler.hardware.vendor import Vendor
-from rlinf.scheduler.hardware.views import Accelerator, HardwareTable
-from rlinf.scheduler.lazy import loader
+from rlinf_scheduler.lazy import mirror
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.hardware.kinds import HardwareConfig, HardwareType
-    from rlinf.scheduler.hardware.robot import Robot, RobotConfig
+    from rlinf_scheduler.hardware import *  # noqa: F403
 
-# Which load pydantic: most workers have accelerators, and do without it.
-_MODULES = {
-    "HardwareConfig": "rlinf.scheduler.hardware.kinds",
-    "HardwareType": "rlinf.scheduler.hardware.kinds",
-    "Robot": "rlinf.scheduler.hardware.robot",
-    "RobotConfig": "rlinf.scheduler.hardware.robot",
-}
-
-__all__ = [
-    "Accelerator",
-    "HardwareConfig",
-    "HardwareTable",
-    "HardwareType",
-    "Robot",
-    "RobotConfig",
-    "Vendor",
-    "check_reachable",
-    "hardware_names",
-    "hardware_type",
-]
-
-
-__getattr__ = loader(globals(), _MODULES)
+__getattr__ = mirror(globals(), "rlinf_scheduler.hardware")

@@ -7,16 +7,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from rlinf.scheduler.queueing import (
-    Instruction,
-    LeaseTerms,
-    Limits,
-    Reason,
-    Refuse,
-    StartClock,
-    StopClock,
-)
-from rlinf.scheduler.queueing.client import Ending
 from rlinf.testing.simulation.admission_book import AdmissionBook
 from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
@@ -39,6 +29,16 @@ from rlinf.testing.simulation.makers import (
 )
 from rlinf.testing.simulation.script import Script
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import (
+    Instruction,
+    LeaseTerms,
+    Limits,
+    Reason,
+    Refuse,
+    StartClock,
+    StopClock,
+)
+from rlinf_scheduler.queueing.client import Ending
 
 # So many versions empty any queue of a story.
 MAX_VERSIONS = 200

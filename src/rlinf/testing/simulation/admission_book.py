@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rlinf.scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
 
 Ticket = tuple[str, int]
 

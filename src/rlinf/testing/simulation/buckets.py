@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinf.scheduler.comm.device.open_buckets import BucketKey
-from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.comm.device.open_buckets import BucketKey
+from rlinf_scheduler.comm.shm.holders import HolderTable, table_bytes
 
 NUM_BLOCKS = 4096
 MIB = 1 << 20

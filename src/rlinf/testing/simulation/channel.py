@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.queueing import Reason
 from rlinf.testing.simulation.channel_client import ChannelClient
 from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.checkpoints import Checkpoints
@@ -18,6 +17,7 @@ from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.ranks import Rank
 from rlinf.testing.simulation.script import BATCHES, SHARDS, TAP, Call, Script
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import Reason
 
 AUDITOR = 1_000_000
 """The first number of the calls that empty the queues at the end."""

@@ -5,17 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rlinf.scheduler.queueing import Deliver, Grant, Reason, Refuse
-from rlinf.scheduler.queueing.client import (
-    ClientInstruction,
-    Confirm,
-    End,
-    Ending,
-    Send,
-    SendItem,
-    SendRecall,
-    SendWithdraw,
-)
 from rlinf.testing.simulation import channel_wire as wire
 from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.durable import SimulatedLifeline
@@ -27,6 +16,17 @@ from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.script import SHARDS
 from rlinf.testing.simulation.shortcut_user import DirectUsers, ShortcutUser
 from rlinf.testing.simulation.users import UserCall
+from rlinf_scheduler.queueing import Deliver, Grant, Reason, Refuse
+from rlinf_scheduler.queueing.client import (
+    ClientInstruction,
+    Confirm,
+    End,
+    Ending,
+    Send,
+    SendItem,
+    SendRecall,
+    SendWithdraw,
+)
 
 # So soon, and so late, a process looks whether delivered items were taken.
 LOOK_US = 2_000

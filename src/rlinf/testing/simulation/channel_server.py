@@ -5,27 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.channel import control_wire as desk_wire
-from rlinf.scheduler.channel.producer_desk import ProducerDesk
-from rlinf.scheduler.channel.spec import ChannelSpec
-from rlinf.scheduler.channel.subscription_desk import SubscriptionDesk
-from rlinf.scheduler.queueing import (
-    NO_LIMITS,
-    Accept,
-    Bury,
-    Deliver,
-    DirectOperations,
-    Grant,
-    Instruction,
-    LeaseTerms,
-    Refuse,
-    Ripen,
-    ShardPlan,
-    StartClock,
-    StopClock,
-    Tapped,
-)
-from rlinf.scheduler.queueing.operations import Getter
 from rlinf.testing.simulation.channel_wire import (
     CHANNEL,
     Again,
@@ -65,6 +44,27 @@ from rlinf.testing.simulation.queue_book import Asked
 from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.shortcut import Way
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.channel import control_wire as desk_wire
+from rlinf_scheduler.channel.producer_desk import ProducerDesk
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.channel.subscription_desk import SubscriptionDesk
+from rlinf_scheduler.queueing import (
+    NO_LIMITS,
+    Accept,
+    Bury,
+    Deliver,
+    DirectOperations,
+    Grant,
+    Instruction,
+    LeaseTerms,
+    Refuse,
+    Ripen,
+    ShardPlan,
+    StartClock,
+    StopClock,
+    Tapped,
+)
+from rlinf_scheduler.queueing.operations import Getter
 
 # Of a delivery, so many bytes go by a shortcut.
 DIRECT_BYTES = 64 << 10

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlinf.scheduler.queueing import NO_LIMITS, Deliver, Grant, Limits, QueueName, Refuse
 from rlinf.testing.simulation.holders import At
 from rlinf.testing.simulation.script import BATCHES, NOWAIT, Call
 from rlinf.testing.simulation.users import UserCall
+from rlinf_scheduler.queueing import NO_LIMITS, Deliver, Grant, Limits, QueueName, Refuse
 
 SERVER = "server"
 CHANNEL = "channel"

@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlinf.scheduler.queueing import (
+from rlinf.testing.simulation.channel_server import ChannelServer
+from rlinf.testing.simulation.ledger import Ledger
+from rlinf.testing.simulation.machines import Machines
+from rlinf.testing.simulation.script import SHARDS, TAP, Script
+from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import (
     ChannelState,
     Deliver,
     Instruction,
@@ -23,11 +28,6 @@ from rlinf.scheduler.queueing import (
     StateRecord,
     Tapped,
 )
-from rlinf.testing.simulation.channel_server import ChannelServer
-from rlinf.testing.simulation.ledger import Ledger
-from rlinf.testing.simulation.machines import Machines
-from rlinf.testing.simulation.script import SHARDS, TAP, Script
-from rlinf.testing.simulation.world import Violation
 
 # Between the two looks at a channel that is not the only one.
 LOOKS_US = 50_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf.scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.operations import Putter
 from rlinf.testing.simulation.buckets import BucketReader
 from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.device_item_wire import (
@@ -24,6 +22,8 @@ from rlinf.testing.simulation.device_item_wire import (
 )
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.operations import Putter
 
 QUEUE = "default"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.comm.device.open_buckets import BucketKey
 from rlinf.testing.simulation.buckets import MAX_COPY_US, MIB, Block, BucketOwner, BucketReader, Retire
 from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.script import Call, Script
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.comm.device.open_buckets import BucketKey
 
 DEVICE = "device"
 EVERY = 4

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from rlinf.scheduler.queueing import ServerStreams, Snapshot, StateRecord, Stream
 from rlinf.testing.simulation.channel_wire import CHANNEL, SERVER
 from rlinf.testing.simulation.host import Host, Service
 from rlinf.testing.simulation.machines import Machines
+from rlinf_scheduler.queueing import ServerStreams, Snapshot, StateRecord, Stream
 
 # Who does not come back to a server that was started again is gone after so long.
 RETURN_US = 30_000_000

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.channel.node_holder import UNCLAIMED_S, HolderBook
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import NUM_NODES
 from rlinf.testing.simulation.world import Violation, World
+from rlinf_scheduler.channel.node_holder import UNCLAIMED_S, HolderBook
 
 HOLDER = "holder"
 

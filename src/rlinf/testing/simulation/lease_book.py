@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rlinf.scheduler.queueing import OnLease, QueueName
 from rlinf.testing.simulation.queue_book import Known, QueueBook, Ticket
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import OnLease, QueueName
 
 NOBODY: Ticket = ("", 0)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.queueing import OnLease
 from rlinf.testing.simulation.channel_wire import Extend, Settle
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.users import UserCall
+from rlinf_scheduler.queueing import OnLease
 
 # How long a user works, and what becomes of it: done, failed, failed and to be tried later, left without a word,
 # or so late that its own process has given the items back before.

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from rlinf.scheduler.queueing import (
+from rlinf.testing.simulation.bounds import Bounds
+from rlinf.testing.simulation.lease_book import NOBODY, LeaseBook
+from rlinf.testing.simulation.queue_book import Asked, Known, Patience, QueueBook, Ticket
+from rlinf.testing.simulation.script import TAP
+from rlinf.testing.simulation.shard_book import ShardBook
+from rlinf.testing.simulation.tap_book import TapBook
+from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
@@ -19,13 +26,6 @@ from rlinf.scheduler.queueing import (
     Tapped,
     TapTerms,
 )
-from rlinf.testing.simulation.bounds import Bounds
-from rlinf.testing.simulation.lease_book import NOBODY, LeaseBook
-from rlinf.testing.simulation.queue_book import Asked, Known, Patience, QueueBook, Ticket
-from rlinf.testing.simulation.script import TAP
-from rlinf.testing.simulation.shard_book import ShardBook
-from rlinf.testing.simulation.tap_book import TapBook
-from rlinf.testing.simulation.world import Violation
 
 # Of a larger item its server sees that it was taken, even if the taker dies before it says so.
 MARKED_BYTES = 64 << 10

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf.scheduler.channel.node_holder import HolderBook
-from rlinf.scheduler.comm.device.open_buckets import OpenBuckets
-from rlinf.scheduler.comm.device.pins import Pins
-from rlinf.scheduler.comm.device.pool import BucketPool
-from rlinf.scheduler.comm.replication.publication import Publication
-from rlinf.scheduler.comm.shm.blocks import BlockStore
-from rlinf.scheduler.comm.transport.peer_session import PeerSession
-from rlinf.scheduler.queueing import (
+from rlinf_scheduler.channel.node_holder import HolderBook
+from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
+from rlinf_scheduler.comm.device.pins import Pins
+from rlinf_scheduler.comm.device.pool import BucketPool
+from rlinf_scheduler.comm.replication.publication import Publication
+from rlinf_scheduler.comm.shm.blocks import BlockStore
+from rlinf_scheduler.comm.transport.peer_session import PeerSession
+from rlinf_scheduler.queueing import (
     ChannelState,
     DirectOperations,
     Producers,
@@ -22,7 +22,7 @@ from rlinf.scheduler.queueing import (
     Stream,
     merged,
 )
-from rlinf.scheduler.queueing.client import ClientState
+from rlinf_scheduler.queueing.client import ClientState
 
 
 def _bounded_in_bytes(max_bytes: int) -> ChannelState:

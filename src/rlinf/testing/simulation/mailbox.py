@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, QueueName
-from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendItem
 from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
@@ -18,6 +16,8 @@ from rlinf.testing.simulation.queue_book import Asked
 from rlinf.testing.simulation.script import Call, Script
 from rlinf.testing.simulation.users import UserCall, Users
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, QueueName
+from rlinf_scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendItem
 
 MAILBOX = "mailbox"
 OWN = "own"

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.queueing import Accept, Deliver, Reason, Refuse
-from rlinf.scheduler.queueing.client import (
+from rlinf.testing.simulation.host import Host
+from rlinf_scheduler.queueing import Accept, Deliver, Reason, Refuse
+from rlinf_scheduler.queueing.client import (
     ClientInstruction,
     ClientState,
     Confirm,
@@ -19,7 +20,6 @@ from rlinf.scheduler.queueing.client import (
     Send,
     SendWithdraw,
 )
-from rlinf.testing.simulation.host import Host
 
 ADMISSION, SERVER, FRESH = "admission", "server", "fresh"
 MAX_PAUSE_US = 20_000

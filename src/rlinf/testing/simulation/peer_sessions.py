@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.comm.transport.peer_session import (
+from rlinf.testing.simulation.network import Network, Stream
+from rlinf.testing.simulation.world import Process, Violation, World
+from rlinf_scheduler.comm.transport.peer_session import (
     ACK_DELAY_S,
     GRACE_S,
     Decision,
@@ -16,8 +18,6 @@ from rlinf.scheduler.comm.transport.peer_session import (
     Verdict,
     Welcome,
 )
-from rlinf.testing.simulation.network import Network, Stream
-from rlinf.testing.simulation.world import Process, Violation, World
 
 # Whoever was heard so lately is there.
 RECENT_US = 1_000_000

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlinf.scheduler.comm.device.pins import PinKey
-from rlinf.scheduler.comm.promise import Wake
-from rlinf.scheduler.comm.shm.blocks import Block
-from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
-from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.script import Call, Script
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.comm.device.pins import PinKey
+from rlinf_scheduler.comm.promise import Wake
+from rlinf_scheduler.comm.shm.blocks import Block
+from rlinf_scheduler.comm.shm.holders import HolderTable, table_bytes
+from rlinf_scheduler.comm.shm.layout import Layout
 
 PINNING = "pinning"
 EVERY, WHICH = 16, 5

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlinf.scheduler.queueing import NO_LIMITS, Limits, QueueName
+from rlinf_scheduler.queueing import NO_LIMITS, Limits, QueueName
 
 Ticket = tuple[str, int]
 

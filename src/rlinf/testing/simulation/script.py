@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from rlinf.scheduler.queueing import NO_LIMITS, POLICIES, Limits, ShardPlan, TapTerms
+from rlinf_scheduler.queueing import NO_LIMITS, POLICIES, Limits, ShardPlan, TapTerms
 
 NOWAIT = -1
 BATCHES = ("batch", "drain")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rlinf.scheduler.queueing import Limits, Part, Reason, ShardPlan
 from rlinf.testing.simulation.queue_book import Asked, Known, QueueBook, Ticket
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import Limits, Part, Reason, ShardPlan
 
 # A shard that lags has so many steps to do at most.
 MAX_AHEAD = 8

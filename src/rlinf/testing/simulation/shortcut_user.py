@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections import deque
 from typing import Any
 
-from rlinf.scheduler.queueing import Accept, Deliver
-from rlinf.scheduler.queueing.client import Ending
 from rlinf.testing.simulation import channel_wire as wire
 from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.shortcut import Way
 from rlinf.testing.simulation.users import UserCall, Users
+from rlinf_scheduler.queueing import Accept, Deliver
+from rlinf_scheduler.queueing.client import Ending
 
 # How many of the calls that could go by a shortcut do.
 SHARE = 0.9

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 
-from rlinf.scheduler.queueing import TapTerms
 from rlinf.testing.simulation.queue_book import Known, QueueBook
 from rlinf.testing.simulation.script import TAP
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing import TapTerms
 
 
 class TapBook(QueueBook):

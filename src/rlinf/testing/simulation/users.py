@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.queueing.client import Ending
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.script import NOWAIT, Call
 from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing.client import Ending
 
 UNANSWERED_US = 1_000_000
 """An operation without waiting has ended by then."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.comm.replication.publication import (
+from rlinf.testing.simulation.cluster import Cluster, Part
+from rlinf.testing.simulation.host import Host
+from rlinf.testing.simulation.script import Call, Script
+from rlinf.testing.simulation.users import UserCall, Users
+from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.comm.replication.publication import (
     Give,
     Publication,
     PublicationInstruction,
     Reader,
     Refer,
 )
-from rlinf.scheduler.queueing.client import Ending
-from rlinf.testing.simulation.cluster import Cluster, Part
-from rlinf.testing.simulation.host import Host
-from rlinf.testing.simulation.script import Call, Script
-from rlinf.testing.simulation.users import UserCall, Users
-from rlinf.testing.simulation.world import Violation
+from rlinf_scheduler.queueing.client import Ending
 
 WEIGHTS = "weights"
 NUM_MACHINES = 4

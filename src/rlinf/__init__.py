@@ -1,1 +1,0 @@
-"""RLinf: reinforcement-learning infrastructure. The scheduler lives in `rlinf.scheduler`."""

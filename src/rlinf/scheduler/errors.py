@@ -1,0 +1,10 @@
+"""What can go wrong, as classes; the tree of them is in `rlinf_scheduler.errors`."""
+
+from typing import TYPE_CHECKING
+
+from rlinf_scheduler.errors import *  # noqa: F403
+from rlinf_scheduler.errors import __getattr__ as __getattr__
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.errors import ChannelEmpty as ChannelEmpty
+    from rlinf_scheduler.errors import ChannelFull as ChannelFull

@@ -1,9 +1,0 @@
-"""This process's one membership in the job: who it is, how it reaches the others, what is undone when it leaves."""
-
-from __future__ import annotations
-
-from rlinf.scheduler.session.bus import EventBus
-from rlinf.scheduler.session.session import Session, current_or_none, current_session, set_current
-from rlinf.scheduler.session.side_by_side import SideBySide
-
-__all__ = ["EventBus", "Session", "SideBySide", "current_or_none", "current_session", "set_current"]

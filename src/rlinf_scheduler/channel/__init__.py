@@ -1,0 +1,140 @@
+"""Channels: named FIFO queues between workers.
+
+- `client.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`, all
+  of them by `access.py`; `arguments.py`: what they accept
+- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `operation_ends.py`, `fixed_parcel.py`,
+  `puts_under_way.py`, `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
+- `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
+- `line.py`: what leads from the one to the other; `outside.py`: what a server needs of the world
+- `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
+  it, and `journal_growth.py`, when it is written anew; `journaled.py`, between its server and the world; `lifeline.py`,
+  the line that leads to it, `durable_wire.py`; `durable_opening.py`, how a process comes to hold it, and
+  `found_journal.py`, what that finds
+- `batch.py`, `producer.py`, `shard.py`, `lease.py`, `lease_loop.py`, `dead_letter.py`, `slot.py`: what operations
+  return
+- `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
+- `lease_keeper.py`: what a process does for the leases that it has
+- `report.py`: what goes on in a channel, for people
+- `operation_desk.py`, `run_desk.py`: what the server does with operations, alone and in a row; `news_desk.py`: what it
+  tells its clients; `known_client.py`: what it keeps of each
+- `producer_desk.py`, `lease_desk.py`, `arrival_watch.py`, `byte_bound.py`: what the server does besides
+- `explaining.py`: what it says of itself; `heap.py`: its memory after a peak
+- `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's
+- `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
+- `wire.py`: what the two say to each other of operations; `control_wire.py`: of everything else
+- `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise
+- `starting.py`: how the process that holds one is started
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinf_scheduler.lazy import loader
+
+if TYPE_CHECKING:  # each is loaded by those who use it only
+    from rlinf_scheduler.channel.batch import Batch, GroupBatch, ShardBatch
+    from rlinf_scheduler.channel.checkpoint import Checkpoint, load_job
+    from rlinf_scheduler.channel.client import Channel
+    from rlinf_scheduler.channel.dead_letter import DeadLetter
+    from rlinf_scheduler.channel.durable import DurableChannel
+    from rlinf_scheduler.channel.lease import Lease, LeaseContext
+    from rlinf_scheduler.channel.lease_loop import LeaseLoop
+    from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
+    from rlinf_scheduler.channel.report import ChannelReport, ChannelUser, QueueReport, Waiting
+    from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop
+    from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, Restorable, save_job
+    from rlinf_scheduler.channel.server import ChannelServer
+    from rlinf_scheduler.channel.shard import Shard, ShardLease
+    from rlinf_scheduler.channel.slot import Slot
+    from rlinf_scheduler.channel.spec import (
+        ChannelRef,
+        ChannelSpec,
+        ChannelStats,
+        channels_of,
+        unheld_channels,
+    )
+    from rlinf_scheduler.channel.starting import StartChannel, Starter
+    from rlinf_scheduler.channel.subscription import Subscription
+    from rlinf_scheduler.queueing import QueueDepth
+
+_MODULES = {
+    "Batch": "rlinf_scheduler.channel.batch",
+    "Channel": "rlinf_scheduler.channel.client",
+    "ChannelRef": "rlinf_scheduler.channel.spec",
+    "ChannelReport": "rlinf_scheduler.channel.report",
+    "ChannelRequest": "rlinf_scheduler.channel.request",
+    "ChannelServer": "rlinf_scheduler.channel.server",
+    "ChannelSpec": "rlinf_scheduler.channel.spec",
+    "ChannelStats": "rlinf_scheduler.channel.spec",
+    "ChannelUser": "rlinf_scheduler.channel.report",
+    "Checkpoint": "rlinf_scheduler.channel.checkpoint",
+    "DeadLetter": "rlinf_scheduler.channel.dead_letter",
+    "DurableChannel": "rlinf_scheduler.channel.durable",
+    "GroupBatch": "rlinf_scheduler.channel.batch",
+    "HeldChannel": "rlinf_scheduler.channel.opening",
+    "Lease": "rlinf_scheduler.channel.lease",
+    "LeaseContext": "rlinf_scheduler.channel.lease",
+    "LeaseLoop": "rlinf_scheduler.channel.lease_loop",
+    "QueueDepth": "rlinf_scheduler.queueing",
+    "QueueReport": "rlinf_scheduler.channel.report",
+    "RequestLoop": "rlinf_scheduler.channel.request",
+    "Restorable": "rlinf_scheduler.channel.saving",
+    "SAVE_TIMEOUT_S": "rlinf_scheduler.channel.saving",
+    "Shard": "rlinf_scheduler.channel.shard",
+    "ShardBatch": "rlinf_scheduler.channel.batch",
+    "ShardLease": "rlinf_scheduler.channel.shard",
+    "Slot": "rlinf_scheduler.channel.slot",
+    "StartChannel": "rlinf_scheduler.channel.starting",
+    "Starter": "rlinf_scheduler.channel.starting",
+    "Subscription": "rlinf_scheduler.channel.subscription",
+    "Waiting": "rlinf_scheduler.channel.report",
+    "channels_of": "rlinf_scheduler.channel.spec",
+    "host_channel": "rlinf_scheduler.channel.opening",
+    "load_job": "rlinf_scheduler.channel.checkpoint",
+    "open_channel": "rlinf_scheduler.channel.opening",
+    "save_job": "rlinf_scheduler.channel.saving",
+    "unheld_channels": "rlinf_scheduler.channel.spec",
+}
+
+__all__ = [
+    "SAVE_TIMEOUT_S",
+    "Batch",
+    "Channel",
+    "ChannelRef",
+    "ChannelReport",
+    "ChannelRequest",
+    "ChannelServer",
+    "ChannelSpec",
+    "ChannelStats",
+    "ChannelUser",
+    "Checkpoint",
+    "DeadLetter",
+    "DurableChannel",
+    "GroupBatch",
+    "HeldChannel",
+    "Lease",
+    "LeaseContext",
+    "LeaseLoop",
+    "QueueDepth",
+    "QueueReport",
+    "RequestLoop",
+    "Restorable",
+    "Shard",
+    "ShardBatch",
+    "ShardLease",
+    "Slot",
+    "StartChannel",
+    "Starter",
+    "Subscription",
+    "Waiting",
+    "channels_of",
+    "host_channel",
+    "load_job",
+    "open_channel",
+    "save_job",
+    "unheld_channels",
+]
+
+
+__getattr__ = loader(globals(), _MODULES)

@@ -1,0 +1,181 @@
+"""How old items may be when they are taken: leave to make one, and the version that takes them."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+from rlinf_scheduler.channel.access import ChannelAccess
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_optional_count,
+    checked_queue_name,
+    checked_timeout,
+    checked_version,
+)
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.slot import Slot
+from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
+from rlinf_scheduler.comm.promise import Fate, Promise
+from rlinf_scheduler.errors import ChannelArgumentError
+from rlinf_scheduler.queueing import QueueName
+
+
+class Admitting(ChannelAccess):
+    """The part of `Channel` that bounds how many versions of a policy lie between making an item and taking it."""
+
+    @overload
+    def admit(
+        self,
+        max_lag: int,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        key: QueueName | None = ...,
+    ) -> Slot: ...
+    @overload
+    def admit(
+        self,
+        max_lag: int,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        key: QueueName | None = ...,
+    ) -> AsyncHandle[Slot]: ...
+
+    def admit(
+        self,
+        max_lag: int,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        key: QueueName | None = None,
+    ) -> Slot | AsyncHandle[Slot]:
+        """Wait for leave to make an item with the present version, which is taken at most `max_lag` versions later.
+
+            with channel.admit(max_lag=1) as slot:
+                channel.put(rollout(slot.version), slot=slot)
+
+        Leave is given, in order of arrival, when it is certain that a consumer will take the item in time, however long
+        it takes to make it: no item is ever thrown away for its age. Before the first `set_version` none is given. A
+        queue that admits takes nothing without a slot, so it begins empty; it gives the items that have to be taken
+        first, and none that would keep another one, perhaps still in the making, from being taken in time.
+
+        Args:
+            max_lag: how many versions later the item may be taken; another one for each slot, if you like. With 0, the
+                version that it is made with takes it.
+            queue_name: the queue.
+            async_op: see the class, like the rest; a handle that is dropped gives its slot back.
+            timeout_s: seconds.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: leave was not given in time; the text says what is waited for.
+            ChannelClosed: the queue has ended, or the channel is closed.
+            ChannelArgumentError: the queue holds items that were put without a slot.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("admit", queue, checked_timeout(self._name, timeout_s))
+        operation.channel = self._name
+        operation.max_lag = checked_version(self._name, max_lag, "max_lag")
+        connection = self._connection()
+        if not async_op:
+            promise: Promise[Any] = connection.hold(operation)
+            try:
+                return Slot.granted(connection, operation, promise)
+            finally:
+                del promise  # an error keeps this frame
+        promise = connection.start(operation)
+        # Waiting for it takes nothing: what is not kept goes back.
+        return AsyncHandle(
+            promise, lambda _: Slot.granted(connection, operation, promise), operation.describe, Fate()
+        )
+
+    @overload
+    def set_version(
+        self,
+        version: int,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        batch_items: int | None = ...,
+        begins: bool = ...,
+        key: QueueName | None = ...,
+    ) -> None: ...
+    @overload
+    def set_version(
+        self,
+        version: int,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        batch_items: int | None = ...,
+        begins: bool = ...,
+        key: QueueName | None = ...,
+    ) -> AsyncHandle[None]: ...
+
+    def set_version(
+        self,
+        version: int,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        batch_items: int | None = None,
+        begins: bool = False,
+        key: QueueName | None = None,
+    ) -> AsyncHandle[None] | None:
+        """Say which version of the policy takes the items of a queue from now on.
+
+            channel.set_version(0, batch_items=32, begins=True)
+            for step in range(num_steps):
+                train(channel.get_batch(min_items=32, max_items=32))
+                channel.set_version(step + 1)
+
+        A version takes `batch_items` items, in one batch or in several; who asks for more gets them with the next
+        version, so that what is asked for early is not too old when it is used. A batch is of one version: what is left
+        of its items comes as an incomplete one. It may be said by every rank; the first one counts. What was
+        given out and may come back, on lease or not taken, is waited for if it would be too old then.
+
+        Args:
+            version: a whole number, larger than the one before, or the same.
+            queue_name: the queue.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            batch_items: how many items a version takes; None for as many as before. The first call says it.
+            begins: a trainer begins, perhaps again, from a checkpoint: the version may be any, also an earlier one, and
+                takes its items anew. Items of versions that are to come once more stay, and may be taken.
+            key: another name of `queue_name`.
+
+        Raises:
+            VersionTooEarly: the version before has to take more, or items would be older than they may be. Take them,
+                and say it again.
+            ChannelTimeout: what was given out is not settled; the version is the one before.
+            ChannelArgumentError: the version goes back, or `batch_items` is missing.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("set_version", queue, checked_timeout(self._name, timeout_s))
+        operation.version = checked_version(self._name, version)
+        operation.batch_items = checked_optional_count(self._name, "batch_items", batch_items)
+        operation.channel = self._name
+        operation.begins = bool(begins)
+        connection = self._connection()
+        if async_op:
+            return AsyncHandle(connection.start(operation), None, operation.describe)
+        connection.run(operation)
+        return None
+
+    def _use(self, slot: Slot, operation: Operation) -> None:
+        """Let a put be one with a slot."""
+        if type(slot) is not Slot:
+            raise ChannelArgumentError(self._name, f"slot is what `admit` returns, not {slot!r}")
+        if slot.channel_id != self._ref.spec.channel_id:
+            raise ChannelArgumentError(self._name, f"{slot!r} is of another channel")
+        if operation.queue_name not in (DEFAULT_QUEUE, slot.queue_name):
+            raise ChannelArgumentError(self._name, f"{slot!r} is not for queue {operation.queue_name!r}")
+        operation.queue_name = slot.queue_name
+        operation.slot, operation.held = slot.number, slot.use()

@@ -1,0 +1,389 @@
+"""What a channel's operations accept; a mistake is a ChannelArgumentError before anything is sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from hashlib import blake2b
+from numbers import Real
+from typing import Any
+
+import msgspec
+
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
+from rlinf_scheduler.checks import absolute_path, is_encodable, is_seconds
+from rlinf_scheduler.errors import ChannelArgumentError
+from rlinf_scheduler.queueing import (
+    GroupName,
+    Point,
+    QueueName,
+    ShardPlan,
+    check_batch_weight,
+    check_maxsize,
+    check_weight,
+    checked_table,
+    sampled,
+)
+
+DEFAULT_QUEUE = "default"
+# The largest integer that travels as one.
+MAX_INTEGER = 2**63 - 1
+MAX_VERSION = 2**53
+# Names of queues and groups are no longer, in bytes.
+MAX_NAME_BYTES = 64 << 10
+# Thirty years: a longer deadline is none.
+FOREVER_S = 1e9
+
+
+def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
+    """Return the queue that is meant by `queue_name` and its other name `key`."""
+    if key is not None:
+        if queue_name not in (DEFAULT_QUEUE, key):
+            problem = f"queue_name={queue_name!r} and key={key!r} are two names of one argument"
+            raise ChannelArgumentError(channel, problem)
+        queue_name = key
+    if type(queue_name) is not str or not queue_name.isascii() or len(queue_name) > MAX_NAME_BYTES:
+        _check_name(channel, queue_name, "queue")
+    name: QueueName = queue_name
+    return name
+
+
+def checked_group(channel: str, group: Any) -> GroupName:
+    """Return the group that an item belongs to."""
+    if type(group) is not str or not group.isascii() or len(group) > MAX_NAME_BYTES:
+        _check_name(channel, group, "group")
+    name: GroupName = group
+    return name
+
+
+def checked_group_size(channel: str, maxsize: int, size: Any) -> int:
+    """Return how many items a group has."""
+    number = checked_count(channel, "size", size)
+    if 0 < maxsize < number:
+        problem = f"no group has {number} items where a queue holds at most {maxsize}"
+        raise ChannelArgumentError(channel, problem)
+    return number
+
+
+def checked_version(channel: str, version: Any, what: str = "version") -> int:
+    """Return a version, or a number of versions."""
+    if hasattr(version, "__index__") and not isinstance(version, bool) and 0 <= int(version) <= MAX_VERSION:
+        return int(version)
+    raise ChannelArgumentError(channel, f"{what} is a whole number of at least 0, not {version!r}")
+
+
+def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> float | None:
+    """Return a deadline in seconds, or None."""
+    if timeout_s is None:
+        return None
+    if is_seconds(timeout_s):
+        return None if timeout_s > FOREVER_S else float(timeout_s)
+    raise ChannelArgumentError(channel, f"{what} is a number of seconds of at least 0, not {timeout_s!r}")
+
+
+def checked_successor(channel: str, successor_s: Any) -> float:
+    """Return how long a producer's place is kept, in seconds."""
+    limit_s = checked_timeout(channel, successor_s, "successor_s")
+    return FOREVER_S if limit_s is None else limit_s
+
+
+def checked_stall(channel: str, stall_after_s: Any) -> float:
+    """Return after how many seconds a wait is told of; 0 for never."""
+    return checked_timeout(channel, stall_after_s, "stall_after_s") or 0.0
+
+
+def or_forever(timeout_s: float | None) -> float:
+    """Return a deadline as a number, where one is needed."""
+    return FOREVER_S if timeout_s is None else timeout_s
+
+
+def checked_weight(channel: str, weight: Any) -> float:
+    """Return an item's weight."""
+    if type(weight) is int and 0 <= weight <= MAX_INTEGER:
+        return weight
+    return _sendable(_checked(channel, check_weight, weight))
+
+
+def checked_priority(channel: str, priority: Any) -> int:
+    """Return an item's priority."""
+    if type(priority) is int and -MAX_INTEGER <= priority <= MAX_INTEGER:
+        return priority
+    raise ChannelArgumentError(channel, f"priority is a Python int of 64 bits, not {priority!r}")
+
+
+def checked_batch_weight(
+    channel: str, batch_weight: Any, target_weight: Any, limits: wire.BatchLimits | None
+) -> float | None:
+    """Return the weight that is meant by `batch_weight` and its other name `target_weight`; None with limits only."""
+    given = target_weight if batch_weight is None else batch_weight
+    if given is None and limits is not None:
+        return None
+    if (batch_weight is None) == (target_weight is None):
+        problem = (
+            "get_batch takes batch_weight, or target_weight, which is another name of it, or max_items, max_bytes, "
+            "min_items, max_wait_s"
+        )
+        raise ChannelArgumentError(channel, problem)
+    return _sendable(_checked(channel, check_batch_weight, given))
+
+
+def checked_limits(
+    channel: str,
+    maxsize: int,
+    max_items: Any,
+    max_bytes: Any,
+    min_items: Any,
+    max_wait_s: Any,
+    oversize: Any = None,
+) -> wire.BatchLimits | None:
+    """Return what a batch has to be besides its weight; None if nothing was said."""
+    if oversize not in (None, "alone", "raise"):
+        raise ChannelArgumentError(channel, f"oversize is None, 'alone' or 'raise', not {oversize!r}")
+    if max_items is None and max_bytes is None and min_items == 1 and max_wait_s is None and not oversize:
+        return None
+    limits = wire.BatchLimits(
+        checked_count(channel, "min_items", min_items),
+        0 if max_items is None else checked_count(channel, "max_items", max_items),
+        0 if max_bytes is None else checked_count(channel, "max_bytes", max_bytes),
+        checked_timeout(channel, max_wait_s, "max_wait_s"),
+        oversize or "",
+    )
+    if 0 < limits.max_items < limits.min_items:
+        problem = f"no batch has at least {min_items} and at most {max_items} items"
+        raise ChannelArgumentError(channel, problem)
+    if 0 < maxsize < limits.min_items:
+        problem = f"no batch has {min_items} items where a queue holds at most {maxsize}"
+        raise ChannelArgumentError(channel, problem)
+    return limits
+
+
+def checked_holds(channel: str, holds: Any, *, durable: bool) -> str:
+    """Return where large items of other machines' producers are."""
+    if holds is None:
+        return HOLDS_CHANNEL if durable else HOLDS_NODE
+    if durable and holds == HOLDS_NODE:
+        problem = (
+            'what lies on other nodes does not survive them: a durable channel is one of holds="channel"'
+        )
+        raise ChannelArgumentError(channel, problem)
+    if holds not in HOLDS:
+        raise ChannelArgumentError(channel, f"holds is 'node' or 'channel', not {holds!r}")
+    where: str = holds
+    return where
+
+
+def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
+    """Return a bound in bytes; 0 for none, None for the default."""
+    if max_bytes is None or (type(max_bytes) is int and max_bytes == 0):
+        return max_bytes
+    if isinstance(max_bytes, str):
+        problem = f"max_bytes is a number of bytes, not the text {max_bytes!r}; 8 GiB are max_bytes=8 << 30"
+        raise ChannelArgumentError(channel, problem)
+    return checked_count(channel, "max_bytes", max_bytes)
+
+
+def checked_count(channel: str, what: str, number: Any) -> int:
+    """Return a whole number of at least 1."""
+    if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_INTEGER:
+        return number
+    raise ChannelArgumentError(channel, f"{what} is an integer of at least 1, not {number!r}")
+
+
+def checked_seconds(channel: str, what: str, seconds: Any, *, may_be_zero: bool = False) -> float:
+    """Return a time in seconds, more than none unless it `may_be_zero`."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if is_number and (seconds > 0 or (may_be_zero and seconds == 0)):
+        return float(min(seconds, FOREVER_S))
+    least = "at least" if may_be_zero else "more than"
+    raise ChannelArgumentError(channel, f"{what} is a number of seconds of {least} 0, not {seconds!r}")
+
+
+def checked_places(channel: str, places: Any, num_items: int) -> list[int]:
+    """Return the places of some items of a lease, each once; one may be said as a number."""
+    chosen = [places] if isinstance(places, int) else list(places)
+    for place in chosen:
+        if type(place) is not int or not 0 <= place < num_items:
+            problem = f"this lease has items 0 to {num_items - 1}; {place!r} is none of their places"
+            raise ChannelArgumentError(channel, problem)
+    if not chosen:
+        raise ChannelArgumentError(
+            channel, "say which items are meant; without `only` it is all that are left"
+        )
+    return sorted(set(chosen))
+
+
+def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any) -> dict[str, Any]:
+    """Return what a channel's spec says of its journal."""
+    if survives not in ("machine", "process"):
+        raise ChannelArgumentError(channel, f"survives is 'machine' or 'process', not {survives!r}")
+    if durable is None:
+        if survives != "machine":
+            problem = f"survives={survives!r} without durable=: a channel without a journal survives nothing"
+            raise ChannelArgumentError(channel, problem)
+        return {}
+    if not isinstance(durable, (str, os.PathLike)) or not os.fspath(durable):
+        raise ChannelArgumentError(channel, f"durable is the path of a folder, not {durable!r}")
+    if own_process is False:
+        raise ChannelArgumentError(channel, "a durable channel has a process of its own")
+    folder = checked_path(channel, "durable", durable)
+    # The same channel in every process that holds it: whoever uses it stays connected.
+    number = blake2b(f"{channel}\n{folder}".encode(), digest_size=8).hexdigest()
+    return {"durable": folder, "survives": survives, "channel_id": number}
+
+
+def checked_path(channel: str, what: str, path: Any) -> str:
+    """Return a path as it travels."""
+    try:
+        return absolute_path(path)
+    except ValueError as error:
+        raise ChannelArgumentError(channel, f"{what}: {error}") from error
+
+
+def checked_device_items(channel: str, device_items: Any, *, durable: bool) -> bool:
+    """Return whether items stay on devices."""
+    if not isinstance(device_items, bool):
+        raise ChannelArgumentError(channel, f"device_items is True or False, not {device_items!r}")
+    if device_items and durable:
+        raise ChannelArgumentError(
+            channel,
+            "what lies on a device goes with its producer: a durable channel has no device_items",
+        )
+    return device_items
+
+
+def check_host_items(channel: str, device_items: bool, what: str) -> None:
+    """Make sure that a channel's process has all that its items are."""
+    if device_items:
+        problem = f"its items may lie on their producers' devices (device_items=True), and {what}"
+        raise ChannelArgumentError(channel, problem)
+
+
+def checked_optional_count(channel: str, what: str, number: Any) -> int:
+    """Return a bound as a whole number; 0 for none."""
+    return 0 if number is None else checked_count(channel, what, number)
+
+
+def checked_maxsize(channel: str, maxsize: Any) -> int:
+    """Return a bound in items per queue."""
+    return int(_checked(channel, check_maxsize, maxsize))
+
+
+def checked_producers(channel: str, producers: Any) -> int:
+    """Return how many producers are counted; 0 for none."""
+    if producers is None:
+        return 0
+    return checked_count(channel, "producers", producers)
+
+
+def checked_name(name: Any) -> str:
+    """Return a channel's name."""
+    if not isinstance(name, str) or not name:
+        raise ChannelArgumentError(str(name), f"a channel's name is a string that is not empty, not {name!r}")
+    if len(name) > MAX_NAME_BYTES:
+        raise ChannelArgumentError(
+            f"{name[:40]}...", f"a name of {len(name)} characters; it may have {MAX_NAME_BYTES}"
+        )
+    if ":" in name or not is_encodable(name):
+        problem = f"a channel's name is text without ':', which separates it from a rank, not {name!r}"
+        raise ChannelArgumentError(name, problem)
+    return name
+
+
+def checked_subscription(channel: str, name: Any) -> str:
+    """Return a subscription's name."""
+    if isinstance(name, str) and name and is_encodable(name):
+        _check_name(channel, name, "subscription")
+        return name
+    raise ChannelArgumentError(channel, f"a subscription's name is text that is not empty, not {name!r}")
+
+
+def _check_name(channel: str, name: Any, what: str) -> None:
+    _check_part(channel, name, name, what)
+    size_bytes = len(msgspec.msgpack.encode(name))
+    if size_bytes > MAX_NAME_BYTES:
+        problem = f"a {what}'s name of {size_bytes} bytes; it may have {MAX_NAME_BYTES}"
+        raise ChannelArgumentError(channel, problem)
+
+
+def _check_part(channel: str, part: Any, whole: Any, what: str) -> None:
+    """Raise unless it is text, a whole number of 64 bits, or a tuple of such; of a queue, None may be in it."""
+    if isinstance(part, tuple):
+        for inner in part:
+            if inner is not None or what != "queue":
+                _check_part(channel, inner, whole, what)
+    elif isinstance(part, str):
+        if not is_encodable(part):
+            raise ChannelArgumentError(channel, f"a {what}'s name is text, not {whole!r}")
+    elif type(part) is not int or not -MAX_INTEGER <= part <= MAX_INTEGER:
+        problem = (
+            f"a {what}'s name is a string, a Python int of 64 bits, or a tuple of these"
+            f"{' and None' if what == 'queue' else ''}, not {whole!r}{_as_int(part)}"
+        )
+        raise ChannelArgumentError(channel, problem)
+
+
+def _as_int(part: Any) -> str:
+    """A hint for what counts as a whole number, and is no int: one of numpy, say."""
+    is_whole = hasattr(part, "__index__") and not isinstance(part, int)
+    return "; use int(...)" if is_whole else ""
+
+
+def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ChannelArgumentError(channel, str(error)) from error
+
+
+def _sendable(number: float) -> float:
+    return float(number) if number > MAX_INTEGER else number
+
+
+def checked_plan(
+    channel: str,
+    num_shards: Any,
+    policy: Any,
+    batch_weight: Any,
+    batch_items: Any,
+    cost: Any,
+    equal_counts: bool,
+) -> ShardPlan:
+    """Return how a queue is divided."""
+    factors, table = _checked_cost(channel, cost)
+    plan = ShardPlan(
+        checked_count(channel, "num_shards", num_shards),
+        policy,
+        None if batch_weight is None else _sendable(_checked(channel, check_batch_weight, batch_weight)),
+        None if batch_items is None else checked_count(channel, "batch_items", batch_items),
+        factors,
+        bool(equal_counts),
+        table,
+    )
+    try:
+        plan.check()
+    except ValueError as error:
+        raise ChannelArgumentError(channel, str(error)) from error
+    return plan
+
+
+def _checked_cost(channel: str, cost: Any) -> tuple[tuple[float, float], tuple[Point, ...]]:
+    """Return what an item costs: the factors of its weight and of its weight's square, or a table."""
+    if cost is None:
+        return (1, 0), ()
+    if cost == "quadratic":
+        return (0, 1), ()
+    try:
+        if callable(cost):
+            return (1, 0), sampled(cost)
+        if not isinstance(cost[0], Real):
+            return (1, 0), checked_table(cost)
+        linear, quadratic = (check_weight(factor) for factor in cost)
+    except Exception as error:
+        problem = (
+            f"cost is None (the weight), 'quadratic' (its square), two numbers (a, b) of at least 0 for "
+            f"a * weight + b * weight ** 2, a list of points (weight, cost), or a function of the weight; "
+            f"not {cost!r}: {error}"
+        )
+        raise ChannelArgumentError(channel, problem) from error
+    return (linear, quadratic), ()

@@ -1,0 +1,227 @@
+"""The side that asks: questions that wait for their answers."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.channel.question import (
+    ANSWER,
+    Answer,
+    Answered,
+    Failed,
+    Question,
+    Received,
+    Unanswerable,
+)
+from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.comm.failure import load_failure
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.promise import Promise, PromiseRef, Wake
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.waits import CHANNEL, Wait
+from rlinf_scheduler.errors import (
+    ChannelError,
+    ChannelTimeout,
+    ChannelUnanswerable,
+    CommError,
+    SharedMemoryUnreadable,
+)
+from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.tape.tape import NO_NOTE, tape_of
+
+_next_number = itertools.count(1).__next__
+_UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
+
+
+class Pending(Promise[Arrived]):
+    """The answer to come. Whoever drops it does not want it any more.
+
+    Attributes:
+        ref: the channel that was asked.
+        number: of the question.
+        wake: lets the I/O thread see that this was dropped.
+        note: of the answer.
+    """
+
+    __slots__ = ("_queue", "_started", "note", "number", "ref", "wake")
+
+    def __init__(self, ref: ChannelRef, queue: QueueName, number: int, wake: Wake) -> None:
+        super().__init__()
+        self.ref = ref
+        self.number = number
+        self.wake = wake
+        self.note = NO_NOTE
+        self._queue = queue
+        self._started = time.monotonic()
+
+    def what(self) -> str:
+        """What goes on, for messages."""
+        return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        name, waited_s = self.ref.spec.name, time.monotonic() - self._started
+        queue = "" if self._queue == "default" else f", {self._queue!r}"
+        about = f"ask('{name}'{queue})", waited_s
+        return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
+
+    def timeout(self) -> ChannelTimeout:
+        """The error of a question that nobody has answered in time."""
+        waited_s = time.monotonic() - self._started
+        return ChannelTimeout(self.ref.spec.name, self._queue, "ask", waited_s, _UNANSWERED)
+
+
+class _Asked:
+    """A question without an answer yet; nobody but who waits for that keeps its promise."""
+
+    __slots__ = ("connection", "queue", "ref", "timer")
+
+    def __init__(self, ref: PromiseRef, connection: ChannelConnection, queue: QueueName) -> None:
+        self.ref = ref
+        self.connection = connection
+        self.queue = queue
+        self.timer: Timer | None = None
+
+
+class Asking:
+    """The questions of one process; a service of its session."""
+
+    def __init__(self, session: Session) -> None:
+        self._name = session.name
+        self._tape = tape_of(session)
+        self._messenger: Messenger = session.messenger
+        # By number; and promises that were dropped.
+        self._asked: dict[int, _Asked] = {}
+        self._dropped: deque[PromiseRef] = deque()
+        self._messenger.serve(ANSWER, self._on_answer, Answer)
+        session.service(ChannelConnections).on_lost(self._on_channel_lost)
+        self._messenger.at_end(self._end)
+
+    def begin(self, connection: ChannelConnection, queue: QueueName, item: Any) -> tuple[Question, Pending]:
+        """A question about `item`, to be put into the channel, and its answer to come."""
+        number = _next_number()
+        pending = Pending(connection.ref, queue, number, Wake(self._on_dropped))
+        ref = PromiseRef(pending, self._dropped.append)
+        ref.ticket = number
+        self._asked[number] = _Asked(ref, connection, queue)
+        pending.note = self._tape.begin("answer", f"{connection.ref.spec.name} {queue!r}")
+        pending.note.follow(pending)
+        return Question(number, self._messenger.endpoint, self._name, item), pending
+
+    @staticmethod
+    def handle(pending: Pending) -> AsyncHandle[Any]:
+        """The handle of an answer; it keeps what says that somebody wants it."""
+
+        def load(arrived: Arrived) -> Any:
+            pending.note.took(arrived.frames)
+            return arrived.load()
+
+        return AsyncHandle(pending, load, pending.what)
+
+    def follow(self, put: AsyncHandle[None], pending: Pending, timeout_s: float | None) -> None:
+        """Let a question that is not in its queue yet fail as its put does, and at its deadline."""
+        number, find = pending.number, weakref.ref(pending)
+
+        def on_put(done: Promise[Any]) -> None:
+            pending = find()
+            error = None if done.cancelled() else done.exception(0)
+            if pending is not None and error is not None:
+                self._forget(number)
+                pending.set_exception(error)
+
+        def on_time() -> None:
+            pending = find()
+            if pending is not None:
+                pending.set_exception(pending.timeout())
+            self._retract(number)
+
+        put.settled.add_done_callback(on_put)
+        asked = self._asked.get(number)
+        if timeout_s is not None and asked is not None:
+            asked.timer = self._messenger.call_later(timeout_s, on_time)
+
+    def give_up(self, pending: Pending) -> None:
+        """Nobody waits for an answer any more; from any thread."""
+        self._messenger.submit(partial(self._retract, pending.number))
+
+    def _on_dropped(self) -> None:
+        with suppress(CommError):  # a forked child has none of its parent's questions
+            self._messenger.submit_once(self._look_at_dropped)
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _look_at_dropped(self) -> None:
+        while self._dropped:
+            self._retract(self._dropped.popleft().ticket)
+
+    def _forget(self, number: int) -> _Asked | None:
+        asked = self._asked.pop(number, None)
+        if asked is not None and asked.timer is not None:
+            asked.timer.cancel()
+        return asked
+
+    def _retract(self, number: int) -> None:
+        """Let a question leave its queue, unless it has an answer or somebody is about to give one."""
+        asked = self._forget(number)
+        if asked is not None and asked.connection.lost is None:
+            with suppress(ChannelError, CommError):
+                asked.connection.tell(control_wire.Retract(asked.queue, number))
+
+    def _find(self, number: int) -> Pending | None:
+        asked = self._asked.get(number)
+        pending = None if asked is None else asked.ref()
+        return pending if isinstance(pending, Pending) else None
+
+    def _on_answer(self, request: Request) -> None:
+        answer: Answer = request.head
+        # The first answer counts. One that comes later is of somebody who was given up for lost, and was not.
+        pending = self._find(answer.number)
+        if pending is not None:
+            pending.by = request.peer_name
+        match answer:
+            case Answered():
+                self._take(request, pending)
+                return
+            case Failed() if pending is not None:
+                pending.set_exception(load_failure(request.frames[0]).error(request.peer_name))
+            case Unanswerable(_, attempts, consumer, reason) if pending is not None:
+                error = ChannelUnanswerable(pending.ref.spec.name, attempts, consumer, reason)
+                pending.set_exception(error)
+        self._forget(answer.number)
+        request.reply(Received())
+
+    def _take(self, request: Request, pending: Pending | None) -> None:
+        if pending is not None and not pending.done():
+            try:
+                pending.set_result(self._messenger.parcels.receive(request.frames))
+            except SharedMemoryUnreadable as error:
+                request.reply(Received(str(error)))
+                return
+            self._forget(pending.number)
+        request.reply(Received())
+
+    def _waiting(self) -> list[Pending]:
+        found = [self._find(number) for number in list(self._asked)]
+        return [pending for pending in found if pending is not None]
+
+    def _on_channel_lost(self, connection: ChannelConnection) -> None:
+        for pending in self._waiting():
+            if pending.ref.spec.channel_id == connection.ref.spec.channel_id and connection.lost is not None:
+                pending.set_exception(connection.lost)
+
+    def _end(self) -> None:
+        for pending in self._waiting():
+            pending.set_exception(CommError(self._messenger.why_closed))

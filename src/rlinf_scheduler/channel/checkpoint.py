@@ -1,0 +1,237 @@
+"""Checkpoints as they lie on disk: of one channel, a file; of a job, a folder of such files, and an index.
+
+The index names the others, and has the caller's own state. It takes the place of the one before when all of them are
+on disk; so what is there is always one whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from rlinf_scheduler.channel.record_file import NEW, RecordFile, lock, write_file
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.comm.codec import decode
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.rundir import private_file
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import CheckpointError
+from rlinf_scheduler.queueing import ProducersRecord, StateRecord, as_name
+
+# What a folder's files are called: the one that counts, and the ending of those that it names.
+INDEX = "checkpoint"
+PART = ".channel"
+MAX_NAME = 80
+# Files of channels as `JobFolder` names them, also unfinished ones; what else is in a folder is not its own.
+_PARTS = re.compile(
+    rf"[A-Za-z0-9_.~%-]{{1,{MAX_NAME}}}-[0-9]+-[0-9a-f]{{8}}{re.escape(PART)}({re.escape(NEW)})?"
+)
+
+
+class ChannelHead(msgspec.Struct, array_like=True, tag="channel"):
+    """What a channel's file begins with; then come so many payloads, one a record.
+
+    Attributes:
+        places: for each item that `state` numbers, the place of its payload, which subscriptions see too; empty where
+            each has its own.
+    """
+
+    num_payloads: int
+    spec: ChannelSpec
+    state: StateRecord
+    producers: ProducersRecord
+    saved_at: float
+    places: list[int] = []
+
+
+class PartNote(msgspec.Struct, array_like=True):
+    """A channel's file, in the same folder."""
+
+    channel: str
+    file: str
+    num_items: int
+    size_bytes: int
+
+
+class JobHead(msgspec.Struct, array_like=True, tag="job"):
+    """What the file begins with that names the others; then comes a record of the caller's own state."""
+
+    parts: list[PartNote]
+    saved_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChannel:
+    """What a channel's file holds."""
+
+    path: str
+    head: ChannelHead
+    items: list[Arrived]
+
+    def check_fits(self, spec: ChannelSpec) -> None:
+        """Raise CheckpointError if what was saved breaks a bound that it did not have then."""
+        was, state = self.head.spec, self.head.state
+        for queue in state.queues:
+            # Subscriptions have bounds of their own.
+            num_items = 0 if queue.tap is not None else len(queue.returned) + len(queue.items)
+            if _is_closer(spec.maxsize, was.maxsize) and num_items > spec.maxsize:
+                held = f"queue {as_name(queue.name)!r} holds {num_items} items"
+                self._refuse(f"{held}, and maxsize is {spec.maxsize}", f"maxsize={was.maxsize}")
+        seen = (queue for queue in state.queues if queue.tap is not None)
+        twins = {item.payload for queue in seen for item in (*queue.returned, *queue.items)}
+        size_bytes = sum(item.size_bytes for place, item in enumerate(self.items) if place not in twins)
+        if _is_closer(spec.max_bytes or 0, was.max_bytes or 0) and size_bytes > (spec.max_bytes or 0):
+            self._refuse(
+                f"it holds {size_bytes} bytes, and max_bytes is {spec.max_bytes}",
+                f"max_bytes={was.max_bytes}",
+            )
+        if spec.producers and self.head.producers.num_done > spec.producers:
+            done = f"{self.head.producers.num_done} of its producers were done"
+            self._refuse(f"{done}, and producers is {spec.producers}", f"producers={was.producers}")
+
+    def _refuse(self, problem: str, was: str) -> None:
+        raise CheckpointError(self.path, f"{problem}; channel '{self.head.spec.name}' was saved with {was}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of a job; false where there is none yet.
+
+    Attributes:
+        path: its folder.
+        extra: what was saved besides.
+        channels: the file of each channel, by the channel's name.
+        saved_at: when, in seconds since 1970; 0 where there is none.
+    """
+
+    path: str
+    extra: Any = field(default=None, repr=False)
+    channels: dict[str, str] = field(default_factory=dict)
+    saved_at: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.saved_at > 0
+
+    def file_of(self, channel: str) -> str | None:
+        """The file of a channel; None if there is no checkpoint yet.
+
+        Raises:
+            CheckpointError: it was not saved.
+        """
+        if self and channel not in self.channels:
+            there = ", ".join(f"'{name}'" for name in self.channels) or "no channel"
+            raise CheckpointError(self.path, f"channel '{channel}' is not in it: it has {there}")
+        return self.channels.get(channel)
+
+
+def write_channel(path: str, head: ChannelHead, items: Iterable[Sequence[Buffer]]) -> int:
+    """Write a channel's file; its size in bytes."""
+    return write_file(path, head, items)
+
+
+def read_channel(path: str) -> SavedChannel:
+    """Read a channel's file.
+
+    Raises:
+        CheckpointError: it is none, or is not whole.
+    """
+    if os.path.isdir(path):
+        raise CheckpointError(path, "it is a folder; what is restored from is Cluster.load(path)")
+    with RecordFile(path) as file:
+        head = file.head(ChannelHead, "a channel's")
+        payloads = [Arrived(list[Buffer](file.record())) for _ in range(head.num_payloads)]
+        file.end()
+    items = [payloads[place] for place in head.places] if head.places else payloads
+    return SavedChannel(path, head, items)
+
+
+def load_job(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Checkpoint:
+    """Read a job's checkpoint; see `Cluster.load`."""
+    folder = os.path.abspath(path)
+    index = os.path.join(folder, INDEX)
+    if missing_ok and not os.path.exists(index):
+        return Checkpoint(folder)
+    with RecordFile(index) as file:
+        head = file.head(JobHead, "a job's")
+        frames = file.record()
+        file.end()
+    channels = {part.channel: os.path.join(folder, part.file) for part in head.parts}
+    for part in head.parts:
+        check_part(channels[part.channel], part.size_bytes)
+    return Checkpoint(folder, decode(frames[0], frames[1:]), channels, head.saved_at)
+
+
+def check_part(path: str, size_bytes: int) -> None:
+    """Make sure that a channel's file is there as it was written.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    try:
+        found = os.stat(path).st_size
+    except OSError as error:
+        problem = f"it cannot be seen here ({error.strerror}); processes on several nodes need a folder that all share"
+        raise CheckpointError(path, problem) from error
+    if found != size_bytes:
+        raise CheckpointError(path, f"it has {found} bytes, and was written with {size_bytes}")
+
+
+class JobFolder:
+    """The folder of a job's checkpoint, while it is written; nobody else writes there meanwhile.
+
+    Args:
+        path: the folder; it is made if it is not there.
+
+    Raises:
+        CheckpointError: it cannot be written, or somebody else does now.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._token = secrets.token_hex(4)
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            self._lock = open(  # noqa: SIM115 - until `close`
+                os.path.join(path, ".lock"), "a", opener=private_file
+            )
+        except OSError as error:
+            raise CheckpointError(path, f"it cannot be written: {error}") from error
+        try:
+            lock(self._lock, path)
+        except BaseException:
+            self.close()
+            raise
+
+    def file_for(self, channel: str, number: int) -> str:
+        """Where a channel's file is to be written, the one of this number; nothing is there."""
+        # Long names may differ after what is left of them here.
+        name = quote(channel, safe="")[:MAX_NAME]
+        return os.path.join(self._path, f"{name}-{number}-{self._token}{PART}")
+
+    def finish(self, parts: Sequence[PartNote], extra: Sequence[Buffer]) -> None:
+        """All files are there: from now on they are the checkpoint, and what was it before goes."""
+        for part in parts:
+            check_part(os.path.join(self._path, part.file), part.size_bytes)
+        write_file(os.path.join(self._path, INDEX), JobHead(list(parts), time.time()), [extra])
+        named = {part.file for part in parts}
+        for name in os.listdir(self._path):
+            if _PARTS.fullmatch(name) and name not in named:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self._path, name))
+
+    def close(self) -> None:
+        """Let others write."""
+        self._lock.close()
+
+
+def _is_closer(bound: int, than: int) -> bool:
+    return bound > 0 and (than == 0 or bound < than)

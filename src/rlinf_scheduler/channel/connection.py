@@ -1,0 +1,572 @@
+"""The channel connection: what one process has of one channel, as its users' threads see it.
+
+All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item,
+hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the
+only one that touches what is under way. So an interruption of the user's thread finds nothing half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
+from rlinf_scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
+from rlinf_scheduler.channel.holding import HELD_BYTES
+from rlinf_scheduler.channel.line import ServerLine
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.refusals import ending_error
+from rlinf_scheduler.channel.shell import ClientShell
+from rlinf_scheduler.channel.shortcut import (
+    DIRECT_BYTES,
+    MAX_DATAGRAM_BYTES,
+    MIN_OPERATIONS,
+    NUM_SKIPPED,
+    Shortcut,
+    ShortcutBroken,
+    ShortcutRequest,
+    encode_call,
+)
+from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.comm.cancellation import current_scope
+from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.device.landing import land
+from rlinf_scheduler.comm.device.records import is_staged
+from rlinf_scheduler.comm.framing import Buffer, flat
+from rlinf_scheduler.comm.peer import Reply
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.parcels import WAIT_S
+from rlinf_scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
+from rlinf_scheduler.comm.waits import CHANNEL, Wait, awaited
+from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered, CodecError
+from rlinf_scheduler.observe.reasons import explain
+from rlinf_scheduler.queueing import Ending
+from rlinf_scheduler.session import Session
+
+logger = Reporter(__name__)
+
+DELETE_TIMEOUT_S = 60.0
+# The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
+IO_THREAD_S = 5.0
+# What has no deadline of its own waits so long for another process to hold a durable channel.
+RESTART_S = 60.0
+# A process that leaves waits so long to hear what it holds.
+LOOK_S = 5.0
+_STUCK = "this process's I/O thread does not answer"
+
+
+class _BeginAnew(Exception):
+    """An operation has put or taken nothing by a shortcut, and is to go the usual way."""
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    """What the thread waits for that runs an operation."""
+    connection: ChannelConnection = local["self"]
+    return connection.awaits(local["operation"])
+
+
+def _awaits_answer(local: dict[str, Any]) -> Wait:
+    connection: ChannelConnection = local["self"]
+    name, what = connection.ref.spec.name, local["what"]
+    return Wait(CHANNEL, f"{what}('{name}')", peers=(connection.held_by,), subject=name, detail=what)
+
+
+class ChannelConnection:
+    """A connection to the channel `ref`; made by the first operation that is handed over.
+
+    Args:
+        session: this process's.
+        ref: the channel.
+        line: leads to its server.
+        on_lost: called with it on the I/O thread when its server is gone.
+
+    Attributes:
+        device_of: says which tensors of items may stay on their device; None: none may.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ref: ChannelRef,
+        line: ServerLine,
+        on_lost: Callable[[ChannelConnection], None],
+    ) -> None:
+        self.ref = ref
+        self._session = session
+        self._messenger = messenger = session.messenger
+        self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
+        self._is_unused_said = False
+        self._drain = self._shell.drain
+        self._on_devices = self._shell.on_devices
+        self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
+        self._hurry = partial(messenger.submit_once, self._drain)
+        # Each thread's shortcut, or what it has done about one.
+        self._own = threading.local()
+        self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
+
+    @property
+    def lost(self) -> ChannelLost | None:
+        """Why the channel cannot be used by it any more; None as long as it can."""
+        return self._shell.lost
+
+    @property
+    def held_by(self) -> str:
+        """The name of the process that holds the channel, as far as it is known here."""
+        return self._messenger.peer_name(self.ref.endpoint.process_id)
+
+    def awaits(self, operation: Operation) -> Wait:
+        """What whoever waits for the end of an operation waits for; from any thread."""
+        return operation.awaits(self.ref.spec.name, self.held_by)
+
+    def cause(self, operation: Operation) -> Cause:
+        """What a wait for the end of an operation is counted as."""
+        return cause_at(CHANNEL, operation.kind, self.ref.spec.name)
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself."""
+        explain(self._session, error, limit_s, waited_s)
+
+    @awaited(_awaits)
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[list[Arrived]], Any] | None = None,
+    ) -> Any:
+        """Run an operation until it is over.
+
+        Args:
+            operation: what to do.
+            encoded: the item of a put.
+            load: makes the result of the items of a get.
+
+        Raises:
+            ChannelError: what it failed with.
+            CodecError: an item cannot be read here; it is taken all the same.
+        """
+        self._check_may_block()
+        self._messenger.check_process()
+        operation.promise_to(Promise())
+        operation.blocks = True
+        give_up = self._shell.drop
+        try:
+            shortcut = self._take_shortcut(operation)
+            call = None if shortcut is None else self._call(shortcut, operation, encoded)
+            if shortcut is None or call is None:
+                value = items = self._run_by_io_thread(operation, encoded)
+            else:
+                give_up = self._shell.recall
+                value = items = self._exchange(shortcut, call, operation)
+            if TIMES.notes_moves:
+                self.note_moved(operation, items)
+            if load is not None:
+                # What they lie in is held until the mark is set.
+                value = load(items)
+            # Stores and a return: nothing can come in between. Before them, the items go back; after them, they are
+            # the caller's.
+            operation.mark[0] = 1
+            operation.taken = True
+            return value  # noqa: TRY300 - see above
+        except _BeginAnew:
+            return self.run(operation.renewed(), encoded, load)
+        except CodecError:
+            # Back in the queue it would stand in everybody's way.
+            operation.taken = True
+            raise
+        except BaseException as error:
+            if not operation.taken:
+                operation.dropped = True
+                self._hand_over(give_up, operation)
+            self.explain(error, operation.timeout_s, operation.waited_s)
+            raise
+
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+        """Start an operation; its end comes to the promise."""
+        if encoded is not None:
+            self._pack(operation, encoded, blocks=False)
+        if operation.kind in ("put", "set_version"):  # it goes on without its handle
+            promise = OperationPromise(self, operation)
+            operation.promise_to(promise)
+        else:
+            promise = OperationPromise(self, operation, self._hurry)
+            operation.promise_to(promise, self._shell.dropped)
+        self._hand_over(self._shell.begin, operation)
+        if TIMES.notes_moves and encoded is not None:
+            self.note_moved(operation, None)
+        return promise
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """Note what was put, or (with `items`) taken: for the trace of the job, and by which thread."""
+        name = self.ref.spec.name
+        if operation.kind == "put":
+            origin = self._session.name, operation.ticket
+            TIMES.note_moved(PUT, operation.started, operation.kind, name, (origin,))
+        elif items is not None and items.told.origins is not None:
+            origins = tuple(origin for origin in items.told.origins if origin is not None)
+            TIMES.note_moved(GET, operation.started, operation.kind, name, origins)
+
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """Return what `load` makes of the items of a get, which go back to where they were."""
+        promise = self.hold(operation)
+        try:
+            return load(promise.result(0))
+        finally:
+            del promise  # an error keeps this frame
+
+    def hold(self, operation: Operation) -> OperationPromise:
+        """Run a get until it is over, and take nothing: with the promise the items go back, before what is asked next.
+
+        Raises:
+            ChannelUnanswered: nobody has answered. What the get failed with is raised by the promise.
+        """
+        self._check_may_block()
+        promise = self.start(operation)
+        try:
+            self._await_end(operation, promise)
+        except BaseException:
+            del promise  # an error keeps this frame
+            raise
+        return promise
+
+    def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
+        """Give a put its item as it will travel.
+
+        Args:
+            operation: the put.
+            encoded: the item.
+            blocks: its caller may wait for room in shared memory, up to its deadline.
+        """
+        if self._on_devices is not None:
+            operation.parcel = self._on_devices.stage(encoded, operation.left_s)
+            if operation.parcel is not None:
+                return
+        if encoded.size_bytes <= SMALL_BYTES:  # as most are
+            operation.parcel = SmallParcel(encoded.snapshot(), encoded.size_bytes)
+            return
+        room_s = 0.0
+        if blocks and operation.wait:
+            left_s = operation.left_s
+            room_s = WAIT_S if left_s is None else min(WAIT_S, left_s)
+        # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
+        # What stays on this node lies in shared memory, whether the channel's process can read it or not.
+        is_held = self._shell.hands_over and encoded.size_bytes >= HELD_BYTES
+        peer = None if is_held else self.ref.endpoint
+        operation.parcel = self._messenger.parcels.pack(encoded, peer, snapshot=True, wait_s=room_s)
+
+    def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
+        if encoded is not None and operation.parcel is None:
+            self._pack(operation, encoded, blocks=True)
+        self._hand_over(self._shell.begin, operation)
+        return self._wait(operation)
+
+    def _wait(self, operation: Operation) -> Any:
+        promise: Any = operation.find_promise()
+        self._await_end(operation, promise)
+        return promise.result(0)
+
+    @awaited(_awaits)
+    def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
+        left_s = operation.left_s
+        if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
+            raise self._shell.unanswered(operation, _STUCK)
+
+    def look_after(self, operation: Operation) -> None:
+        """Somebody is about to take the items of a handle: confirm them soon."""
+        deliveries = self._shell.deliveries
+        self._shell.inbox.append((deliveries.touch, operation))
+        # Read only here: if the I/O thread is to look anyhow, it need not be woken.
+        if not deliveries.looks_soon:
+            self._hand_over(deliveries.touch, operation)
+
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
+        """Ask the server something, after all operations that were started before; wait for the answer.
+
+        Raises:
+            ChannelLost: the server is gone.
+            ChannelUnanswered: it does not answer.
+        """
+        answer = self.begin_to_ask(message, kind, timeout_s)
+        return self.answer_to(answer, type(message).__name__.lower(), timeout_s).head
+
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
+        """As `ask`, and return at once; the reply is to come."""
+        answer: Promise[Any] = Promise()
+        what = type(message).__name__.lower()
+        self._hand_over(partial(self._shell.ask, message, kind, what, timeout_s), answer)
+        return answer
+
+    @awaited(_awaits_answer)
+    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
+        """Wait for the reply to something that was asked.
+
+        Raises:
+            ChannelLost: the server is gone.
+            ChannelUnanswered: it does not answer.
+        """
+        self._check_may_block()
+        limit_s = timeout_s + (RESTART_S if self.ref.spec.durable else IO_THREAD_S)
+        if not answer.wait(limit_s):
+            why = self._shell.condition or _STUCK
+            raise ChannelUnanswered(self.ref.spec.name, None, what, limit_s, why)
+        return answer.result(0)
+
+    def read_dead(self, number: int) -> Any:
+        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
+        answer: Promise[Any] = Promise()
+        ask = partial(
+            self._shell.ask, control_wire.ReadDead(number), control_wire.Done, "dead_letters", ANSWER_S
+        )
+        self._hand_over(ask, answer)
+        reply, there = self.answer_to(answer, "dead_letters"), self._on_devices
+        if there is None or not is_staged(reply.frames):
+            return reply
+        # Nothing here holds what it is a copy of: so it comes through host memory.
+        landed = land(self._messenger, there.devices, there.what, Arrived(reply.frames))
+        return Reply(reply.head, landed.frames())
+
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
+        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
+        answer: Promise[Any] = Promise()
+        self._hand_over(self._shell.settle, (operation, message, is_last, answer))
+        return answer
+
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
+        """Let items be on lease for longer; the reply is to come."""
+        answer: Promise[Any] = Promise()
+        self._hand_over(self._shell.extend, (operation, message, answer))
+        return answer
+
+    def drop(self, operation: Operation) -> None:
+        """Nobody waits for an operation any more; what it brought and was not taken goes back."""
+        operation.dropped = True
+        self._hand_over(self._shell.drop, operation)
+
+    def give_back(self, operation: Operation) -> None:
+        """Give back what an operation brought; it is on its way when this returns."""
+        given: Promise[None] = Promise()
+
+        def drop(what: Operation) -> None:
+            try:
+                self._shell.drop(what)
+            finally:
+                given.set_result(None)
+
+        self._hand_over(drop, operation)
+        given.wait(ANSWER_S)
+
+    def tell(self, message: control_wire.Control) -> None:
+        """Send the server something without waiting for its answer."""
+        self._hand_over(self._shell.tell, message)
+
+    def say_unused(self, number: int) -> None:
+        """Say once that a slot was dropped, with which nothing was put."""
+        if not self._is_unused_said:
+            self._is_unused_said = True
+            self._hand_over(self._warn_of_unused, number)
+
+    def _warn_of_unused(self, number: int) -> None:
+        logger.warning(
+            "channel '%s': slot %d was dropped, and no item was put with it: it went back, and others have it. Keep a "
+            "slot until put(item, slot=slot), or give it back by slot.give_back(). (This is said once.)",
+            self.ref.spec.name,
+            number,
+        )
+
+    def finish_puts(self, operation: str, timeout_s: float | None) -> None:
+        """Wait until every put that this process has begun is over.
+
+        Raises:
+            ChannelTimeout: some are not yet; `operation` is what wanted to know.
+        """
+        self._check_may_block()
+        over: Promise[None] = Promise()
+        self._hand_over(self._shell.puts.tell_after, over)
+        if not over.wait(timeout_s):
+            state = "puts of this process still wait for room"
+            raise ChannelTimeout(self.ref.spec.name, None, operation, timeout_s or 0.0, state)
+
+    def settle_puts(self, timeout_s: float) -> None:
+        """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
+        held: Promise[bool] = Promise()
+        # Behind the puts that were handed over and have not begun.
+        self._shell.inbox.append((self._shell.puts.say_held, held))
+        self._messenger.submit(self._drain)
+        if not held.wait(LOOK_S) or held.result(0):
+            with contextlib.suppress(ChannelError):
+                self.ask(control_wire.Query(""), control_wire.QueueState, timeout_s)
+
+    # -- shortcuts -------------------------------------------------------------------------------
+
+    def _take_shortcut(self, operation: Operation) -> Shortcut | None:
+        """This thread's shortcut, to be given back; None if it has none, or the operation is not one for it."""
+        if not self._same_machine:
+            return None
+        # Out of everybody's hands: a signal handler that comes now finds none.
+        own = self._own.__dict__
+        shortcut: Shortcut | None = own.pop("shortcut", None)
+        if shortcut is None:
+            return self._ask_for_shortcut(own)
+        if shortcut.skips and operation.kind != "put":
+            shortcut.skips -= 1
+            own["shortcut"] = shortcut
+            return None
+        return shortcut
+
+    def _call(self, shortcut: Shortcut, operation: Operation, encoded: Encoded | None) -> bytes | None:
+        """What to send by a shortcut; None, and the shortcut is given back, if it has to go the usual way."""
+        call = None
+        frames: list[Buffer] | None = []
+        if encoded is not None:
+            frames = self._frames(operation, encoded)
+        after = self._shell.sent_before()
+        opening = operation.opening(0 if frames is None else len(frames))
+        if after is not None and frames is not None and isinstance(opening, wire.Put | wire.Get):
+            call = encode_call(after, opening, frames)
+        if call is None or len(call) > MAX_DATAGRAM_BYTES:
+            self._own.__dict__["shortcut"] = shortcut
+            return None
+        return call
+
+    def _frames(self, operation: Operation, encoded: Encoded) -> list[Buffer] | None:
+        stays = self._on_devices is not None and self._on_devices.devices.is_worth_it(encoded)
+        if encoded.size_bytes <= DIRECT_BYTES and not stays:
+            return [flat(frame) for frame in encoded.frames()]
+        self._pack(operation, encoded, blocks=True)
+        parcel = operation.parcel
+        if parcel is None or not parcel.goes_as_descriptor(self.ref.endpoint):
+            return None
+        return parcel.frames_for(self.ref.endpoint)
+
+    def _exchange(self, shortcut: Shortcut, call: bytes, operation: Operation) -> Any:
+        """Send an operation by a shortcut, and wait for its end."""
+        shell = self._shell
+        if operation.kind != "put":
+            # Known before it goes: what it brings is confirmed, or goes back.
+            shell.direct.append(operation)
+            if not shell.deliveries.looks_soon:
+                self._messenger.submit_once(self._drain)
+        began = time.monotonic()
+        answer = self._answer_by(shortcut, call, operation)
+        said = None if answer is None else answer.answer
+        by = said.by if type(said) is wire.Delivered else ""
+        TIMES.note_wait(began, self.cause(operation), by)
+        if answer is None:
+            self._hand_over(shell.recall, operation)
+            return self._wait_for_recalled(operation)
+        self._own.__dict__["shortcut"] = shortcut
+        match answer.answer:
+            case wire.Accepted():
+                return None
+            case wire.Delivered() as delivered:
+                if operation.waited_s > CONFIRM_DELAY_S:
+                    # It came after a while: nothing may follow soon that the confirmation could travel with.
+                    self._hand_over(shell.deliveries.hurry, None)
+                frames = iter(answer.frames)
+                arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
+                return Delivery.of(delivered, arrived)
+            case wire.Elsewhere():
+                shortcut.skips = NUM_SKIPPED
+                self._hand_over(shell.expect, operation)
+                return self._wait(operation)
+            case wire.Refused(_, reason, state):
+                operation.taken = True
+                raise ending_error(self.ref.spec.name, operation, Ending.REFUSED, (reason, state))
+            case wire.Again(_, problem):
+                self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
+                raise _BeginAnew
+
+    def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer | None:
+        try:
+            return _exchange_in_scope(shortcut, call, operation)
+        except (TimeoutError, ShortcutBroken) as error:
+            if raised_by_signal_handler(error):
+                raise
+            return None
+
+    def _wait_for_recalled(self, operation: Operation) -> Any:
+        try:
+            return self._wait(operation)
+        except CancelledError as error:
+            if raised_by_signal_handler(error):
+                raise
+            raise _BeginAnew from None
+
+    def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
+        # Out of everybody's hands, too.
+        request: ShortcutRequest = own.pop("request", None) or ShortcutRequest()
+        if request.shortcut is not None:
+            return request.shortcut
+        own["request"] = request
+        request.num_operations += 1
+        if request.num_operations == MIN_OPERATIONS:
+            self._hand_over(self._shell.shortcuts.begin, request)
+        return None
+
+    def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:
+        self._messenger.check_process()
+        self._shell.inbox.append((step, what))
+        self._messenger.submit_once(self._drain)
+
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """Give an operation up that was started."""
+        self._hand_over(self._shell.cancel, operation)
+        if self._messenger.on_io_thread():
+            self._shell.drain()
+        elif operation.kind != "put":
+            promise.wait(ANSWER_S)
+
+    def _check_may_block(self) -> None:
+        if self._messenger.on_io_thread():
+            problem = "a callback on the I/O thread cannot wait for it; use async_op=True"
+            raise ChannelError(self.ref.spec.name, problem)
+
+    def lose(self, reason: str) -> None:
+        """End everything: the channel's server cannot be reached any more. On the I/O thread."""
+        self._shell.lose(self._shell.gone(reason))
+
+    def leave(self, reason: str) -> None:
+        """Confirm what was taken, and end everything: this process leaves the cluster. From any thread."""
+        left: Promise[None] = Promise()
+
+        def leave(_nothing: None) -> None:
+            try:
+                self._shell.leave(reason)
+            finally:
+                left.set_result(None)
+
+        self._hand_over(leave, None)
+        if self._messenger.on_io_thread():
+            self._shell.drain()
+        else:
+            left.wait(ANSWER_S)
+
+    def abandon(self, reason: str) -> None:
+        """Make it unusable in a forked child; the parent's operations go on."""
+        self._shell.abandon(ChannelLost(self.ref.spec.name, reason))
+
+
+def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer:
+    """As `Shortcut.exchange`; it is broken when the call that this thread works at is cancelled."""
+    scope = current_scope()
+    if scope is None:
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    try:
+        scope.begin_wait(shortcut.end)
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    finally:
+        scope.end_wait(shortcut.end)

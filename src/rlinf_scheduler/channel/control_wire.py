@@ -1,0 +1,356 @@
+"""What a process asks the server of a channel beside its operations, and what that answers.
+
+Requests go to the control service, and wait for an answer each; they stand behind the operations that were sent before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+
+
+class Open(msgspec.Struct, tag=0, array_like=True):
+    """A client begins -> None."""
+
+    endpoint: Endpoint
+
+
+class Close(msgspec.Struct, tag=1, array_like=True):
+    """Refuse puts from now on -> None."""
+
+
+class Delete(msgspec.Struct, tag=2, array_like=True):
+    """Close, free the name, leave -> None."""
+
+
+class Query(msgspec.Struct, tag=3, array_like=True):
+    """Ask about a queue -> `QueueState`."""
+
+    queue: Any
+
+
+class Stats(msgspec.Struct, tag=4, array_like=True):
+    """Ask about everything -> `ChannelCounts`."""
+
+
+class Explain(msgspec.Struct, tag=15, array_like=True):
+    """Ask who waits for what -> `Explanation`."""
+
+
+class Invite(msgspec.Struct, tag=5, array_like=True):
+    """Ask for a shortcut for one thread -> `Invitation`."""
+
+
+class EndQueue(msgspec.Struct, tag=6, array_like=True):
+    """End a queue -> None."""
+
+    queue: Any
+
+
+class Flush(msgspec.Struct, tag=7, array_like=True):
+    """Let batches take what a queue holds now -> None."""
+
+    queue: Any
+
+
+class Join(msgspec.Struct, tag=8, array_like=True):
+    """Be one of the channel's producers -> `Joined`."""
+
+    number: int
+    name: str
+
+
+class Leave(msgspec.Struct, tag=9, array_like=True):
+    """Be a producer no more: done, or failed -> None."""
+
+    number: int
+    failed: bool
+
+
+class Settle(msgspec.Struct, tag=10, array_like=True):
+    """Items of a lease (None: all that are left) are done with, or go back after a while -> `Done`."""
+
+    generation: int
+    places: list[int] | None
+    done: bool
+    delay_s: float = 0
+    reason: str = ""
+
+
+class Extend(msgspec.Struct, tag=11, array_like=True):
+    """A lease lasts so long from now (None: as long as in the beginning) -> `Done`."""
+
+    generation: int
+    for_s: float | None = None
+
+
+class ListDead(msgspec.Struct, tag=12, array_like=True):
+    """Ask for the dead letters of a queue, or (None) of all -> `DeadNotes`."""
+
+    queue: Any
+
+
+class ReadDead(msgspec.Struct, tag=13, array_like=True):
+    """Ask for the item of a dead letter -> `Done`, with its frames."""
+
+    number: int
+
+
+class MoveDead(msgspec.Struct, tag=14, array_like=True):
+    """Put a dead letter back, or drop it -> `Done`."""
+
+    number: int
+    again: bool
+
+
+class DonePart(msgspec.Struct, tag=33, array_like=True):
+    """A shard is done with its part of a step -> `Done`."""
+
+    queue: Any
+    index: int
+    step: int
+
+
+class Retract(msgspec.Struct, tag=32, array_like=True):
+    """Nobody wants the answer to a question of the client any more -> None."""
+
+    queue: Any
+    number: int
+
+
+class HoldSlot(msgspec.Struct, tag=34, array_like=True):
+    """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> None.
+
+    The one that was sent as `source` is no more (0: it may be read again): it is the client's, and ends with it.
+    """
+
+    queue: Any
+    slot: int
+    key: int
+    sent: bool
+    source: int = 0
+
+
+class LetGoOfSlot(msgspec.Struct, tag=35, array_like=True):
+    """The client holds that copy no more (0: it held none); nor is the one that was sent as `source` -> None."""
+
+    queue: Any
+    slot: int
+    key: int
+    source: int
+
+
+class Subscribe(msgspec.Struct, tag=30, array_like=True):
+    """Read a subscription of a queue, or (None) of all -> `Joined`.
+
+    `max_bytes` None is a share of what the channel may hold.
+    """
+
+    number: int
+    name: str
+    queue: Any
+    drops: bool
+    maxsize: int
+    max_bytes: int | None
+
+
+class Unsubscribe(msgspec.Struct, tag=31, array_like=True):
+    """Read it no more: done, or failed, to be succeeded -> None."""
+
+    number: int
+    name: str
+    failed: bool
+
+
+class Look(msgspec.Struct, tag=40, array_like=True):
+    """Remember what the channel holds now, under a token, for a `Save` -> `Saved`.
+
+    The client's leases of the generations in `done` are left out.
+    """
+
+    token: str
+    done: list[int]
+
+
+class Save(msgspec.Struct, tag=41, array_like=True):
+    """Write what the channel holds now, and what it held at the look of a token (if that is not empty) -> `Saved`."""
+
+    token: str
+    done: list[int]
+    path: str
+
+
+class Forget(msgspec.Struct, tag=42, array_like=True):
+    """Nobody saves under this token any more -> nothing."""
+
+    token: str
+
+
+class Record(msgspec.Struct, tag=50, array_like=True):
+    """Record every delivery from now on in a file; with an empty path, none any more -> `Done`."""
+
+    path: str
+    payload: bool
+    max_bytes: int
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """That was done, or why not: a lease that was to be done with is over (`lease`), or something else.
+
+    Of a file: how many items are in it, and how large it is.
+    """
+
+    lease: int = 0
+    problem: str = ""
+    num_items: int = 0
+    size_bytes: int = 0
+
+
+OfSaves = Look | Save | Forget
+OfReports = Query | Stats | Explain | Record
+OfLeases = Settle | Extend | DonePart | ListDead | ReadDead | MoveDead
+Control = (
+    Open
+    | Close
+    | Delete
+    | Invite
+    | EndQueue
+    | Flush
+    | Join
+    | Leave
+    | Retract
+    | HoldSlot
+    | LetGoOfSlot
+    | Subscribe
+    | Unsubscribe
+    | OfLeases
+    | OfSaves
+    | OfReports
+)
+
+
+class Done(msgspec.Struct, array_like=True):
+    """Why that could not be done; empty if it was."""
+
+    problem: str
+
+
+class DeadNote(msgspec.Struct, array_like=True):
+    """A dead letter without its item."""
+
+    number: int
+    queue: Any
+    size_bytes: int
+    attempts: int
+    reason: str
+    consumer: str
+
+
+class DeadNotes(msgspec.Struct, array_like=True):
+    """The oldest first."""
+
+    letters: list[DeadNote]
+
+
+class Joined(msgspec.Struct, array_like=True):
+    """Why there is no place for this producer, or member of a subscription; empty if there is."""
+
+    problem: str
+
+
+class Invitation(msgspec.Struct, array_like=True):
+    """Where the server takes shortcuts, and the first word on one; an empty path: it takes none (any more)."""
+
+    path: str
+    token: bytes
+
+
+class QueueState(msgspec.Struct, array_like=True):
+    """How many items a queue holds, whether a put to it would wait, and how many a subscription has given up."""
+
+    num_items: int
+    is_full: bool
+    num_dropped: int = 0
+
+
+class Depth(msgspec.Struct, array_like=True):
+    """`queueing.QueueDepth` as it travels."""
+
+    name: Any
+    num_items: int
+    weight: float | int
+    size_bytes: int
+    num_getters: int
+    num_putters: int
+    num_delivering: int
+    num_leased: int
+    num_dead: int
+    num_lost: int
+    groups: list[tuple[Any, int]]
+    num_dropped: int = 0
+
+
+class ChannelCounts(msgspec.Struct, array_like=True):
+    """What the channel has accepted since its beginning, and what its queues hold together.
+
+    The frames are lists of `Depth`: what each queue holds.
+    """
+
+    num_accepted: int
+    accepted_bytes: int
+    closed: bool
+    num_lost: int
+    lost_bytes: int
+    num_items: int
+    queued_bytes: int
+    num_dead: int
+
+
+class WaitingNote(msgspec.Struct, array_like=True):
+    """`queueing.Unfinished` as it travels, with the name of its process."""
+
+    who: str
+    operation: str
+    since_s: float
+
+
+class ExplainedQueue(msgspec.Struct, array_like=True):
+    """`queueing.QueueSnapshot` as it travels; times are seconds until now."""
+
+    depth: Depth
+    oldest_s: float | None
+    waiting: list[WaitingNote]
+    held: list[WaitingNote]
+    limits: list[str]
+    ended: bool
+    shards: str
+    admission: str = ""
+    subscription: str = ""
+
+
+class UserNote(msgspec.Struct, array_like=True):
+    """A process that uses the channel, how it is reached, and why it cannot be now."""
+
+    name: str
+    transport: str
+    condition: str
+
+
+class Explanation(msgspec.Struct, array_like=True):
+    """What goes on in a channel; rates are of the last seconds. The frames are lists of `ExplainedQueue`."""
+
+    held_by: str
+    closed: bool
+    num_accepted: int
+    num_items: int
+    held_bytes: int
+    max_bytes: int
+    puts_per_s: float
+    gets_per_s: float
+    producers: str
+    peers: list[UserNote]
+    num_lost: int = 0
+    elsewhere: list[str] = []

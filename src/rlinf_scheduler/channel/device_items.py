@@ -1,0 +1,122 @@
+"""Items whose tensors stay on their device: a producer's side of them, and how they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlinf_scheduler.channel.fixed_parcel import FixedParcel
+from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.device import Devices, Staged
+from rlinf_scheduler.comm.device.records import OnDevice, is_staged
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+
+logger = Reporter(__name__)
+
+# So long a channel's process may take to say whether it reads this one's shared memory.
+KNOWN_S = 5.0
+
+
+class DeviceParcel(FixedParcel):
+    """An item in a bucket, as it is put: the block that stands for it, and never its bytes.
+
+    The channel's server holds that block then, so the bucket stays as it is.
+    """
+
+    __slots__ = ("_devices", "_staged", "_what")
+
+    def __init__(self, what: str, staged: Staged, devices: Devices) -> None:
+        at = staged.parcel.descriptor
+        super().__init__([] if at is None else [at.to_frame()], staged.size_bytes)
+        self._what = what
+        self._staged = staged
+        self._devices = devices
+
+    def bytes_frames(self) -> list[Buffer]:
+        """What says where it lies; of use to nobody who does not hold the block."""
+        return self._staged.parcel.bytes_frames()
+
+    def bring(self, then: Callable[[Parcel | BaseException], None]) -> None:
+        """Copy it to host memory; `then` is called on the I/O thread."""
+        self._devices.copy_out(self._what, self._staged, then)
+
+
+class DeviceItems:
+    """Puts items of one channel into buckets, where that can be.
+
+    Args:
+        messenger: this process's.
+        devices: what it shares on devices.
+        channel: the channel's name.
+        server: the process that holds it.
+    """
+
+    def __init__(self, messenger: Messenger, devices: Devices, channel: str, server: Endpoint) -> None:
+        self.what = f"an item of channel '{channel}'"
+        self.devices = devices
+        self._messenger = messenger
+        self._server = server
+        self._is_said = False
+
+    def stage(self, encoded: Encoded, left_s: float | None) -> DeviceParcel | None:
+        """An item in a bucket; None if it goes through host memory.
+
+        Args:
+            encoded: the item.
+            left_s: in so many seconds its put is over; None: it waits.
+
+        Raises:
+            CommTimeout: the device has done nothing for minutes.
+        """
+        self._messenger.check_process()
+        # The device thread asks the I/O thread for what it needs.
+        if self._messenger.on_io_thread() or not self.devices.is_worth_it(encoded):
+            return None
+        if not self._is_read_by_server(KNOWN_S if left_s is None else min(KNOWN_S, left_s)):
+            self._say_without()
+            return None
+        staged = self.devices.stage(self.what, encoded)
+        if staged is None:
+            return None
+        staged.passed_on()
+        return DeviceParcel(self.what, staged, self.devices)
+
+    def _is_read_by_server(self, within_s: float) -> bool:
+        if self._server.machine_id != self._messenger.endpoint.machine_id:
+            return False
+        parcels = self._messenger.parcels
+        if not parcels.reads_ours(self._server.process_id):
+            known: Promise[None] = Promise()
+            parcels.when_ready(self._server, lambda: known.set_result(None))
+            known.wait(within_s)
+        return parcels.reads_ours(self._server.process_id)
+
+    def _say_without(self) -> None:
+        if not self._is_said:
+            self._is_said = True
+            logger.warning(
+                "%s goes through host memory: the channel's process is on another machine, or cannot read this "
+                "process's shared memory (`group_affinity` of `Channel.create` says where it is)",
+                self.what,
+            )
+
+
+def why_gone(process_id: str, name: str, payload: object) -> str:
+    """How an item was lost with its producer, in a phrase; "" if it was not.
+
+    Args:
+        process_id: of a process that is gone.
+        name: the process's.
+        payload: the item.
+    """
+    lease = payload.lease if isinstance(payload, Arrived) else None
+    if lease is None or lease.hold.arena.owner.process_id != process_id:
+        return ""
+    frames = payload.frames()  # type: ignore[attr-defined]
+    if not is_staged(frames):
+        return ""
+    return f"put by '{name}' went with it: they were on its device {OnDevice.from_frame(frames[0]).device}"

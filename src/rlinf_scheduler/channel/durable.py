@@ -1,0 +1,299 @@
+"""A channel that survives its process: its journal, its server, and what leads to it. On the I/O thread only."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.checkpoint import SavedChannel
+from rlinf_scheduler.channel.found_journal import FoundJournal, FoundTurn, header_of
+from rlinf_scheduler.channel.journal import Journal, NewJournal
+from rlinf_scheduler.channel.journal_growth import JournalGrowth
+from rlinf_scheduler.channel.journal_records import write_image
+from rlinf_scheduler.channel.journaled import JournaledOutside
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.channel.watching import watch_channel
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.errors import ChannelLost
+from rlinf_scheduler.observe.notes import ChannelNote
+from rlinf_scheduler.observe.vitals import ChannelVitals
+from rlinf_scheduler.session import Session
+
+logger = Reporter(__name__)
+
+# So much of it may be left to be copied on the I/O thread.
+_SMALL_BYTES = 1 << 20
+# What has happened is told again for so long at a time.
+MOMENT_S = 0.05
+DELETED = "the channel was deleted"
+
+
+class DurableChannel:
+    """Holds one durable channel.
+
+    Args:
+        session: this process's.
+        spec: the channel.
+        journal: its, open.
+        claims: names that it has in the directory besides its address.
+
+    Attributes:
+        spec: see above.
+        on_stopped: called once on the I/O thread when it was deleted, or can go on no more.
+    """
+
+    def __init__(
+        self, session: Session, spec: ChannelSpec, journal: Journal, claims: Sequence[str] = ()
+    ) -> None:
+        self.spec = spec
+        self.on_stopped: Callable[[], None] | None = None
+        self._session = session
+        self._journal = journal
+        self._names = (*claims, spec.address)
+        self._aside = wire.service(spec.channel_id, wire.ASIDE)
+        self._outside = JournaledOutside(
+            session.messenger, spec.channel_id, journal, self._on_failed, self._on_turn
+        )
+        # The lock is not for the process: it may leave the job and live on, and have children.
+        session.messenger.at_end(self._end)
+        session.messenger.stay_while(self._is_recording_behind)
+        session.on_fork(journal.close)
+        self._server: ChannelServer | None = None
+        self._growth = JournalGrowth()
+        self._num_recovered = 0
+        self._is_writing = self._is_over = False
+        self._why_over = ""
+        self._say_no_more: Callable[[], None] = lambda: None
+
+    @property
+    def epoch(self) -> int:
+        """Which process this is, of those that have held the channel; 1 is the first."""
+        return self._outside.epoch
+
+    def begin(self, found: FoundJournal, saved: SavedChannel | None = None) -> None:
+        """Begin with what its journal has been written whole with, if there is anything; `recover` is to follow.
+
+        Args:
+            found: what the journal says.
+            saved: a checkpoint to begin with; then that is nothing.
+        """
+        image = found.image
+        if image is not None:
+            self._outside.load(image)
+        beside = self._session.messenger
+        self._server = ChannelServer(self._outside, self.spec, saved=saved, image=image, beside=beside)
+        self._server.on_stopped = self._on_deleted
+        if image is not None:
+            self._outside.resume_timers(image.world.timers)
+
+    def recover(self, turns: deque[FoundTurn]) -> None:
+        """Let happen again what has happened since, as much as can be done in a moment.
+
+        Raises:
+            ChannelJournalError: the blocks make no sense.
+        """
+        until = time.monotonic() + MOMENT_S
+        try:
+            while turns and time.monotonic() < until:
+                self._outside.replay(*turns.popleft())
+                self._num_recovered += 1
+        except (ValueError, msgspec.DecodeError) as error:
+            raise self._journal.damaged(f"cannot be read: {error}") from error
+
+    def go_live(self) -> None:
+        """Serve clients from now on.
+
+        Raises:
+            ChannelLost: its journal cannot be written.
+        """
+        self._growth = JournalGrowth(self._num_recovered, self._journal.image_bytes)
+        self._outside.go_live(self._session.home.process_id)
+        if self._why_over:
+            raise ChannelLost(self.spec.name, self._why_over)
+        self._session.messenger.serve(
+            self._aside, self._on_aside, control_wire.OfSaves | control_wire.OfReports
+        )
+        self._say_no_more = watch_channel(self._session, self.spec, self._note, self._vitals)
+        # What clients said before they left is written down, though nothing more will follow from it here.
+        self._session.on_close(self._settle)
+
+    def _settle(self) -> None:
+        self._session.messenger.submit(self._outside.settle)
+
+    def _note(self) -> ChannelNote | None:
+        """What goes on in it."""
+        if self._is_over or self._server is None:
+            return None
+        self._outside.settle()
+        return self._server.note()
+
+    def _vitals(self) -> ChannelVitals | None:
+        """The same in a few numbers; what is said now and not written yet has not happened."""
+        return None if self._is_over or self._server is None else self._server.vitals()
+
+    def _on_aside(self, request: Request) -> None:
+        # What was said before it has happened before it, also what would wait to be written with more.
+        self._outside.settle()
+        if self._is_over or self._server is None:
+            request.fail(ChannelLost(self.spec.name, self._why_over or DELETED))
+        else:
+            self._server.answer(request)
+
+    def stop(self) -> None:
+        """Hold it no more: another process is to do so. From any thread."""
+        self._session.messenger.submit(self._leave)
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it was deleted, and goes as soon as its names are free."""
+        return self._outside.withholds
+
+    def _leave(self) -> None:
+        if self.is_going:
+            return
+        self._outside.stop("it is not held by its process any more", returns=True)
+        self._tell_stopped()
+        self._journal.close()
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """The process leaves the job: a thread that writes the journal whole has nothing to do with it any more."""
+        self._is_over = True
+        self._journal.close()
+
+    def _is_recording_behind(self) -> bool:
+        return self._server is not None and self._server.is_recording_behind()
+
+    def _on_deleted(self) -> None:
+        """Free the names, then answer."""
+        self._outside.withholds = True
+        freed = [self._session.directory.unregister_async(name) for name in self._names]
+        # The directory answers in order.
+        freed[-1].add_done_callback(self._on_freed)
+
+    def _on_freed(self, _freed: Any) -> None:
+        self._is_over = True
+        self._session.messenger.off_end(self._end)  # it would close what is about to be removed
+        if self._server is None:
+            self._beside(self._remove)
+        else:  # whoever deletes it may read what was recorded next
+            self._server.end_recording(partial(self._beside, self._remove))
+
+    def _remove(self) -> None:
+        """Remove the journal, in a thread of its own: of a large one it takes a while."""
+        try:
+            self._journal.remove()
+        except OSError as error:
+            logger.warning("channel '%s': its journal cannot be removed: %s", self.spec.name, error)
+            self._journal.close()
+        self._session.messenger.submit(self._on_removed)
+
+    def _on_removed(self) -> None:
+        self._outside.stop(DELETED, returns=False)
+        self._tell_stopped()
+
+    def _on_failed(self, error: OSError) -> None:
+        reason = self._why_over = f"its journal cannot be written: {error}"
+        logger.warning(
+            "channel '%s': %s; it can be created again once that is mended", self.spec.name, reason
+        )
+        for name in self._names:
+            self._session.directory.unregister_async(name)
+        self._outside.stop(reason, returns=False)
+        self._tell_stopped()
+        self._journal.close()
+
+    def _tell_stopped(self) -> None:
+        self._is_over = True
+        self._say_no_more()
+        self._session.messenger.unserve(self._aside)
+        self._session.messenger.off_end(self._end)
+        self._session.forget(self._settle)
+        self._session.forget(self._journal.close)
+        if self._server is None:
+            self._on_recorded()
+        else:
+            self._server.end_recording(self._on_recorded)
+
+    def _on_recorded(self) -> None:
+        self._session.messenger.off_stay(self._is_recording_behind)
+        if self.on_stopped is not None:
+            self.on_stopped()
+
+    # -- the journal -----------------------------------------------------------------------------
+
+    def _on_turn(self) -> None:
+        if self._growth.add_turn(self._journal.size_bytes):
+            self.write_whole()
+
+    def write_whole(self) -> None:
+        """Write the journal anew, without what is over: look at what there is, and write it in a thread of its own."""
+        if self._is_writing:
+            return
+        self._growth.begin()
+        self._is_writing = True
+        self._beside(self._write, self.image(), self._journal.size_bytes)
+
+    def _beside(self, function: Callable[..., None], *args: Any) -> None:
+        run_beside_in_time(self._session.messenger.call_later, function, *args)
+
+    def image(self) -> Callable[[], tuple[bytes, Iterable[Buffer]]]:
+        """What there is now; the function that is returned gives it as bytes, in any thread."""
+        if self._server is None:
+            return lambda: (b"", [])
+        world, said = self._outside.look()
+        snapshot, server = self._server.look()
+        return partial(write_image, snapshot, server, world, said)
+
+    def _write(self, image: Callable[[], tuple[bytes, Iterable[Buffer]]], since: int) -> None:
+        try:
+            new = self._journal.begin(header_of(self.spec), *image())
+        except Exception as error:  # noqa: BLE001 - without it everything is there, too; it only takes more room
+            self._session.messenger.submit(partial(self._on_not_written, error))
+        else:
+            self._follow(new, since)
+
+    def _follow(self, new: NewJournal, since: int) -> None:
+        """Write what has happened meanwhile, too, and have it on the disk; in a thread of its own."""
+        submit = self._session.messenger.submit
+        until = self._journal.size_bytes
+        try:
+            self._journal.copy_since(new, since, until)
+            self._journal.sync(new)
+        except Exception as error:  # noqa: BLE001 - as above
+            new.drop()
+            submit(partial(self._on_not_written, error))
+        else:
+            submit(partial(self._on_written, new, until))
+
+    def _on_not_written(self, error: Exception) -> None:
+        self._is_writing = False
+        if not self._is_over:
+            logger.warning("channel '%s': its journal is not made smaller: %r", self.spec.name, error)
+            self._growth.fail(self._journal.size_bytes)
+
+    def _on_written(self, new: NewJournal, since: int) -> None:
+        if self._is_over:
+            self._beside(new.drop)
+            return
+        if self._journal.size_bytes - since > _SMALL_BYTES:  # much has happened since
+            self._beside(self._follow, new, since)
+            return
+        try:
+            self._journal.finish(new, since)
+        except OSError as error:
+            self._on_not_written(error)
+        else:
+            self._is_writing = False
+            self._growth.succeed(self._journal.image_bytes)

@@ -1,0 +1,129 @@
+"""What the journal of a durable channel says to the process that is to hold the channel now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import NamedTuple
+
+import msgspec
+
+from rlinf_scheduler.channel.byte_bound import SHARE
+from rlinf_scheduler.channel.journal import Journal, JournalBlock
+from rlinf_scheduler.channel.journal_records import JournaledTurn, ReadImage, read_image
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.shm.limit import memory_bytes
+from rlinf_scheduler.errors import ChannelJournalError
+
+# The lock of a process that is being killed is free after a moment.
+LOCK_S = 2.0
+AGAIN_S = 0.05
+
+
+class FoundTurn(NamedTuple):
+    """A turn of the channel before, and the frames of all that came in it."""
+
+    turn: JournaledTurn
+    frames: list[Buffer]
+
+
+@dataclass(slots=True)
+class FoundJournal:
+    """What a journal says.
+
+    Attributes:
+        spec: the channel.
+        is_there: there is one.
+        image: what it was written whole with; None if that was nothing.
+        turns: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.
+    """
+
+    spec: ChannelSpec
+    is_there: bool = False
+    image: ReadImage | None = None
+    turns: Iterator[FoundTurn] = field(default_factory=lambda: iter(()))
+
+
+def open_journal(spec: ChannelSpec) -> Journal:
+    """Open the journal of a channel.
+
+    Raises:
+        ChannelJournalError: a process that lives holds it, or the folder cannot be used.
+    """
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return Journal(spec.durable, spec.name, spec.survives)
+        except ChannelJournalError as error:
+            if error.__cause__ is None or not isinstance(error.__cause__, BlockingIOError):
+                raise
+            if time.monotonic() >= until:
+                raise
+            time.sleep(AGAIN_S)
+
+
+def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
+    """Read how a journal begins: which channel it is of, and what it was written whole with.
+
+    Raises:
+        ChannelJournalError: it is damaged, of another channel, or written by another version of this library; that may
+            show only when its turns are taken.
+    """
+    if spec.restore and journal.exists:
+        raise journal.damaged("is there already: a checkpoint is restored into a channel that is new")
+    spec = msgspec.structs.replace(spec, restore="")
+    if not journal.exists:
+        # A share of this machine's memory is fixed now: it decides who waits, and must not change.
+        bound = memory_bytes() // SHARE if spec.max_bytes is None else spec.max_bytes
+        return FoundJournal(msgspec.structs.replace(spec, max_bytes=bound))
+    blocks = journal.read()
+    spec = _checked(journal, next(blocks), spec)
+    image = next(blocks)
+    try:
+        return FoundJournal(spec, True, read_image(*image) if image.head else None, _turns(journal, blocks))
+    except msgspec.MsgspecError as error:
+        raise journal.damaged(f"cannot be read: {error}") from error
+
+
+def _turns(journal: Journal, blocks: Iterator[JournalBlock]) -> Iterator[FoundTurn]:
+    for block in blocks:
+        try:
+            turn = msgspec.msgpack.decode(block.head, type=JournaledTurn)
+        except msgspec.MsgspecError as error:
+            raise journal.damaged(f"cannot be read: {error}") from error
+        yield FoundTurn(turn, turn.pieces(block.frames))
+
+
+def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> ChannelSpec:
+    try:
+        version, raw = msgspec.msgpack.decode(header.head, type=tuple[str, msgspec.Raw])
+        # What has happened is to follow by the same rules again.
+        if version != _version():
+            problem = f"was written by version {version} of this library, and this is {_version()}"
+            raise journal.damaged(
+                f"{problem}; save what it holds with that one, and restore it with this one"
+            )
+        known = msgspec.msgpack.decode(raw, type=ChannelSpec)
+    except msgspec.MsgspecError as error:
+        raise journal.damaged("is not the journal of a channel of this version") from error
+    if spec.max_bytes is None:
+        spec = msgspec.structs.replace(spec, max_bytes=known.max_bytes)
+    differences = known.differences(spec)
+    if differences:
+        raise journal.damaged(f"is of a channel that was created with {differences}")
+    return spec
+
+
+def header_of(spec: ChannelSpec) -> bytes:
+    """What a journal begins with."""
+    return msgspec.msgpack.encode((_version(), spec))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("rlinf-scheduler")
+    except metadata.PackageNotFoundError:
+        return "unknown"

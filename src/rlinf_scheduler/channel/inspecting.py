@@ -1,0 +1,158 @@
+"""Looking at what a channel holds, and who waits for it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+import msgspec
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.access import ChannelAccess
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    check_host_items,
+    checked_optional_count,
+    checked_path,
+)
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.question import Question
+from rlinf_scheduler.channel.report import ChannelReport
+from rlinf_scheduler.channel.slot import only_looked_at
+from rlinf_scheduler.channel.spec import ChannelStats
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError
+from rlinf_scheduler.queueing import QueueName
+
+# Of one recording.
+RECORD_BYTES = 1 << 30
+
+HeadT = TypeVar("HeadT")
+QueueT = TypeVar("QueueT")
+
+
+class Inspecting(ChannelAccess):
+    """The part of `Channel` that moves no item."""
+
+    def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
+        """Return how many items a queue holds.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        return self._query(queue_name, key).num_items
+
+    def empty(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
+        """Return whether a queue holds nothing.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        return self._query(queue_name, key).num_items == 0
+
+    def full(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
+        """Return whether a put to a queue would have to wait.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        return self._query(queue_name, key).is_full
+
+    def stats(self) -> ChannelStats:
+        """Return what went through the channel and what is in it.
+
+        Every queue is listed, some hundred at a time, and other operations go on meanwhile: the sums are of one moment,
+        many queues of more than one.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        return ChannelStats.from_wire(
+            *self._listing(control_wire.Stats(), control_wire.ChannelCounts, control_wire.Depth)
+        )
+
+    def explain(self) -> ChannelReport:
+        """Return who waits for what and since when, what is held and by whom, rates and bounds; it moves no item.
+
+            print(channel.explain())
+
+        Every queue is listed, as by `stats`.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        found = self._listing(control_wire.Explain(), control_wire.Explanation, control_wire.ExplainedQueue)
+        return ChannelReport.from_wire(self._name, *found)
+
+    def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
+        """Return a copy of the item that the next getter would take, and leave it where it is.
+
+        Raises:
+            ChannelEmpty: there is none.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
+            CodecError: the item cannot be read here.
+        """
+        queue = self._queue(queue_name, key)
+        return self._connection().look(Operation("get", queue, None, wait=False), _load_copy)
+
+    def record(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        payload: bool = False,
+        max_bytes: int = RECORD_BYTES,
+    ) -> None:
+        """Have the channel's process write down every delivery from now on, for `rlinf lineage`.
+
+        Of each: when it was, who took it and at which step (of a shard, or of `Worker.at_step`), and of each item who
+        put it and under which number, its version, weight and size, the items that it was made of (see `put`), and the
+        step at which it was made. Consumers are told which items they take (`batch.ids`), so what they put names them.
+        It is written beside what the channel does: nobody waits for the disk; what that does not take is left out, and
+        counted. What subscriptions read is not recorded, and questions are, as items. It ends with the channel's
+        process; whoever has a durable channel records it anew after that.
+
+        Args:
+            path: the file, on the machine that holds the channel; None: record no more.
+            payload: items of up to 64 KiB are recorded with their bytes, which `rlinf lineage` unpickles.
+            max_bytes: how large it may become, in bytes. The older half of it is in a second file, `path` with `.1`,
+                and what is older is gone; the recording says how much that was.
+
+        Raises:
+            ChannelArgumentError: there is such a file already, or there can be none.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        if payload and path is not None:
+            spec = self._ref.spec
+            check_host_items(
+                self._name, spec.device_items, "are recorded without their bytes (payload=False)"
+            )
+        where = "" if path is None else checked_path(self._name, "path", path)
+        limit = checked_optional_count(self._name, "max_bytes", max_bytes)
+        done: control_wire.Done = self._connection().ask(
+            control_wire.Record(where, payload, limit), control_wire.Done
+        )
+        if done.problem:
+            raise ChannelArgumentError(self._name, done.problem)
+
+    def _listing(
+        self, message: control_wire.Stats | control_wire.Explain, head: type[HeadT], kind: type[QueueT]
+    ) -> tuple[HeadT, list[QueueT]]:
+        """Ask about every queue; of many the answer is decoded here, where nobody else waits for it."""
+        connection, what = self._connection(), type(message).__name__.lower()
+        answer = connection.answer_to(connection.begin_to_ask(message, head, ANSWER_S), what)
+        decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
+        return answer.head, [queue for frame in answer.frames for queue in decode(frame)]
+
+    def __str__(self) -> str:
+        """Return the first line of `explain`, or what is known here if its process does not answer."""
+        try:
+            return self.explain().headline
+        except (ChannelError, CommError):
+            return repr(self)
+
+
+def _load_copy(items: list[Arrived]) -> Any:
+    with only_looked_at():
+        item = items[0].copied().load()
+    return item.item if type(item) is Question else item

@@ -1,0 +1,373 @@
+"""Items on lease, as their consumer holds them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.arguments import checked_places, checked_seconds
+from rlinf_scheduler.channel.batch import Batch, Delivery
+from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.channel.operation import Operation, OperationPromise
+from rlinf_scheduler.channel.question import refuse_questions
+from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.failure import sendable
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.promise import Fate
+from rlinf_scheduler.comm.timekeeping import ACK, TIMES
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError, LeaseExpired
+from rlinf_scheduler.keywords import explains_calls
+
+LEFT = "the loop was left before it was acknowledged"
+MAX_REASON = 500
+
+
+@explains_calls
+class Lease:
+    """Items of a queue that their consumer has on lease: `with channel.lease() as lease: train(lease.item)`.
+
+    They are acknowledged at the end of the block, or before by `ack`; and given back when the block ends by an error,
+    or before by `nack`. What is settled, or extended, when the lease is over raises LeaseExpired, also at the end of
+    the block: then another consumer has the items, or will have them.
+
+    Attributes:
+        items: in order, as what `get_batch` returns.
+        attempts: for each of them, how often it was given out, this time included.
+        generation: which lease of the channel it is. A later one has a higher number, so that whoever stores results
+            may refuse late ones.
+    """
+
+    def __init__(
+        self,
+        connection: ChannelConnection,
+        operation: Operation,
+        items: Batch,
+        attempts: list[int],
+        generation: int,
+        origins: Sequence[tuple[str, int] | None] = (),
+    ) -> None:
+        self.items = items
+        self.attempts = attempts
+        self.generation = generation
+        self._connection = connection
+        self._operation = operation
+        self._origins = origins
+        self._name = connection.ref.spec.name
+        self._left = set(range(len(attempts)))
+        self._why_over = ""
+
+    @property
+    def item(self) -> Any:
+        """The item of a lease that asked for one.
+
+        Raises:
+            ChannelArgumentError: it asked for a batch.
+        """
+        if self._operation.is_batch:
+            raise ChannelArgumentError(self._name, "this lease is of a batch; its items are in `items`")
+        return self.items[0]
+
+    @property
+    def ids(self) -> Sequence[wire.ItemId]:
+        """Which items they are, for the `sources` of others; empty where the channel is not recorded."""
+        return self.items.ids
+
+    @property
+    def attempt(self) -> int:
+        """How often the item was given out, 1 the first time; of a batch, the item that was given out most often."""
+        return max(self.attempts)
+
+    @property
+    def num_left(self) -> int:
+        """How many items are neither acknowledged nor given back."""
+        return len(self._left)
+
+    def ack(self, *, only: int | Collection[int] | None = None, async_op: bool = False) -> Any:
+        """Say that items are done with: the channel forgets them.
+
+        Args:
+            only: the places in `items` that are meant; None for all that are not settled.
+            async_op: return a handle at once.
+
+        Raises:
+            LeaseExpired: they are not on lease any more.
+            ChannelArgumentError: they were acknowledged or given back before.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        places = self._places(only)
+        return self._settle("ack", places, control_wire.Settle(self.generation, places, True), async_op)
+
+    def nack(
+        self,
+        delay_s: float = 0,
+        *,
+        only: int | Collection[int] | None = None,
+        reason: str = "it was given back",
+        async_op: bool = False,
+    ) -> Any:
+        """Give items back to the head of their queue.
+
+        Args:
+            delay_s: for how long nobody gets them, in seconds.
+            only: the places in `items` that are meant; None for all that are not settled.
+            reason: why; a dead letter tells the last one.
+            async_op: return a handle at once.
+
+        Raises:
+            LeaseExpired, ChannelArgumentError, ChannelUnanswered: as of `ack`.
+        """
+        wait_s = checked_seconds(self._name, "delay_s", delay_s, may_be_zero=True)
+        places = self._places(only)
+        message = control_wire.Settle(
+            self.generation, places, False, wait_s, sendable(str(reason), MAX_REASON)
+        )
+        return self._settle("nack", places, message, async_op)
+
+    def release(self) -> None:
+        """Give back what is left as if it had not been given out: this was no attempt. Before a `break`, say."""
+        self._places(None)
+        self._left.clear()
+        self._connection.drop(self._operation)
+
+    def extend(self, seconds: float) -> None:
+        """Let the lease last so long from now, at least, even if this process hangs or the work takes longer.
+
+        Raises:
+            LeaseExpired: it is over.
+            ChannelArgumentError: everything in it was acknowledged or given back.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        for_s = checked_seconds(self._name, "seconds", seconds)
+        self._places(None)
+        answer = self._connection.extend(self._operation, control_wire.Extend(self.generation, for_s))
+        self._check(self._connection.answer_to(answer, "extend"))
+
+    @property
+    def channel_name(self) -> str:
+        """Of which channel it is."""
+        return self._name
+
+    def is_of(self, connection: ChannelConnection) -> bool:
+        """Whether it came by a connection."""
+        return self._connection is connection
+
+    def expired(self, why: str) -> LeaseExpired:
+        """The error of what is done with it from now on: it is over."""
+        self._left.clear()
+        self._why_over = why
+        return self._expired()
+
+    def _give_back(self, reason: str) -> None:
+        """Give back what is left without waiting for an answer."""
+        message = control_wire.Settle(
+            self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON)
+        )
+        self._connection.settle(self._operation, message, True)
+        self._operation.taken = True
+        self._left.clear()
+
+    def _places(self, only: int | Collection[int] | None) -> list[int]:
+        if self._why_over:
+            raise self._expired()
+        if only is None:
+            if not self._left:
+                raise ChannelArgumentError(self._name, "everything in this lease was settled before")
+            return sorted(self._left)
+        places = checked_places(self._name, only, len(self.attempts))
+        settled = [place for place in places if place not in self._left]
+        if settled:
+            raise ChannelArgumentError(self._name, f"items {settled} of this lease were settled before")
+        return places
+
+    def _settle(self, what: str, places: list[int], message: control_wire.Settle, async_op: bool) -> Any:
+        is_last = len(places) == len(self._left)
+        answer = self._connection.settle(self._operation, message, is_last)
+        # Handed over: whatever interrupts this now, these are not given back.
+        self._left.difference_update(places)
+        if message.done and self._operation.copies:
+            for place in places:
+                for end in self._operation.copies.pop(place, ()):
+                    end()
+        if message.done and TIMES.spool is not None:
+            TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
+        if is_last:
+            # Said: that nobody keeps it any more says nothing.
+            self._operation.taken = True
+        if async_op:
+            text = f"{what} on channel '{self._name}', queue {self._operation.queue_name!r}"
+            return AsyncHandle(answer, self._check, text)
+        self._check(self._connection.answer_to(answer, what))
+        return None
+
+    def _origins_of(self, places: Iterable[int]) -> tuple[tuple[str, int], ...]:
+        if len(self._origins) != len(self.attempts):  # not all were told
+            return ()
+        found = (self._origins[place] for place in places)
+        return tuple(origin for origin in found if origin is not None)
+
+    def _check(self, reply: Any) -> None:
+        if reply.head.problem:
+            raise self.expired(reply.head.problem)
+
+    def _expired(self) -> LeaseExpired:
+        return LeaseExpired(self._name, self._operation.queue_name, self._why_over)
+
+    def __repr__(self) -> str:
+        queue = f"channel '{self._name}', queue {self._operation.queue_name!r}"
+        return f"<Lease {self.generation} of {queue}: {self.num_left} of {len(self.attempts)} items left>"
+
+
+class LeaseContext:
+    """A lease that lasts as long as a `with` block, or `async with`; what `Channel.lease` returns.
+
+    It alone keeps what says that somebody wants the items: whatever interrupts the block, also on its way in or out, it
+    is dropped, and they go back.
+
+    Args:
+        connection: to the channel.
+        operation: the get.
+        load: makes items of what came.
+    """
+
+    def __init__(
+        self, connection: ChannelConnection, operation: Operation, load: Callable[[Delivery], Batch]
+    ) -> None:
+        self._connection = connection
+        self._operation: Operation | None = operation
+        self._load = load
+        self._promise: OperationPromise | None = None
+        self._lease: Lease | None = None
+        self._takes_questions = False
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Lease, name) or name in ("items", "attempts", "generation"):
+            message = f"a lease has its '{name}' once it is entered: with channel.lease(...) as lease"
+            raise AttributeError(message)
+        message = f"'{type(self).__name__}' object has no attribute '{name}'"
+        raise AttributeError(message)
+
+    def of_questions(self) -> LeaseContext:
+        """It, for who answers; any other takes no question."""
+        self._takes_questions = True
+        return self
+
+    def __enter__(self) -> Lease:
+        """Wait for the items.
+
+        Raises:
+            ChannelTimeout, BatchTimeout: they were not there in time.
+            ChannelClosed: the queue has ended, or the channel is closed, and nothing is left that may come back.
+            CodecError, BatchUndecodable: they cannot be read here, and were given back.
+        """
+        operation = self._begin()
+        try:
+            self._promise = self._connection.hold(operation)
+            return self._open(operation, self._promise.result(0))
+        except BaseException as error:
+            self._leave(operation, error)
+            raise
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        lease = self._opened()
+        try:
+            if error is None and lease.num_left:
+                lease.ack()
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self._leave(lease._operation, error)
+
+    async def __aenter__(self) -> Lease:
+        """Wait for the items; see `__enter__`."""
+        operation = self._begin()
+        try:
+            self._promise = self._connection.start(operation)
+            # Waiting for it takes nothing.
+            delivery: Delivery = await AsyncHandle(self._promise, None, "lease", Fate())
+            return self._open(operation, delivery)
+        except BaseException as error:
+            self._leave(operation, error)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lease = self._opened()
+        try:
+            if error is None and lease.num_left:
+                await lease.ack(async_op=True)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self._leave(lease._operation, error)
+
+    def decline(self) -> None:
+        """Give everything back at once; this was no attempt."""
+        lease = self._opened()
+        self._connection.drop(lease._operation)
+        self._promise = None
+
+    def _begin(self) -> Operation:
+        operation, self._operation = self._operation, None
+        if operation is None:
+            problem = "a lease is entered once; ask for another one"
+            raise ChannelArgumentError(self._connection.ref.spec.name, problem)
+        return operation
+
+    def _open(self, operation: Operation, delivery: Delivery) -> Lease:
+        about = delivery.told.lease or wire.LeaseNote(0, [])
+        origins = delivery.told.origins or ()
+        lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
+        self._lease = lease
+        self._connection.note_moved(operation, delivery)
+        lease.items = self._load(delivery)
+        if not self._takes_questions:
+            try:
+                refuse_questions(self._connection.ref.spec.name, lease.items)
+            except ChannelArgumentError:
+                self._lease = None  # this was no attempt
+                raise
+        return lease
+
+    def _opened(self) -> Lease:
+        if self._lease is None:
+            raise ChannelArgumentError(self._connection.ref.spec.name, "this lease was not entered")
+        return self._lease
+
+    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+        """Give back what is left; what is not the fault of the items is no attempt."""
+        with suppress(CommError, ChannelError):  # what has failed is more important
+            if (
+                error is not None
+                and self._lease is not None
+                and self._lease.num_left
+                and _is_about_items(error)
+            ):
+                self._lease._give_back(LEFT if isinstance(error, GeneratorExit) else _in_words(error))
+            elif error is not None:
+                self._connection.drop(operation)
+        self._promise = None
+
+
+def _is_about_items(error: BaseException) -> bool:
+    """Whether an attempt has failed: an interruption, or a task that was cancelled, says nothing about the items."""
+    # A loop is left where an interruption would not be heard: no time is to be lost there.
+    return isinstance(error, GeneratorExit) or (
+        isinstance(error, Exception) and not raised_by_signal_handler(error)
+    )
+
+
+def _in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__qualname__}: {error}"
+    except Exception:  # noqa: BLE001 - its own __str__ may fail
+        return type(error).__qualname__

@@ -1,0 +1,91 @@
+"""Keeps the leases of this process alive, as long as its I/O thread lives and for as long as they may be worked at.
+
+The server ends a lease that it has not heard of for `ttl_s`: its process hangs, is stopped, or cannot be reached. What
+lives, and does not come to an end, is given back here, when its `work_deadline_s` is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.messenger import Messenger
+
+# Of the time that a lease lasts, how much passes before it is kept alive again: two such messages may be late.
+SHARE = 3
+OVERDUE = "its consumer did not come to an end in {:g} s"
+
+
+class _Kept:
+    __slots__ = ("began", "generation", "next_sign", "timer", "ttl_s", "until")
+
+    def __init__(self, generation: int, ttl_s: float, keep_s: float) -> None:
+        self.generation = generation
+        self.ttl_s = ttl_s
+        self.began = time.monotonic()
+        self.until = self.began + keep_s
+        self.next_sign = self.began + ttl_s / SHARE
+        self.timer: Timer | None = None
+
+
+class LeaseKeeper:
+    """The leases that users of this process have of one channel. On the I/O thread only.
+
+    Args:
+        messenger: this process's messenger.
+        tell: sends something to the channel's server.
+    """
+
+    def __init__(self, messenger: Messenger, tell: Callable[[control_wire.Control], None]) -> None:
+        self._messenger = messenger
+        self._tell = tell
+        self._kept: dict[int, _Kept] = {}
+
+    def begin(self, operation: Operation, items: Delivery) -> None:
+        """Items came on lease."""
+        if operation.lease is not None and items.told.lease is not None:
+            kept = _Kept(items.told.lease.generation, operation.lease.ttl_s, operation.keep_s)
+            self._kept[operation.ticket] = kept
+            self._plan(operation.ticket)
+
+    def end(self, ticket: int) -> None:
+        """A lease is over."""
+        kept = self._kept.pop(ticket, None)
+        if kept is not None and kept.timer is not None:
+            kept.timer.cancel()
+
+    def extend(self, ticket: int, for_s: float) -> None:
+        """A lease may be worked at for so long from now, at least."""
+        kept = self._kept.get(ticket)
+        if kept is not None:
+            kept.until = max(kept.until, time.monotonic() + for_s)
+            self._plan(ticket)
+
+    def close(self) -> None:
+        """Keep nothing alive any more."""
+        for ticket in list(self._kept):
+            self.end(ticket)
+
+    def _plan(self, ticket: int) -> None:
+        kept = self._kept[ticket]
+        if kept.timer is not None:
+            kept.timer.cancel()
+        after_s = max(0.0, min(kept.next_sign, kept.until) - time.monotonic())
+        kept.timer = self._messenger.call_later(after_s, partial(self._on_time, ticket))
+
+    def _on_time(self, ticket: int) -> None:
+        kept = self._kept[ticket]
+        now = time.monotonic()
+        if now < kept.until:
+            kept.next_sign = now + kept.ttl_s / SHARE
+            self._tell(control_wire.Extend(kept.generation))
+            self._plan(ticket)
+        else:
+            self.end(ticket)
+            reason = OVERDUE.format(kept.until - kept.began)
+            self._tell(control_wire.Settle(kept.generation, None, False, 0, reason))

@@ -1,0 +1,196 @@
+"""What a channel's server tells its clients: it gathers, and is sent together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.known_client import KnownClient
+from rlinf_scheduler.channel.outside import Outside
+from rlinf_scheduler.channel.remote_items import RemoteItem
+from rlinf_scheduler.channel.shortcut import DIRECT_BYTES
+from rlinf_scheduler.channel.shortcut_door import ShortcutEnd
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.timekeeping import TIMES
+from rlinf_scheduler.errors import CodecError
+from rlinf_scheduler.queueing import NOTHING, Deliver, Item, marks_tell, rounded
+
+
+class NewsDesk:
+    """Sends news of one channel.
+
+    Args:
+        messenger: sends them.
+        channel_id: the channel.
+        is_kept: whether an item is held for others than its getter.
+        before: called each time before what has gathered is sent.
+        give_back: gives back what was delivered to an operation of a client.
+
+    Attributes:
+        is_due: something has gathered, and is about to be sent.
+    """
+
+    def __init__(
+        self,
+        messenger: Outside,
+        channel_id: str,
+        is_kept: Callable[[Item], bool],
+        before: Callable[[], None],
+        give_back: Callable[[str, int], None],
+    ) -> None:
+        self.is_due = False
+        self._messenger = messenger
+        self._service = wire.service(channel_id, wire.NEWS)
+        self._is_kept = is_kept
+        self._before = before
+        self._give_back = give_back
+        self._waiting: dict[KnownClient, None] = {}
+
+    def deliver(self, known: KnownClient, instruction: Deliver, ids: list[Any] | None) -> None:
+        """Send items, under these ids if they are recorded."""
+        self.gather_for(known)
+        if ids is None and TIMES.spool is None and _join(known, instruction):
+            return
+        as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
+        counts = []
+        sent: list[Buffer] = []
+        is_read = not marks_tell(instruction.items)
+        for item in instruction.items:
+            arrived: Arrived | RemoteItem = item.payload
+            if as_bytes or isinstance(arrived, RemoteItem) or arrived.lease is None:
+                frames = arrived.frames()
+            else:
+                # What is written into a part, or into what is on lease, is not to be seen by who has it next; what
+                # others read too, not by them.
+                may_return = instruction.part is not None or instruction.lease is not None or is_read
+                shared = may_return or self._is_kept(item)
+                frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
+            counts.append(len(frames))
+            sent += frames
+        # All or none: the frames of others follow.
+        known.answers.append(_delivered(instruction, counts, ids))
+        known.frames += sent
+
+    def tell(
+        self, known: KnownClient, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None
+    ) -> None:
+        """Send an answer, or give it by the shortcut by which the operation came."""
+        if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):
+            self.gather_for(known).answers.append(answer)
+
+    def gather_for(self, known: KnownClient) -> KnownClient:
+        """Return the client, and make sure that it gets its news when everything at hand has been read."""
+        self._waiting[known] = None
+        if not self.is_due:
+            self.is_due = True
+            self._messenger.submit(self.flush)
+        return known
+
+    def flush(self) -> None:
+        """Send everything that has gathered."""
+        self.is_due = False
+        self._before()
+        clients, self._waiting = self._waiting, {}
+        for client in sorted(clients, key=lambda client: not client.frames):
+            run_guarded(self._send_news, client)
+
+    def _send_news(self, client: KnownClient) -> None:
+        accepted, answers, frames = client.accepted, client.answers, client.frames
+        client.accepted, client.answers, client.frames = [], [], []
+        self._send(client, accepted, answers, frames)
+
+    def _send(
+        self, client: KnownClient, accepted: list[int], answers: list[wire.Answer], frames: list[Buffer]
+    ) -> None:
+        """Send news, in several messages where they are too much for one."""
+        try:
+            # Nobody writes into frames that the state machine holds.
+            news = wire.News(accepted, answers)
+            self._messenger.notify(client.endpoint, self._service, news, frames, snapshot=False)
+        except CodecError as error:
+            if accepted and answers:
+                self._send(client, accepted, [], [])
+                self._send(client, [], answers, frames)
+            elif len(accepted) + len(answers) > 1:
+                half, half_accepted = len(answers) // 2, len(accepted) // 2
+                num_frames = sum(map(wire.num_frames_of, answers[:half]))
+                self._send(client, accepted[:half_accepted], answers[:half], frames[:num_frames])
+                self._send(client, accepted[half_accepted:], answers[half:], frames[num_frames:])
+            else:
+                self._refuse(client, answers[0], error)
+
+    def _refuse(self, client: KnownClient, answer: wire.Answer, error: CodecError) -> None:
+        """No message has room for what is said of a delivery: it goes back."""
+        if isinstance(answer, wire.Delivered):
+            problem = f"{len(answer.num_frames)} items are too many at once: {error}"
+            self._send(client, [], [wire.Refused(answer.ticket, wire.INVALID, problem)], [])
+            self._messenger.submit(partial(self._give_back, client.who[1], answer.ticket))
+
+    def forget(self, known: KnownClient) -> None:
+        """A client is gone."""
+        self._waiting.pop(known, None)
+
+    def leave(self, known: KnownClient) -> None:
+        """Tell a client that the server is no more."""
+        self._messenger.notify(known.endpoint, self._service, wire.News([], [], left=True))
+
+
+def _join(known: KnownClient, instruction: Deliver) -> bool:
+    """Let a delivery travel with those before it that are alike; whether there is nothing to be said of it alone."""
+    items = instruction.items
+    if len(items) != 1 or not instruction.complete or instruction[4:8] != NOTHING:
+        return False
+    item = items[0]
+    arrived = item.payload
+    if item.version is not None or isinstance(arrived, RemoteItem) or arrived.lease is not None:
+        return False
+    frames = arrived.frames()
+    by = "" if item.origin is None else item.origin[0][0]
+    last = known.answers[-1] if known.answers else None
+    if type(last) is wire.Handed and last.num_frames == len(frames) and last.by == by:
+        last.tickets.append(instruction.ticket)
+    else:
+        known.answers.append(wire.Handed(len(frames), by, [instruction.ticket]))
+    known.frames += frames
+    return True
+
+
+def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:
+    _, ticket, items, complete, part, lease, group, slot, _ = instruction
+    delivered = wire.Delivered(ticket, counts, complete, group=group, ids=ids)
+    if lease is not None:
+        delivered.lease = wire.LeaseNote(lease.generation, lease.attempts)
+    if part is not None:
+        weights = [rounded(item.weight) for item in items]
+        delivered.part = wire.ShardPart(part.step, weights, part.imbalance)
+    if slot is not None:
+        delivered.slot = wire.SlotNote(slot.number, slot.version)
+    versions = [item.version for item in items]
+    if versions.count(None) < len(versions):
+        delivered.versions = versions
+    if items:
+        last = items[-1].origin
+        delivered.by = "" if last is None else last[0][0]
+        if TIMES.spool is not None:
+            origins = [item.origin for item in items]
+            delivered.origins = [None if each is None else (each[0][0], each[1]) for each in origins]
+    return delivered
+
+
+def deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | None) -> bool:
+    """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
+    items: list[Arrived | RemoteItem] = [item.payload for item in instruction.items]
+    in_message = not any(item.lease or isinstance(item, RemoteItem) for item in items)
+    if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:
+        parts = [item.frames() for item in items]
+        frames: list[Any] = [frame for part in parts for frame in part]
+        counts = [len(part) for part in parts]
+        delivered = _delivered(instruction, counts, ids)
+        if end.answer(wire.DirectAnswer(delivered, frames)):
+            return True
+    end.answer(wire.DirectAnswer(wire.Elsewhere(instruction.ticket), []))
+    return False

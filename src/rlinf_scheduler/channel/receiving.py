@@ -1,0 +1,176 @@
+"""From what a channel's server delivers to items: from its message, or from where they are held, or lie on a device.
+
+Everything is on the I/O thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.device_items import DeviceItems
+from rlinf_scheduler.channel.fetching import Fetching
+from rlinf_scheduler.channel.held import HeldAt
+from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.comm.device.landing import Landing
+from rlinf_scheduler.comm.device.records import is_staged
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.shm.parcel import Arrived, is_here
+from rlinf_scheduler.errors import SharedMemoryUnreadable
+
+logger = Reporter(__name__)
+
+# Items whose producer cannot be reached are asked for again after so long, and longer each time.
+ASK_AGAIN_S = 0.05
+MAX_ASK_AGAIN_S = 2.0
+
+
+class Receiving:
+    """Receives the items of one channel.
+
+    Args:
+        messenger: this process's.
+        channel: its name, for reports.
+        leases: keeps what is on lease alive, also while it is on its way.
+        on_items: called with the ticket of an operation whose items were fetched.
+        resend: asks for the items of an operation once more, by way of the channel's process.
+        flush: sends what has gathered.
+        on_devices: of a channel whose items may lie on devices.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        channel: str,
+        leases: LeaseKeeper,
+        on_items: Callable[[int, Delivery], None],
+        resend: Callable[[int], None],
+        flush: Callable[[], None],
+        on_devices: DeviceItems | None = None,
+    ) -> None:
+        self._messenger = messenger
+        self._channel = channel
+        self._leases = leases
+        self._on_items = on_items
+        self._resend = resend
+        self._flush = flush
+        self._on_devices = on_devices
+        self._fetches: dict[int, Fetching | Landing] = {}
+        # For how long those have waited the last time that are to be asked for again.
+        self._pauses_s: dict[int, float] = {}
+
+    def receive(
+        self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]
+    ) -> Delivery | None:
+        """Receive what was delivered to an operation; whatever is raised, the items cannot be had.
+
+        What is told of several deliveries alike has no ticket.
+
+        Returns: the items; None if they come later: then `on_items` is called.
+        """
+        if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
+            items = Delivery((Arrived(parts[0]),))
+            items.told = answer
+            return items
+        if all(map(is_here, parts)):
+            return self._landed(operation, Delivery.of(answer, map(Arrived, parts)))
+        try:
+            held = [HeldAt.from_frames(part) or part for part in parts]
+            if held != parts:  # an element that is the same object is not looked into
+                self._fetch(operation, answer, held)
+                return None
+            return self._landed(operation, Delivery.of(answer, map(self._messenger.parcels.receive, parts)))
+        except SharedMemoryUnreadable as error:
+            logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
+            self._resend(operation.ticket)
+            return None
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether items are on their way from where they are held."""
+        return bool(self._fetches)
+
+    def stop(self, ticket: int) -> Fetching | Landing | None:
+        """Nobody wants the items of an operation any more, or they are here; what was fetched of them until now."""
+        self._pauses_s.pop(ticket, None)
+        return self._stop_fetch(ticket)
+
+    def _stop_fetch(self, ticket: int) -> Fetching | Landing | None:
+        fetch = self._fetches.pop(ticket, None)
+        if fetch is not None:
+            fetch.cancel()
+            self._leases.end(ticket)
+        return fetch
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for fetch in self._fetches.values():
+            fetch.cancel()
+        self._fetches.clear()
+        self._pauses_s.clear()
+
+    def _fetch(
+        self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
+    ) -> None:
+        """Items of a delivery are still where their producers wrote them."""
+        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, operation, answer))
+        self._begin(operation, answer, fetching)
+
+    def _landed(self, operation: Operation, items: Delivery) -> Delivery | None:
+        """The items, if none of them lies on a device; the others come later."""
+        there = self._on_devices
+        if there is None or not any(is_staged(item.frames()) for item in items):
+            return items
+        done = partial(self._on_landed, operation.ticket, items.told)
+        self._begin(operation, items.told, Landing(self._messenger, there.devices, there.what, items, done))
+        return None
+
+    def _begin(self, operation: Operation, answer: wire.Delivered, fetching: Fetching | Landing) -> None:
+        self._stop_fetch(operation.ticket)
+        self._fetches[operation.ticket] = fetching
+        if operation.lease is not None:
+            # What is on its way is kept alive, too.
+            self._leases.begin(operation, Delivery.of(answer, ()))
+        fetching.begin()
+
+    def _on_fetched(
+        self,
+        operation: Operation,
+        answer: wire.Delivered,
+        items: list[Arrived] | None,
+        error: Exception | None,
+    ) -> None:
+        if items is None:
+            logger.warning(
+                "channel '%s': %s; its items are asked for by way of the channel", self._channel, error
+            )
+            self._resend(operation.ticket)
+        else:
+            delivery = self._landed(operation, Delivery.of(answer, items))
+            if delivery is not None:
+                self._on_items(operation.ticket, delivery)
+        self._flush()
+
+    def _on_landed(
+        self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
+    ) -> None:
+        if items is not None:
+            self._on_items(ticket, Delivery.of(answer, items))
+            self._flush()
+            return
+        # The channel's process knows, or will soon, whether the producer is gone: then it says that they are lost.
+        logger.warning("channel '%s': items on a device cannot be had now: %s", self._channel, error)
+        pause_s = self._pauses_s[ticket] = min(
+            2 * self._pauses_s.get(ticket, ASK_AGAIN_S / 2), MAX_ASK_AGAIN_S
+        )
+        self._messenger.call_later(pause_s, partial(self._ask_again, ticket))
+
+    def _ask_again(self, ticket: int) -> None:
+        if ticket in self._fetches:
+            self._resend(ticket)
+            self._flush()

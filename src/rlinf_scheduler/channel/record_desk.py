@@ -1,0 +1,172 @@
+"""Records what a channel delivers; on the I/O thread, which opens and writes nothing itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.outside import Outside
+from rlinf_scheduler.channel.remote_items import RemoteItem
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.queueing import Deliver, Tapped, rounded
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel
+
+logger = Reporter(__name__)
+
+# Larger items are recorded without their bytes: they would be copied here, where all others wait.
+PAYLOAD_BYTES = 64 << 10
+CLOSE_S = 1.0
+# What an item takes in memory until it is written.
+_ITEM_BYTES = 256
+
+
+class RecordDesk:
+    """The recording of one channel, if there is any.
+
+    Args:
+        channel: its name.
+        beside: of the I/O thread, and no part of what happens to the channel.
+    """
+
+    def __init__(self, channel: str, beside: Outside) -> None:
+        self._channel = channel
+        self._call_later = beside.call_later
+        self._submit = beside.submit
+        self._is_closed = False
+        self._log: DeliveryLog | None = None
+        # The last one, of which something is to be written yet, perhaps.
+        self._ending: DeliveryLog | None = None
+        self._has_payload = False
+        # At which step they work who asked and said so; by client and ticket.
+        self._steps: dict[tuple[str, int], int] = {}
+        # What is to be sent once more.
+        self._again: set[tuple[str, int]] = set()
+
+    def answer(self, request: Request) -> None:
+        """Begin to record, or end it: then the answer comes when all is written."""
+        wanted: control_wire.Record = request.head
+        if not wanted.path:
+            self._take(request, None)
+            return
+        try:
+            log = DeliveryLog(wanted.path, RecordedChannel(self._channel, time.time()), wanted.max_bytes)
+        except RuntimeError as error:  # there is no thread for it
+            request.reply(control_wire.Done(str(error)))
+            return
+        log.opened.add_done_callback(lambda _: self._submit(partial(self._on_opened, request, log)))
+
+    def _on_opened(self, request: Request, log: DeliveryLog) -> None:
+        error = log.opened.exception(0)
+        if error is not None:
+            request.reply(control_wire.Done(str(error)))
+        elif self._is_closed or request.is_cancelled:
+            log.close()
+            request.reply(control_wire.Done(f"channel '{self._channel}' was deleted"))
+        else:
+            self._take(request, log)
+
+    def _take(self, request: Request, log: DeliveryLog | None) -> None:
+        """Record into that from now on; the answer comes when what there was before is written."""
+        before = self._log
+        self._log, self._has_payload = log, request.head.payload
+        self._again.clear()
+        if before is None:
+            request.reply(control_wire.Done(""))
+        else:
+            before.close()
+            before.ended.add_done_callback(lambda _: request.reply(control_wire.Done("")))
+
+    def expect(self, client: str, get: wire.Get | wire.Gets) -> None:
+        """Somebody asks for items."""
+        if get.step is not None:
+            for ticket in wire.tickets_of(get):
+                self._steps[client, ticket] = get.step
+
+    def forget(self, client: str, ticket: int) -> None:
+        """Somebody gets nothing for what they asked."""
+        if self._steps:
+            self._steps.pop((client, ticket), None)
+
+    def repeat(self, client: str, ticket: int) -> None:
+        """What somebody was sent is sent once more: it is recorded already."""
+        if self._log is not None:
+            self._again.add((client, ticket))
+
+    def lose(self, client: str) -> None:
+        """A client is gone."""
+        for key in [key for key in self._steps if key[0] == client]:
+            del self._steps[key]
+        self._again = {key for key in self._again if key[0] != client}
+
+    def note(self, delivery: Deliver, consumer: str) -> list[Any] | None:
+        """Items go to a consumer; their ids, for it to name them, if that is recorded."""
+        step = self._steps.pop((delivery.client, delivery.ticket), None) if self._steps else None
+        if self._log is None or not delivery.items or type(delivery.queue) is Tapped:
+            return None  # a slot, or what a subscription reads
+        if step is None and delivery.part is not None:
+            step = delivery.part.step
+        if self._again and (delivery.client, delivery.ticket) in self._again:
+            self._again.remove((delivery.client, delivery.ticket))
+        else:
+            frames: list[Buffer] = []
+            items = [self._item(item, frames) for item in delivery.items]
+            queue = delivery.queue if isinstance(delivery.queue, str) else repr(delivery.queue)
+            size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
+            self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
+        return [_id(item) or ("", "", 0) for item in delivery.items]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is recorded and not written yet."""
+        return any(log is not None and log.is_behind for log in (self._log, self._ending))
+
+    def close(self, then: Callable[[], None]) -> None:
+        """Record no more; have `then` called once all is written, or that takes long: it is still written then."""
+        self._is_closed = True
+        if self._log is not None:
+            self._log.close()
+            self._ending, self._log = self._log, None
+        ending = self._ending
+        if ending is None or ending.ended.done():
+            then()
+            return
+        told: Promise[None] = Promise()
+        told.add_done_callback(lambda _: self._submit(then))
+        ending.ended.add_done_callback(lambda _: told.set_result(None))
+        self._call_later(CLOSE_S, partial(self._on_late, ending, told))
+
+    def _on_late(self, ending: DeliveryLog, told: Promise[None]) -> None:
+        if not told.done():
+            logger.warning(
+                "channel '%s': its recording '%s' is not all on disk after %g s, and is still being written; if this "
+                "process ends before that, the last deliveries are missing there",
+                self._channel,
+                ending.path,
+                CLOSE_S,
+            )
+            told.set_result(None)
+
+    def _item(self, item: Item, frames: list[Buffer]) -> tuple[Any, ...]:
+        its: list[bytes] = []
+        payload = item.payload
+        if self._has_payload and item.size_bytes <= PAYLOAD_BYTES and not isinstance(payload, RemoteItem):
+            # Its consumer may write into what it gets.
+            its = [bytes(frame) for frame in payload.frames()]
+            frames.extend(its)
+        trace = None if item.origin is None else item.origin[2]
+        return _id(item), trace, item.version, rounded(item.weight), item.size_bytes, len(its)
+
+
+def _id(item: Item) -> tuple[str, str, int] | None:
+    """Who put it, by name and process, and that one's number of it; None where that is not known."""
+    if item.origin is None:
+        return None
+    (name, client), ticket, _ = item.origin
+    return name, client, ticket

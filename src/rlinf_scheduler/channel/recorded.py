@@ -1,0 +1,179 @@
+"""A connection to a channel whose operations are noted, for this rank to be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import astuple, replace
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.tape.tape import Note, Tape
+
+
+def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
+    """A delivery as it was noted: what was told of it, field by field, and all its items' frames."""
+    delivered, left = wire.Delivered(*told), iter(frames)
+    return Delivery.of(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
+
+
+def what_of(operation: Operation, channel: str) -> tuple[str, str]:
+    """What an operation is noted as: its kind, and of which queue; the same whenever the program runs."""
+    return operation.kind, f"{channel} {operation.queue_name!r}"
+
+
+class RecordedConnection:
+    """Does what its connection does, and notes what that brings, in the thread that takes it.
+
+    Args:
+        connection: to the channel.
+        tape: what notes it.
+
+    Attributes:
+        connection: see above.
+    """
+
+    def __init__(self, connection: ChannelConnection, tape: Tape) -> None:
+        self.connection = connection
+        self._tape = tape
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[list[Arrived]], Any] | None = None,
+    ) -> Any:
+        """See `ChannelConnection`."""
+        note = self._begin(operation, encoded)
+
+        def load_noted(items: list[Arrived]) -> Any:
+            _took(note, items)
+            return load(items) if load is not None else items
+
+        try:
+            value = self.connection.run(operation, encoded, None if load is None else load_noted)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        if load is None:
+            note.took()
+        return value
+
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+        """See `ChannelConnection`."""
+        note = self._begin(operation, encoded)
+        promise = self.connection.start(operation, encoded)
+        note.follow(promise)
+        if encoded is not None or operation.kind == "set_version":
+            promise.add_done_callback(lambda done: _took_nothing(note, done))
+        elif operation.kind == "admit":
+            promise.add_done_callback(lambda done: _took_end(note, done))  # nobody says that it takes a slot
+        else:
+            promise.note = note
+        return promise
+
+    def note_moved(self, operation: Operation, items: Delivery) -> None:
+        """See `ChannelConnection`: somebody is about to take the items of a handle, or of a lease."""
+        promise = operation.find_promise()
+        if isinstance(promise, OperationPromise) and promise.note is not None:
+            _took(promise.note, items)
+        self.connection.note_moved(operation, items)
+
+    def hold(self, operation: Operation) -> OperationPromise:
+        """See `ChannelConnection`."""
+        note = self._begin(operation)
+        try:
+            promise = self.connection.hold(operation)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        note.follow(promise)
+        _took_end(note, promise)
+        return promise
+
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """See `ChannelConnection`."""
+        promise = self.hold(operation)
+        try:
+            return load(promise.result(0))
+        finally:
+            del promise  # an error keeps this frame
+
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
+        """See `ChannelConnection`."""
+        what = type(message).__name__.lower()
+        subject = self.connection.ref.spec.name
+        return self._tape.run(what, subject, lambda: self.connection.ask(message, kind, timeout_s))
+
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        answer = self.connection.begin_to_ask(message, kind, timeout_s)
+        return self._noted(type(message).__name__.lower(), answer)
+
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        return self._noted("settle", self.connection.settle(operation, message, is_last))
+
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        return self._noted("extend", self.connection.extend(operation, message))
+
+    def read_dead(self, number: int) -> Any:
+        """See `ChannelConnection`."""
+        note = self._tape.begin("read_dead", self.connection.ref.spec.name)
+        try:
+            reply = self.connection.read_dead(number)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        note.took(lambda: reply.frames, reply.head)
+        return reply
+
+    def _begin(self, operation: Operation, encoded: Encoded | None = None) -> Note:
+        what = what_of(operation, self.connection.ref.spec.name)
+        # A question has the number and the address of who asks in it: another one each time.
+        return self._tape.begin(*what, None if operation.question else encoded)
+
+    def _noted(self, what: str, answer: Promise[Any]) -> Promise[Any]:
+        note = self._tape.begin(what, self.connection.ref.spec.name)
+        note.follow(answer)
+
+        def took(done: Promise[Any]) -> None:
+            if not done.cancelled() and done.exception(0) is None:
+                reply = done.result(0)
+                note.took(lambda: reply.frames, reply.head)
+
+        answer.add_done_callback(took)
+        return answer
+
+
+def _took_nothing(note: Note, promise: Promise[Any]) -> None:
+    if not promise.cancelled() and promise.exception(0) is None:
+        note.took()
+
+
+def _took_end(note: Note, promise: Promise[Any]) -> None:
+    if not promise.cancelled() and promise.exception(0) is None:
+        _took(note, promise.result(0))
+
+
+def _took(note: Note, items: list[Arrived]) -> None:
+    told = items.told if isinstance(items, Delivery) else wire.Delivered(0, [])
+    parts = [item.frames() for item in items]
+    told = replace(told, num_frames=[len(part) for part in parts])
+    note.took(lambda: [frame for part in parts for frame in part], astuple(told))

@@ -1,0 +1,193 @@
+"""What a channel's server knows of items that other nodes hold for it. On the I/O thread only."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from rlinf_scheduler.channel.fetching import Fetching
+from rlinf_scheduler.channel.held import HOLDER, HeldAt, Keep
+from rlinf_scheduler.channel.outside import Outside
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import CommTimeout
+from rlinf_scheduler.queueing import Item
+from rlinf_scheduler.wording import counted
+
+# What left a queue is released with what comes next, or so much later.
+SWEEP_S = 0.5
+
+
+class RemoteItem:
+    """An item that its producer's node holds; released there when nobody refers to this any more.
+
+    It has the face of `Arrived`.
+
+    Attributes:
+        at: where it is.
+        producer: who put it.
+        size_bytes: how large it is.
+    """
+
+    __slots__ = ("__weakref__", "at", "producer", "size_bytes")
+    lease = None
+
+    def __init__(self, at: HeldAt, producer: str) -> None:
+        self.at = at
+        self.producer = producer
+        self.size_bytes = at.size_bytes
+
+    def mark(self) -> None:
+        """Nobody sees here whether it was taken."""
+
+    def frames(self) -> list[Buffer]:
+        """What goes to a consumer in place of its bytes."""
+        return [self.at.to_frame()]
+
+    def why_lost(self) -> str:
+        """Whose it was and where it is lost, in a phrase."""
+        return f"put by '{self.producer}' went with {self.at.node}: the process that held them there is gone"
+
+
+class _Ref(weakref.ref[RemoteItem]):
+    """Stands for an item; it is released after that was dropped."""
+
+    __slots__ = ("number", "process_id")
+    number: int
+    process_id: str
+
+
+class _Node:
+    """A process that holds items for this one, and what is to be said to it."""
+
+    __slots__ = ("claimed", "endpoint", "name", "refs", "released")
+
+    def __init__(self, endpoint: Endpoint, name: str) -> None:
+        self.endpoint = endpoint
+        self.name = name
+        self.claimed: list[int] = []
+        self.released: list[int] = []
+        self.refs: dict[int, _Ref] = {}
+
+
+class RemoteItems:
+    """The items of one channel that other nodes hold.
+
+    Args:
+        messenger: this process's messenger.
+        on_lost: called when a holder is gone, with what says of a payload how it was lost ("" if it was not).
+    """
+
+    def __init__(self, messenger: Outside, on_lost: Callable[[Callable[[object], str]], None]) -> None:
+        self._messenger = messenger
+        self._on_lost = on_lost
+        self._nodes: dict[str, _Node] = {}
+        self._dropped: deque[_Ref] = deque()
+        self._is_due = False
+        self._sweep_due = False
+        messenger.on_peer_lost(self._lose)
+
+    def receive(self, at: HeldAt, producer: str) -> RemoteItem:
+        """An item was put whose bytes are elsewhere."""
+        item = RemoteItem(at, producer)
+        process_id = at.holder.process_id
+        node = self._nodes.get(process_id)
+        if node is None:
+            node = self._nodes[process_id] = _Node(at.holder, at.node)
+        ref = _Ref(item, self._dropped.append)
+        ref.process_id, ref.number = process_id, at.number
+        node.refs[at.number] = ref
+        node.claimed.append(at.number)
+        self._flush_soon()
+        return item
+
+    def settle(self) -> None:
+        """See which items are not needed any more."""
+        while self._dropped:
+            ref = self._dropped.popleft()
+            node = self._nodes.get(ref.process_id)
+            if node is not None and node.refs.pop(ref.number, None) is not None:
+                node.released.append(ref.number)
+                self._flush_soon()
+
+    def describe(self) -> list[str]:
+        """Which nodes hold how much, in phrases."""
+        lines = []
+        for node in self._nodes.values():
+            items = [item for ref in node.refs.values() if (item := ref()) is not None]
+            if items:
+                size_bytes = sum(item.size_bytes for item in items)
+                are = "is" if len(items) == 1 else "are"
+                lines.append(f"{counted(len(items), 'item')} of {size_bytes} bytes {are} on {node.name}")
+        return lines
+
+    def bring(self, items: Iterable[Item], then: Callable[[], None]) -> None:
+        """Fetch items, whose consumers cannot fetch them themselves, and go on when they are here or lost."""
+        wanted = [item for item in items if isinstance(item.payload, RemoteItem) and not item.lost]
+        if not wanted:
+            then()
+            return
+        parts = [item.payload.at for item in wanted]
+        Fetching(self._messenger, parts, partial(self._brought, wanted, then)).begin()
+
+    def _brought(
+        self,
+        items: Sequence[Item],
+        then: Callable[[], None],
+        arrived: list[Arrived] | None,
+        error: Exception | None,
+    ) -> None:
+        if arrived is not None:
+            for item, payload in zip(items, arrived, strict=True):
+                item.payload = payload
+        elif isinstance(error, CommTimeout):
+            # It is neither here nor lost.
+            self.bring(items, then)
+            return
+        else:
+            gone = {id(item.payload) for item in items}
+            self._on_lost(partial(_why_lost, lambda item: id(item) in gone))
+        then()
+
+    def close(self) -> None:
+        """The channel is no more: its holders drop all that they have for it."""
+        self._messenger.off_peer_lost(self._lose)
+        for node in self._nodes.values():
+            numbers = [*node.refs, *node.released]
+            self._messenger.notify(node.endpoint, HOLDER, Keep([], numbers))
+        self._nodes.clear()
+
+    def _flush_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._messenger.submit(self._flush)
+
+    def _flush(self) -> None:
+        self._is_due = False
+        holds_any = False
+        for node in self._nodes.values():
+            if node.claimed or node.released:
+                claimed, node.claimed = node.claimed, []
+                released, node.released = node.released, []
+                self._messenger.notify(node.endpoint, HOLDER, Keep(claimed, released))
+            holds_any = holds_any or bool(node.refs)
+        if holds_any and not self._sweep_due:
+            self._sweep_due = True
+            self._messenger.call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_due = False
+        self.settle()
+        self._flush()
+
+    def _lose(self, process_id: str) -> None:
+        node = self._nodes.pop(process_id, None)
+        if node is not None and node.refs:
+            self._on_lost(partial(_why_lost, lambda item: item.at.holder.process_id == process_id))
+
+
+def _why_lost(is_lost: Callable[[RemoteItem], bool], payload: object) -> str:
+    return payload.why_lost() if isinstance(payload, RemoteItem) and is_lost(payload) else ""

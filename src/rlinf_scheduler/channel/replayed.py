@@ -1,0 +1,191 @@
+"""Connections to channels that answer from the recording of a rank; nothing leaves the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.question import Question
+from rlinf_scheduler.channel.recorded import delivery_of, what_of
+from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.tape.player import Player
+
+
+class ReplayedConnections:
+    """Stands for `ChannelConnections`.
+
+    Args:
+        player: what was recorded.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._by_id: dict[str, ReplayedConnection] = {}
+
+    def to(self, ref: ChannelRef) -> ReplayedConnection:
+        """Return the connection to a channel."""
+        return self._by_id.setdefault(ref.spec.channel_id, ReplayedConnection(self._player, ref))
+
+
+class ReplayedConnection:
+    """Stands for `ChannelConnection`.
+
+    Args:
+        player: what was recorded.
+        ref: the channel.
+
+    Attributes:
+        ref: see above.
+        lost: a recording is always there.
+        device_of: nothing of it is on a device.
+    """
+
+    lost = None
+    device_of = None
+
+    def __init__(self, player: Player, ref: ChannelRef) -> None:
+        self.ref = ref
+        self._name = ref.spec.name
+        self._player = player
+
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[list[Arrived]], Any] | None = None,
+    ) -> Any:
+        """See `ChannelConnection`."""
+        what = what_of(operation, self._name)
+        if load is None:
+            self._player.give(*what, _comparable(operation, encoded))
+            return None
+        return load(_delivery(self._player.take(*what)))
+
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        what = what_of(operation, self._name)
+        promise: Promise[Any]
+        if encoded is not None or operation.kind == "set_version":
+            promise = self._player.given(*what, _comparable(operation, encoded))
+        else:
+            promise = self._player.promised(*what, _delivery, now=operation.kind == "admit")
+        operation.promise_to(promise)
+        return promise
+
+    def hold(self, operation: Operation) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        return self.start(operation)
+
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """See `ChannelConnection`."""
+        return load(self.start(operation).result(0))
+
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
+        """See `ChannelConnection`."""
+        del kind, timeout_s
+        return self._player.take(type(message).__name__.lower(), self._name)[0]
+
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        del kind, timeout_s
+        return self._replied(type(message).__name__.lower())
+
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        del operation, message, is_last
+        return self._replied("settle")
+
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        del operation, message
+        return self._replied("extend")
+
+    def read_dead(self, number: int) -> Any:
+        """See `ChannelConnection`."""
+        del number
+        return self._replied("read_dead").result(0)
+
+    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
+        """See `ChannelConnection`."""
+        del what, timeout_s
+        return answer.result(0)
+
+    def look_after(self, operation: Operation) -> None:
+        """See `ChannelConnection`."""
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """See `ChannelConnection`: nobody traces a replay."""
+
+    def drop(self, operation: Operation) -> None:
+        """See `ChannelConnection`."""
+
+    def give_back(self, operation: Operation) -> None:
+        """See `ChannelConnection`."""
+
+    def tell(self, message: control_wire.Control) -> None:
+        """See `ChannelConnection`."""
+
+    def say_unused(self, number: int) -> None:
+        """See `ChannelConnection`."""
+
+    def finish_puts(self, operation: str, timeout_s: float | None) -> None:
+        """See `ChannelConnection`."""
+
+    def _replied(self, what: str) -> Promise[Any]:
+        return self._player.promised(
+            what, self._name, lambda brought: SimpleNamespace(head=brought[0], frames=brought[1]), now=True
+        )
+
+
+class ReplayedAsking:
+    """Stands for `Asking`.
+
+    Args:
+        player: what was recorded.
+        endpoint: of this process.
+    """
+
+    def __init__(self, player: Player, endpoint: Endpoint) -> None:
+        self._player = player
+        self._endpoint = endpoint
+
+    def begin(
+        self, connection: ReplayedConnection, queue: QueueName, item: Any
+    ) -> tuple[Question, Promise[Any]]:
+        """See `Asking`."""
+        answer = self._player.promised("answer", f"{connection.ref.spec.name} {queue!r}")
+        # Any number: that of a question is never compared.
+        return Question(1, self._endpoint, self._player.recorded.address, item), answer
+
+    @staticmethod
+    def handle(pending: Promise[Any]) -> AsyncHandle[Any]:
+        """See `Asking`."""
+        return AsyncHandle(pending, lambda brought: Arrived(brought[1]).load(), "ask")
+
+    def follow(self, put: AsyncHandle[None], pending: Promise[Any], timeout_s: float | None) -> None:
+        """See `Asking`."""
+
+    def give_up(self, pending: Promise[Any]) -> None:
+        """See `Asking`."""
+
+
+def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], Encoded] | None:
+    return None if encoded is None or operation.question else lambda: encoded
+
+
+def _delivery(brought: tuple[tuple[Any, ...], list[bytearray]]) -> Delivery:
+    return delivery_of(*brought)

@@ -1,0 +1,250 @@
+"""Where a channel's server takes checkpoints of its channel: looks on the I/O thread, and writes beside it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.checkpoint import ChannelHead, write_channel
+from rlinf_scheduler.channel.fetching import Fetching
+from rlinf_scheduler.channel.operation import is_marked
+from rlinf_scheduler.channel.outside import Outside
+from rlinf_scheduler.channel.remote_items import RemoteItem
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.errors import CheckpointError
+from rlinf_scheduler.queueing import (
+    ChannelState,
+    Item,
+    ItemRecord,
+    Producers,
+    Snapshot,
+    StateRecord,
+    marks_tell,
+    merged,
+)
+
+# A first look is kept so long for its second one,
+LOOK_S = 60.0
+# and until so much was put after it, or as much as the channel holds if that is more.
+WATCHED_BYTES = 1 << 30
+
+
+class SaveDesk:
+    """Takes checkpoints of one channel.
+
+    Args:
+        messenger: of the channel's process.
+        spec: the channel.
+        state: its queues.
+        producers: its producers.
+        max_bytes: how much it holds; 0 is unbounded.
+    """
+
+    def __init__(
+        self,
+        messenger: Outside,
+        spec: ChannelSpec,
+        state: ChannelState,
+        producers: Producers,
+        max_bytes: int,
+    ) -> None:
+        self._messenger = messenger
+        self._spec = spec
+        self._state = state
+        self._producers = producers
+        self._watched_bytes = max(WATCHED_BYTES, max_bytes)
+        self._looks: dict[tuple[str, str], Snapshot] = {}
+        # First looks after which too much was put.
+        self._given_up: set[tuple[str, str]] = set()
+        # What is to be written, one file after the other, the first of them just now.
+        self._line: deque[_Writing] = deque()
+        self._held: set[int] = set()
+
+    def holds(self, item: Any) -> bool:
+        """Whether an item is, or will be, written to disk, so that who takes it must not write into its bytes."""
+        return id(item) in self._held or bool(self._looks)
+
+    def lose(self, client: str) -> None:
+        """A client is gone: it takes no second look."""
+        for key in [key for key in (*self._looks, *self._given_up) if key[0] == client]:
+            self._forget(key)
+
+    def answer(self, request: Request) -> None:
+        """Look at the channel, or have it written, or forget that it was looked at."""
+        client, message = request.peer_id, request.head
+        if isinstance(message, control_wire.Forget):
+            self._forget((client, message.token))
+            request.reply(None)
+            return
+        over = self._first_over(client, message.done)
+        if over is not None:
+            request.reply(control_wire.Saved(over, self._state.leases.why_over(over)))
+            return
+        snapshot = self._state.snapshot(at_rest=True, done=message.done)
+        if isinstance(message, control_wire.Look):
+            key = client, message.token
+            self._looks[key] = snapshot
+            self._state.watch(snapshot, self._watched_bytes, lambda: self._give_up(key))
+            self._messenger.call_later(LOOK_S, lambda: self._expire(key))
+            request.reply(control_wire.Saved())
+        else:
+            key = client, message.token
+            problem = self._why_gone(key)
+            first = self._forget(key)
+            if message.token and first is None:
+                request.reply(control_wire.Saved(0, problem))
+                return
+            self._line.append(
+                _Writing(self._messenger, request, self._spec, first, snapshot, self._producers)
+            )
+            if len(self._line) == 1:
+                self._begin_to_write()
+        self._note_held()
+
+    def _first_over(self, client: str, done: Collection[int]) -> int | None:
+        """The first of these leases that its client has no more; 0 is none."""
+        return next((each for each in done if self._state.leases.find(client, each) is None), None)
+
+    def _begin_to_write(self) -> None:
+        run_beside_in_time(self._messenger.call_later, self._write, self._line[0])
+
+    def _write(self, writing: _Writing) -> None:
+        """Write a file, on a thread of its own."""
+        writing.run()
+        self._messenger.submit(partial(self._on_written, writing))
+
+    def _on_written(self, writing: _Writing) -> None:
+        self._line.popleft()
+        writing.request.reply(writing.result)
+        if self._line:
+            self._begin_to_write()
+        self._note_held()
+
+    def _expire(self, key: tuple[str, str]) -> None:
+        self._forget(key)
+
+    def _give_up(self, key: tuple[str, str]) -> None:
+        """What was there at a first look, and since, is let go; its second look is told so."""
+        self._forget(key)
+        self._given_up.add(key)
+
+    def _why_gone(self, key: tuple[str, str]) -> str:
+        if key not in self._given_up:
+            return "its first look was too long ago"
+        put = f"more than {self._watched_bytes >> 20} MiB were put after its first look"
+        return f"{put}, before all other channels had theirs; save once more"
+
+    def _forget(self, key: tuple[str, str]) -> Snapshot | None:
+        """A first look is needed no more, or now."""
+        self._given_up.discard(key)
+        snapshot = self._looks.pop(key, None)
+        if snapshot is not None:
+            self._state.unwatch(snapshot)
+        return snapshot
+
+    def _note_held(self) -> None:
+        snapshots = [each for writing in self._line for each in writing.snapshots]
+        self._held = {id(item) for snapshot in snapshots for item in snapshot.items}
+        self._held.update(id(item) for snapshot in snapshots for _, item in snapshot.entered)
+
+
+class _Writing:
+    """One file that is to be written."""
+
+    def __init__(
+        self,
+        messenger: Outside,
+        request: Request,
+        spec: ChannelSpec,
+        first: Snapshot | None,
+        second: Snapshot,
+        producers: Producers,
+    ) -> None:
+        self._messenger = messenger
+        self.request = request
+        self.snapshots = [second] if first is None else [first, second]
+        self.result = control_wire.Saved(0, "it was not written")
+        self._spec = spec
+        self._producers = producers.record()
+
+    def run(self) -> None:
+        try:
+            self.result = self._run(self.request.head.path)
+        except CheckpointError as error:
+            self.result = control_wire.Saved(0, error.problem)
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            self.result = control_wire.Saved(0, f"it cannot be written: {error!r}")
+
+    def _run(self, path: str) -> control_wire.Saved:
+        copies: dict[int, list[Buffer]] = {}
+        taken: set[int] = set()
+        for sent in (sent for snapshot in self.snapshots for sent in snapshot.sent if marks_tell(sent)):
+            items = [item for item in sent if not item.lost and item.payload.lease is not None]
+            # Who takes what is on its way may write into it, and sets its mark before.
+            for item in items:
+                copies[id(item)] = [bytes(frame) for frame in item.payload.frames()]
+            if is_marked(item.payload for item in items):
+                taken.update(map(id, sent))
+        snapshot = merged(*self.snapshots) if len(self.snapshots) > 1 else self.snapshots[0]
+        record = _without(snapshot, taken)
+        # What subscriptions see too is written once.
+        first: dict[int, Item] = {}
+        for item in snapshot.items:
+            first.setdefault(id(item.payload), item)
+
+        def frames() -> Iterator[list[Buffer]]:
+            for item in first.values():
+                yield [] if id(item) in taken else copies.get(id(item)) or self._frames_of(item)
+
+        places: list[int] = []
+        if len(first) < len(snapshot.items):
+            place_of = {payload: place for place, payload in enumerate(first)}
+            places = [place_of[id(item.payload)] for item in snapshot.items]
+        head = ChannelHead(len(first), self._spec, record, self._producers, time.time(), places)
+        size_bytes = write_channel(path, head, frames())
+        return control_wire.Saved(0, "", len(first) - len(taken), size_bytes)
+
+    def _frames_of(self, item: Item) -> list[Buffer]:
+        """The bytes of an item, fetched from the node that holds them if that is another one."""
+        payload = item.payload
+        if not isinstance(payload, RemoteItem):
+            if item.lost:
+                raise CheckpointError(self.request.head.path, f"an item {item.lost}; save once more")
+            return list(payload.frames())
+        fetched: Promise[Arrived] = Promise()
+        self._messenger.submit(partial(self._fetch, payload, fetched))
+        return fetched.result().frames()
+
+    def _fetch(self, item: RemoteItem, fetched: Promise[Arrived]) -> None:
+        def done(items: list[Arrived] | None, error: Exception | None) -> None:
+            if items is not None:
+                fetched.set_result(items[0])
+            else:
+                problem = f"an item on {item.at.node} cannot be had: {error}"
+                fetched.set_exception(CheckpointError(self.request.head.path, problem))
+
+        Fetching(self._messenger, [item.at], done).begin()
+
+
+def _without(snapshot: Snapshot, gone: Collection[int]) -> StateRecord:
+    """The record without items that were on their way and have been taken."""
+    if not gone:
+        return snapshot.record
+
+    def stays(record: ItemRecord) -> bool:
+        return id(snapshot.items[record.payload]) not in gone
+
+    queues = [
+        queue._replace(returned=[record for record in queue.returned if stays(record)])
+        for queue in snapshot.record.queues
+    ]
+    return snapshot.record._replace(queues=queues)

@@ -1,0 +1,175 @@
+"""What goes from a process to a channel's server: it gathers, and is sent together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.fixed_parcel import SmallParcel
+from rlinf_scheduler.channel.line import ServerLine
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.comm.framing import SIZE_BYTES, Buffer
+from rlinf_scheduler.errors import CodecError
+
+# In one message; of bytes, heads and frames together.
+MAX_OPERATIONS = 1024
+MAX_BYTES = 1 << 20
+# What one operation says, with the sizes of its frames, is no larger.
+MAX_HEAD_BYTES = 16 << 20
+# Of what travels as a run: so many.
+RUN_OPERATIONS = 64
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class OperationSender:
+    """Sends operations and confirmations of one process on one channel. On the I/O thread only.
+
+    Args:
+        line: leads to the channel's server.
+        ref: the channel.
+        on_unsent: called with operations that cannot be sent, and why.
+
+    Attributes:
+        waiting: operations with their frames, in order.
+        confirmed: tickets whose items were taken.
+        arrived: tickets whose items are here and were not taken.
+        num_sent: how many messages it has sent, or is about to send.
+    """
+
+    def __init__(
+        self,
+        line: ServerLine,
+        ref: ChannelRef,
+        on_unsent: Callable[[list[wire.OperationMessage], Exception], None],
+    ) -> None:
+        self.waiting: deque[tuple[wire.OperationMessage, list[Buffer]]] = deque()
+        self.confirmed: list[int] = []
+        self.arrived: list[int] = []
+        self.num_sent = 0
+        self._line = line
+        self._on_unsent = on_unsent
+        self._server = ref.endpoint
+        self._inline_bytes_limit = ref.spec.inline_bytes
+
+    def inline_bytes(self, operation: Operation) -> int:
+        """How many bytes of its item the opening message of a put carries."""
+        parcel = operation.parcel
+        if parcel is None:
+            return 0
+        if type(parcel) is SmallParcel:  # as most are
+            return parcel.size_bytes
+        if parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
+            return 0
+        return parcel.size_bytes
+
+    def begin(self, operation: Operation) -> None:
+        """Send the message that begins an operation, together with those before it where they are alike."""
+        parcel = operation.parcel
+        if parcel is None:
+            if operation.is_plain:
+                self._join_gets(operation)
+            else:
+                self.waiting.append((operation.opening(), []))
+        elif type(parcel) is SmallParcel and operation.is_plain:
+            self._join_puts(operation, parcel.frames)
+        elif self._is_announced(operation):
+            self.waiting.append((operation.opening(size_bytes=parcel.size_bytes), []))
+        else:
+            frames = parcel.frames_for(self._server)
+            self.waiting.append((operation.opening(len(frames)), frames))
+
+    def _join_gets(self, operation: Operation) -> None:
+        last = self.waiting[-1][0] if self.waiting else None
+        if type(last) is wire.Gets and last.step == operation.step and _is_joined(last, operation):
+            last.tickets.append(operation.ticket)
+        else:
+            self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket], operation.step), []))
+
+    def _join_puts(self, operation: Operation, frames: list[Buffer]) -> None:
+        num_frames, weight = len(frames), int(operation.weight)
+        if self.waiting:
+            last, its_frames = self.waiting[-1]
+            if type(last) is wire.Puts and last.num_frames == num_frames and _is_joined(last, operation):
+                last.tickets.append(operation.ticket)
+                last.weights.append(weight)
+                its_frames += frames
+                return
+        puts = wire.Puts(operation.queue_name, num_frames, [operation.ticket], [weight])
+        self.waiting.append((puts, [*frames]))
+
+    def fill(self, operation: Operation) -> None:
+        """Send the bytes of a put that was announced."""
+        if operation.parcel is not None:
+            frames = operation.parcel.bytes_frames()
+            self.waiting.append((wire.Fill(operation.ticket, len(frames)), frames))
+
+    def send(self) -> None:
+        """Send everything that has gathered."""
+        while self.waiting or self.confirmed or self.arrived:
+            # Before anything leaves `waiting`: see `ClientShell.sent_before`.
+            self.num_sent += 1
+            confirmed, self.confirmed = self.confirmed, []
+            arrived, self.arrived = self.arrived, []
+            sent: list[wire.OperationMessage] = []
+            heads: list[msgspec.Raw] = []
+            frames: list[Buffer] = []
+            count = size = 0
+            while self.waiting and count < MAX_OPERATIONS and size < MAX_BYTES:
+                operation, its_frames = self.waiting.popleft()
+                try:
+                    head = _head_of(operation, len(its_frames))
+                except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the operation
+                    self._on_unsent([operation], error)
+                    continue
+                sent.append(operation)
+                heads.append(msgspec.Raw(head))
+                count += len(wire.tickets_of(operation))
+                size += len(head)
+                for frame in its_frames:
+                    frames.append(frame)
+                    size += len(frame)
+            try:
+                # Frames were copied when the put began.
+                self._line.tell(wire.EncodedOperations(confirmed, arrived, heads), frames)
+            except Exception as error:  # noqa: BLE001 - likewise
+                # It counts for what goes by shortcuts: something is to come in its place.
+                self._line.tell(wire.EncodedOperations(confirmed, arrived, []), [])
+                self._on_unsent(sent, error)
+
+    def clear(self) -> None:
+        """Forget what has gathered: there is nobody to send it to."""
+        self.waiting.clear()
+        self.confirmed.clear()
+        self.arrived.clear()
+
+    def _is_announced(self, operation: Operation) -> bool:
+        parcel = operation.parcel
+        return (
+            parcel is not None
+            and self._inline_bytes_limit is not None
+            and parcel.size_bytes > self._inline_bytes_limit
+            and not parcel.goes_as_descriptor(self._server)
+        )
+
+
+def _head_of(operation: wire.OperationMessage, num_frames: int) -> bytes:
+    head = _encode(operation)
+    size_bytes = len(head) + SIZE_BYTES * num_frames
+    if size_bytes > MAX_HEAD_BYTES:
+        limit = f"{MAX_HEAD_BYTES >> 20} MiB"
+        raise CodecError(f"what it says beside its item has {size_bytes} bytes; it may have {limit}")
+    return head
+
+
+def _is_joined(run: wire.Puts | wire.Gets, operation: Operation) -> bool:
+    """Whether an operation travels with those of a run."""
+    # Equal is not enough: 1 and True are other queues.
+    name = operation.queue_name
+    is_same = run.queue is name or (type(name) is str and run.queue == name)
+    return is_same and len(run.tickets) < RUN_OPERATIONS

@@ -1,0 +1,148 @@
+"""One data-parallel rank's part of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Never
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.batch import ShardBatch
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.errors import ChannelClosed, LeaseExpired
+from rlinf_scheduler.keywords import explains_calls, unknown_argument
+from rlinf_scheduler.queueing import QueueName, ShardPlan
+
+
+@explains_calls
+class Shard:
+    """Batches of one rank, step by step, until the queue ends; all ranks see the same number of them.
+
+    A batch is done with when the next one is asked for. Whoever makes a new one of these for the same rank, because
+    the earlier one died, say, gets the batch that was not done with again, as the same step.
+
+    Args:
+        channel: its name.
+        take: runs an operation to its end, and returns its batch.
+        settle: tells the channel's process that a part is done with; why not, or "".
+        queue_name: the queue.
+        index: the rank, from 0.
+        plan: how the queue is divided.
+
+    Attributes:
+        done_step: the last step that is done with; -1 before the first.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        take: Callable[[Operation], ShardBatch],
+        settle: Callable[[control_wire.DonePart], str],
+        queue_name: QueueName,
+        index: int,
+        plan: ShardPlan,
+    ) -> None:
+        self._channel = channel
+        self._take = take
+        self._settle = settle
+        self._queue_name = queue_name
+        self._index = index
+        self._plan = plan
+        self._last_step = -1
+        self.done_step = -1
+
+    def next_batch(self, timeout_s: float | None = None, **_unknown: Never) -> ShardBatch:
+        """Be done with the batch before, and wait for the next one.
+
+        Args:
+            timeout_s: how long, in seconds.
+
+        Raises:
+            BatchTimeout: it was not there in time; the text says which shards lag.
+            ChannelClosed: the queue has ended, and no shard gets another batch.
+            ChannelError: another one has asked for this shard meanwhile.
+            ChannelArgumentError: other shards divide the queue in another way.
+        """
+        if _unknown:
+            raise unknown_argument(self.next_batch, _unknown)
+        self.done_step = self._last_step
+        batch = self._next(timeout_s)
+        self._last_step = batch.step
+        return batch
+
+    def __iter__(self) -> Iterator[ShardBatch]:
+        """Take batch after batch, until the queue has ended."""
+        while True:
+            try:
+                batch = self.next_batch()
+            except ChannelClosed:
+                return
+            yield batch
+
+    def lease(self, timeout_s: float | None = None) -> ShardLease:
+        """Return what takes the next batch for the time of a `with` block, and acknowledges it at the end.
+
+            with shard.lease() as lease:
+                self.train(lease.items)
+
+        What was acknowledged does not come to a successor of this rank again, also before the next batch is asked for.
+        If the block ends by an exception, the next batch is this one again.
+
+        Args:
+            timeout_s: how long to wait for it, in seconds.
+
+        Raises (when the block is entered):
+            BatchTimeout, ChannelClosed, ChannelError, ChannelArgumentError: as of `next_batch`.
+
+        Raises (when it ends):
+            LeaseExpired: another one has asked for this shard meanwhile.
+        """
+        return ShardLease(self, timeout_s)
+
+    def _next(self, timeout_s: float | None) -> ShardBatch:
+        operation = Operation("get_batch", self._queue_name, timeout_s)
+        operation.shard = wire.ShardRequest(self._index, self.done_step, *self._plan)
+        return self._take(operation)
+
+    def _acknowledge(self, step: int) -> None:
+        problem = self._settle(control_wire.DonePart(self._queue_name, self._index, step))
+        if problem:
+            raise LeaseExpired(self._channel, self._queue_name, problem)
+        self.done_step = self._last_step = step
+
+
+class ShardLease:
+    """A shard's batch that is acknowledged at the end of a `with` block; see `Shard.lease`.
+
+    Attributes:
+        items: the batch, once it is entered.
+    """
+
+    items: ShardBatch
+
+    def __init__(self, shard: Shard, timeout_s: float | None) -> None:
+        self._shard = shard
+        self._timeout_s = timeout_s
+        self._is_settled = False
+
+    @property
+    def step(self) -> int:
+        """Which step of the queue it is of."""
+        return self.items.step
+
+    def ack(self) -> None:
+        """Say that the batch is done with, before the end of the block.
+
+        Raises:
+            LeaseExpired: it was acknowledged before, or another one has asked for this shard meanwhile.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        self._shard._acknowledge(self.step)
+        self._is_settled = True
+
+    def __enter__(self) -> ShardLease:
+        self.items = self._shard._next(self._timeout_s)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self._is_settled:
+            self.ack()

@@ -1,0 +1,229 @@
+"""Where a channel's server takes the shortcuts of its clients' threads. On the I/O thread only."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.outside import Outside
+from rlinf_scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.rundir import SHORTCUTS_NAME
+
+logger = Reporter(__name__)
+
+# Each takes a descriptor of the server's process. Other threads go the usual way.
+MAX_SHORTCUTS = 128
+# Whoever has connected has so long to say the word that it was given.
+GREETING_S = 5.0
+# Out of descriptors, no further ones are taken for so long.
+ACCEPT_PAUSE_S = 0.1
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(wire.Direct).decode
+_next_number = itertools.count(1).__next__
+
+
+class ShortcutEnd:
+    """The server's end of one thread's shortcut.
+
+    Attributes:
+        client: the process whose thread it is.
+        connection: the socket.
+    """
+
+    __slots__ = ("client", "connection")
+
+    def __init__(self, client: str, connection: socket.socket) -> None:
+        self.client = client
+        self.connection = connection
+
+    def answer(self, answer: wire.DirectAnswer) -> bool:
+        """Send an answer; False if it does not go this way."""
+        datagram = _encode(answer)
+        return len(datagram) <= MAX_DATAGRAM_BYTES and _is_sent(self.connection, datagram)
+
+
+def _is_sent(connection: socket.socket, datagram: bytes) -> bool:
+    try:
+        connection.send(datagram)
+    except OSError:  # its thread is gone, or has not read an earlier one
+        return False
+    return True
+
+
+def _descriptors_are_scarce() -> bool:
+    """Whether this process, which may hold other channels too, has used up half of its descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit != resource.RLIM_INFINITY and 2 * len(os.listdir("/proc/self/fd")) > limit
+
+
+class ShortcutDoor:
+    """A listening socket in this process's private directory, and what was connected there.
+
+    Args:
+        messenger: this process's messenger.
+        on_call: called with each operation that comes.
+        on_left: called with what its thread has left.
+    """
+
+    def __init__(
+        self,
+        messenger: Outside,
+        on_call: Callable[[ShortcutEnd, wire.Direct], None],
+        on_left: Callable[[ShortcutEnd], None],
+    ) -> None:
+        self._messenger = messenger
+        self._on_call = on_call
+        self._on_left = on_left
+        self._listener: socket.socket | None = None
+        self._path = ""
+        self._invited: dict[bytes, str] = {}
+        self._strangers: set[socket.socket] = set()
+        self._ends: dict[str, set[ShortcutEnd]] = {}
+        self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
+
+    def invite(self, client: str) -> control_wire.Invitation:
+        """Make an invitation for one thread of a client; an empty one if there are too many."""
+        num_ends = sum(map(len, self._ends.values())) + len(self._invited)
+        if num_ends >= MAX_SHORTCUTS or _descriptors_are_scarce() or not self._listen():
+            return control_wire.Invitation("", b"")
+        token = secrets.token_bytes(16)
+        self._invited[token] = client
+        # It goes with the answer to its request; whoever does not come at once does not come.
+        self._messenger.call_later(GREETING_S, lambda: self._forget_invitation(token))
+        return control_wire.Invitation(self._path, token)
+
+    def _forget_invitation(self, token: bytes) -> None:
+        self._invited.pop(token, None)
+
+    def _listen(self) -> bool:
+        if self._listener is not None:
+            return True
+        directory = os.path.dirname(self._messenger.endpoint.unix_path)
+        self._path = os.path.join(directory, f"{SHORTCUTS_NAME}{_next_number()}")
+        listener = OwnedSocket()
+        try:
+            listener.bind(self._path)
+            listener.listen(MAX_SHORTCUTS)
+        except OSError as error:
+            logger.warning("threads cannot have shortcuts to this process: %s", error)
+            return False
+        self._listener = listener
+        self._watch_listener()
+        return True
+
+    def _accept(self) -> None:
+        """Take one that has connected."""
+        if self._listener is None:
+            return
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError:
+            # Out of descriptors, most likely: it stays in the line, and we would be called at once.
+            self._messenger.unwatch(self._listener.fileno())
+            self._messenger.call_later(ACCEPT_PAUSE_S, self._watch_listener)
+            return
+        connection = OwnedSocket(accepted.detach())
+        self._strangers.add(connection)
+        self._messenger.watch(connection.fileno(), lambda: self._greet(connection))
+        self._messenger.call_later(GREETING_S, lambda: self._forget_stranger(connection))
+
+    def _watch_listener(self) -> None:
+        if self._listener is not None:
+            self._messenger.watch(self._listener.fileno(), self._accept)
+
+    def _greet(self, connection: socket.socket) -> None:
+        token = b""
+        try:
+            token = connection.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        client = self._invited.pop(token, None)
+        if client is None or not _is_sent(connection, WELCOME):
+            self._forget_stranger(connection)
+            return
+        self._strangers.discard(connection)
+        self._messenger.unwatch(connection.fileno())
+        end = ShortcutEnd(client, connection)
+        self._ends.setdefault(client, set()).add(end)
+        self._messenger.watch(connection.fileno(), lambda: self._on_readable(end))
+
+    def _forget_stranger(self, connection: socket.socket) -> None:
+        if connection in self._strangers:
+            self._strangers.discard(connection)
+            self._messenger.unwatch(connection.fileno())
+            connection.close()
+
+    def _on_readable(self, end: ShortcutEnd) -> None:
+        self._receive(end)
+
+    def _receive(self, end: ShortcutEnd) -> bool:
+        """Read one operation; whether there was one."""
+        if end.connection.fileno() < 0:
+            return False
+        try:
+            count = end.connection.recv_into(self._memory)
+            if count == 0:
+                raise ConnectionResetError
+            direct = _decode(self._memory[:count])
+        except (BlockingIOError, InterruptedError):
+            return False
+        except msgspec.DecodeError as error:
+            logger.warning("a shortcut is closed: %s", error)
+            self._close(end)
+            return False
+        except OSError:
+            self._close(end)
+            self._on_left(end)
+            return False
+        self._on_call(end, direct)
+        return True
+
+    def read_all(self, client: str) -> None:
+        """Read what a client's threads have sent until now; on what is not welcome yet they have sent nothing."""
+        for end in list(self._ends.get(client, ())):
+            while self._receive(end):
+                pass
+
+    def drop(self, client: str) -> None:
+        """Close what leads to a client."""
+        for end in list(self._ends.get(client, ())):
+            self._close(end)
+        for token in [token for token, invited in self._invited.items() if invited == client]:
+            del self._invited[token]
+
+    def _close(self, end: ShortcutEnd) -> None:
+        ends = self._ends.get(end.client, set())
+        if end in ends:
+            ends.discard(end)
+            if not ends:
+                del self._ends[end.client]
+            self._messenger.unwatch(end.connection.fileno())
+            end.connection.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        for client in list(self._ends):
+            self.drop(client)
+        for connection in list(self._strangers):
+            self._forget_stranger(connection)
+        self._invited.clear()
+        if self._listener is not None:
+            self._messenger.unwatch(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            with suppress(OSError):
+                os.unlink(self._path)

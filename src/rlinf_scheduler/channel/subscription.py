@@ -1,0 +1,150 @@
+"""Reading every item that is put into a channel, beside its consumers."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+from typing import Any, Self
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.access import copies, load_all
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
+from rlinf_scheduler.channel.batch import Batch, Delivery
+from rlinf_scheduler.channel.dead_letter import DeadLetter
+from rlinf_scheduler.channel.getting import Getting
+from rlinf_scheduler.channel.inspecting import Inspecting
+from rlinf_scheduler.channel.leasing import Leasing
+from rlinf_scheduler.channel.question import Question
+from rlinf_scheduler.channel.slot import only_looked_at
+from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
+from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.queueing import QueueName, Tapped
+
+_next_number = itertools.count(1).__next__
+
+
+@explains_calls
+class Subscription(Getting, Leasing, Inspecting):
+    """What `Channel.subscribe` returns: it is read as a channel is, and has one queue, which needs no name.
+
+    Its members share its items: whoever subscribes under the same name. A member leaves by `unsubscribe`, or at the end
+    of a `with` block; with the last one the subscription is gone. If the last one fails (an exception ends the block,
+    its process dies) it is kept for the channel's `successor_s` seconds, for a successor to go on.
+
+    Args:
+        ref: the channel.
+        name: the subscription's.
+        maxsize: how many items it holds; 0 is unbounded.
+    """
+
+    def __init__(self, ref: ChannelRef, name: str, maxsize: int) -> None:
+        super().__init__(ref)
+        self._tap = Tapped(name)
+        self._maxsize = maxsize
+        self._number = _next_number()
+        self._is_in = False
+
+    @property
+    def name(self) -> str:
+        """The subscription's."""
+        return self._tap.subscription
+
+    @property
+    def maxsize(self) -> int:
+        """How many items it holds; 0 is unbounded."""
+        return self._maxsize
+
+    def num_dropped(self) -> int:
+        """Return how many items it has given up since its beginning, because it was full; of all its members.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        return self._query(DEFAULT_QUEUE, None).num_dropped
+
+    def dead_letters(
+        self, queue_name: QueueName | None = None, *, key: QueueName | None = None
+    ) -> list[DeadLetter]:
+        """Return those of the subscription; see `Channel.dead_letters`."""
+        return super().dead_letters(DEFAULT_QUEUE if queue_name is None else queue_name, key=key)
+
+    def unsubscribe(self) -> None:
+        """Be a member no more; what waits here goes on as long as there are others, and then gets ChannelClosed.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        if self._is_in:
+            self._connection().ask(self._leaving(failed=False))
+            self._is_in = False
+
+    def _subscribe(self, queue: QueueName | None, *, drops: bool, max_bytes: int | None) -> Self:
+        self._is_in = True
+        message = control_wire.Subscribe(self._number, self.name, queue, drops, self._maxsize, max_bytes)
+        problem = self._connection().ask(message, control_wire.Joined).problem
+        if problem:
+            self._is_in = False
+            raise ChannelArgumentError(self._name, problem)
+        return self
+
+    def _leaving(self, *, failed: bool) -> control_wire.Unsubscribe:
+        return control_wire.Unsubscribe(self._number, self.name, failed)
+
+    def _queue(self, queue_name: Any, key: Any) -> QueueName:
+        if queue_name != DEFAULT_QUEUE or key is not None:
+            problem = f"subscription '{self.name}' has one queue, and no name is needed for it"
+            raise ChannelArgumentError(self._name, problem)
+        return self._tap
+
+    # Questions are seen as what was asked: their answers are others' business.
+
+    def _load_item(self, items: list[Arrived]) -> Any:
+        with only_looked_at():  # the queue's consumers have it, too
+            return _asked(items[0].load())
+
+    def _load_batch(self, items: list[Arrived]) -> Batch:
+        with only_looked_at():
+            return _all_asked(load_all(items))
+
+    def _load_leased(self, items: Delivery) -> Batch:
+        with only_looked_at():
+            return _all_asked(load_all(copies(items)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.unsubscribe()
+            return
+        with suppress(ChannelError):  # what has failed is more important
+            self._connection().ask(self._leaving(failed=True))
+            self._is_in = False
+
+    def __del__(self) -> None:
+        if self._is_in:
+            with suppress(SchedulerError):  # a forked child is no member, and a job may be over
+                self._connection().tell(self._leaving(failed=True))
+
+    def __reduce__(self) -> Any:
+        problem = (
+            f"subscription '{self.name}' is this process's; send the channel, and subscribe where it is read"
+        )
+        raise ChannelArgumentError(self._name, problem)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"<Subscription '{self.name}' of channel '{self._name}'>"
+
+
+def _asked(item: Any) -> Any:
+    return item.item if type(item) is Question else item
+
+
+def _all_asked(batch: Batch) -> Batch:
+    batch[:] = map(_asked, batch)
+    return batch

@@ -1,0 +1,180 @@
+"""Who puts into which queue of a channel, and who gets from it: remembered for a while, also of those that are gone."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
+from rlinf_scheduler.queueing import ChannelState, QueueName, QueueSnapshot, Unfinished
+
+# So many pairs of a process and a queue are remembered: queues' names may be used once each.
+MAX_USES = 2048
+
+
+class _Use:
+    __slots__ = ("at", "count")
+
+    def __init__(self) -> None:
+        self.count, self.at = 0, 0.0
+
+
+class Users:
+    """The processes that use the queues of one channel. On the I/O thread only.
+
+    >>> users = Users()
+    >>> users.note("p1", [wire.Put(1, "default", 0, True, 0)], now=3.0)
+    >>> users.lose("p1", "rollout:0")
+    >>> users.by_queue({}, now=5.0)["default"].putters
+    [User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True)]
+    """
+
+    def __init__(self) -> None:
+        # By what is done, and by client and queue: how often, and when last.
+        self._uses: dict[type, OrderedDict[tuple[str, QueueName], _Use]] = {
+            wire.Put: OrderedDict(),
+            wire.Get: OrderedDict(),
+        }
+        self._uses[wire.Puts] = self._uses[wire.Put]
+        self._uses[wire.Gets] = self._uses[wire.Get]
+        self._gone: OrderedDict[str, str] = OrderedDict()
+
+    def note(self, client: str, operations: Iterable[wire.OperationMessage], now: float) -> None:
+        """A client begins operations; mostly many of a kind, which are counted together."""
+        kind: Any = None
+        queue: Any = None
+        use = _Use()
+        for operation in operations:
+            if type(operation) is not kind or operation.queue != queue:  # type: ignore[union-attr]
+                kind = type(operation)
+                uses = self._uses.get(kind)
+                if uses is None:
+                    kind = None
+                    continue
+                queue = operation.queue  # type: ignore[union-attr]
+                use = self._use(uses, (client, wire.as_name(queue)))
+                use.at = now
+            use.count += len(wire.tickets_of(operation))
+
+    def _use(self, uses: OrderedDict[tuple[str, QueueName], _Use], key: tuple[str, QueueName]) -> _Use:
+        use = uses.get(key)
+        if use is None:
+            use = uses[key] = _Use()
+            if len(uses) > MAX_USES:
+                uses.popitem(last=False)
+        else:
+            uses.move_to_end(key)
+        return use
+
+    def lose(self, client: str, name: str) -> None:
+        """A client has left, or is gone."""
+        self._gone[client] = name
+        if len(self._gone) > MAX_USES:
+            self._gone.popitem(last=False)
+
+    def by_queue(
+        self, names: dict[str, str], now: float, queues: Collection[QueueName] | None = None
+    ) -> dict[QueueName, UsersOfQueue]:
+        """Who used which queue, or which of these; `names` are the names of the clients that are there."""
+        found: dict[QueueName, UsersOfQueue] = {}
+        for kind in (wire.Put, wire.Get):
+            for (client, queue), use in self._uses[kind].items():
+                if queues is not None and queue not in queues:
+                    continue
+                of_queue = found.setdefault(queue, UsersOfQueue([], []))
+                name = names.get(client) or self._gone.get(client, "")
+                if name:
+                    who = of_queue.putters if kind is wire.Put else of_queue.getters
+                    who.append(User(name, use.count, now - use.at, client not in names))
+        return found
+
+    def last_used(self, number: int) -> dict[QueueName, float]:
+        """About so many queues that were used last, and when that was."""
+        found: dict[QueueName, float] = {}
+        for kind in (wire.Put, wire.Get):
+            for (_, queue), use in islice(reversed(self._uses[kind].items()), number):
+                found[queue] = max(use.at, found.get(queue, use.at))
+        return found
+
+    def gotten_from(self) -> set[QueueName]:
+        """The queues whose items somebody has asked for."""
+        return {queue for _, queue in self._uses[wire.Get]}
+
+
+@dataclass(slots=True)
+class UsersOfQueue:
+    """Who has put into a queue, and who has asked for its items."""
+
+    putters: list[User]
+    getters: list[User]
+
+
+# Of queues at which nobody waits, so many are told of, of which so many for their items that nobody gets.
+MAX_SHOWN, MAX_LEFT = 32, 16
+
+
+def channel_note(
+    about: ChannelNote, state: ChannelState, users: Users, names: dict[str, str], now: float
+) -> ChannelNote:
+    """What a channel's process says of it: in a moment, however many queues there are.
+
+    Args:
+        about: the channel, without its queues.
+        state: its queues.
+        users: who used it.
+        names: of its clients, by process id.
+        now: the present moment, on the channel's clock.
+    """
+    found = {report.depth.name: report for report in state.report_in_use()}
+    others = _others(state, users, found.keys())
+    found |= {report.depth.name: report for report in state.report_on(others)}
+    every = dict.fromkeys([*found, *others])
+    used, unused = users.by_queue(names, now, every), UsersOfQueue([], [])
+    queues = tuple(
+        _queue_note(queue, found.get(queue), used.get(queue, unused), names, now) for queue in every
+    )
+    return replace(about, queues=queues, num_untold=max(0, state.totals.num_queues - len(found)))
+
+
+def _others(state: ChannelState, users: Users, told: AbstractSet[QueueName]) -> list[QueueName]:
+    """Queues at which nobody waits: some whose items nobody gets, and those used last."""
+    used, gotten = users.last_used(len(told) + 2 * MAX_SHOWN), users.gotten_from()
+    left = (
+        queue
+        for queue, num_items in state.survey()
+        if num_items and queue not in gotten and queue not in told
+    )
+    some = heapq.nlargest(MAX_LEFT, left, key=lambda queue: used.get(queue, 0.0))
+    newest = sorted(used.keys() - told, key=used.__getitem__, reverse=True)
+    return list(dict.fromkeys((*some, *newest)))[:MAX_SHOWN]
+
+
+def _queue_note(
+    queue: QueueName, found: QueueSnapshot | None, users: UsersOfQueue, names: dict[str, str], now: float
+) -> QueueNote:
+    putters, getters = tuple(users.putters), tuple(users.getters)
+    if found is None:
+        return QueueNote(repr(queue), 0, 0, putters=putters, getters=getters)
+
+    def waiter(each: Unfinished) -> Waiter:
+        return Waiter(names.get(each.client, ""), each.operation, max(0.0, now - each.since))
+
+    return QueueNote(
+        repr(queue),
+        found.depth.num_items,
+        found.depth.weight,
+        tuple(map(waiter, found.waiting)),
+        tuple(map(waiter, found.held)),
+        tuple(found.limits),
+        found.ended,
+        putters,
+        getters,
+    )

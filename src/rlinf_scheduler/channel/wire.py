@@ -1,0 +1,328 @@
+"""What a channel's clients and its server say to each other.
+
+A client opens the channel once, by a request to the control service. From then on both sides send notices, each with
+as much as has gathered, so that many small operations share one message: `Operations` with the frames of its puts and
+fills, in order, one way, and `News` with the frames of its deliveries the other way.
+
+The frames of an item are its bytes, or one descriptor of shared memory: then its bytes stay where the producer wrote
+them, and the server keeps them there. Every operation has a ticket, unique in its client's process, and every answer
+names it. The client keeps the clock: at its deadline it withdraws an operation, and the server's answer says whether
+that came in time. A delivered item stays in the server until its ticket is confirmed, and returns to the head of its
+queue when the client withdraws or is gone.
+
+A thread that blocks may use a shortcut (see `shortcut`): a socket of its own on which one `Direct` operation goes at a
+time, and one `DirectAnswer` comes back. Confirmations, and operations that were given up (`Recall`), go the usual way.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from rlinf_scheduler.queueing import GroupName
+from rlinf_scheduler.queueing.records import as_name as as_name
+from rlinf_scheduler.tape.ids import ItemId as ItemId
+from rlinf_scheduler.tape.ids import Trace as Trace
+
+# Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
+INLINE_BYTES = 64 << 10
+# So much of one client may lie at the server of a bounded channel before it was accepted, for each queue.
+CREDIT_BYTES = 256 << 10
+# The same of a queue that nobody bounded, so that only its machine's memory does.
+LARGE_INLINE_BYTES = 1 << 20
+LARGE_CREDIT_BYTES = 16 << 20
+
+
+class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
+    """Put an item -> accepted, `Refused`, or `Granted` if the server cannot read its shared memory.
+
+    One of `size_bytes` is announced, and has no frames -> `Granted` or `Refused`.
+    """
+
+    ticket: int
+    queue: Any
+    weight: float | int
+    wait: bool
+    num_frames: int
+    priority: int = 0
+    question: int = 0
+    group: Any = None
+    version: int | None = None
+    slot: int = 0
+    size_bytes: int | None = None
+    trace: Trace | None = None
+
+
+class Puts(msgspec.Struct, tag=9, array_like=True, gc=False):
+    """As so many `Put`s in a row, of small items that travel as bytes, which wait and say nothing but a weight."""
+
+    queue: Any
+    num_frames: int
+    tickets: list[int]
+    weights: list[Annotated[int, msgspec.Meta(ge=0)]]
+
+
+class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
+    """The bytes of an announced item -> accepted or `Refused`."""
+
+    ticket: int
+    num_frames: int
+
+
+class BatchLimits(msgspec.Struct, array_like=True, gc=False):
+    """`queueing.Limits` as they travel."""
+
+    min_items: int
+    max_items: int
+    max_bytes: int
+    max_wait_s: float | None
+    oversize: str = ""
+
+
+class ShardRequest(msgspec.Struct, array_like=True, gc=False):
+    """Which part of a queue a get asks for, after which step, and `queueing.ShardPlan` as it travels."""
+
+    index: int
+    done_step: int
+    num_shards: int
+    policy: str
+    batch_weight: float | int | None
+    batch_items: int | None
+    cost: tuple[float | int, float | int]
+    equal_counts: bool
+    cost_table: tuple[tuple[float | int, float | int], ...] = ()
+
+
+class LeaseRequest(msgspec.Struct, array_like=True, gc=False):
+    """`queueing.LeaseTerms` as they travel."""
+
+    ttl_s: float
+    consumer: str
+
+
+class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
+    """Get one item, a batch (of a weight, limits, or both), a group, or a shard's part -> `Delivered` or `Refused`.
+
+    One item or a batch may be on `lease`: then it is never confirmed, but settled (`Settle`). `step` is the training
+    step at which whoever asks works, if that was said.
+    """
+
+    ticket: int
+    queue: Any
+    wait: bool
+    batch_weight: float | int | None
+    limits: BatchLimits | None = None
+    shard: ShardRequest | None = None
+    lease: LeaseRequest | None = None
+    group_size: int = 0
+    step: int | None = None
+
+
+class Gets(msgspec.Struct, tag=10, array_like=True, gc=False):
+    """As so many `Get`s in a row, which wait for one item each."""
+
+    queue: Any
+    tickets: list[int]
+    step: int | None = None
+
+
+class Admit(msgspec.Struct, tag=7, array_like=True, gc=False):
+    """Ask for leave to make an item -> `Delivered` with a slot, or `Refused`; it goes back by `Withdraw`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    max_lag: int
+
+
+class SetVersion(msgspec.Struct, tag=8, array_like=True, gc=False):
+    """Say which version takes the items of a queue from now on -> accepted or `Refused`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    version: int
+    batch_items: int
+    begins: bool
+
+
+class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
+    """Nobody wants an operation any more -> `Refused`, unless it was over before."""
+
+    ticket: int
+
+
+class Resend(msgspec.Struct, tag=5, array_like=True, gc=False):
+    """A delivery lies in shared memory that the client cannot open -> `Delivered`, as bytes."""
+
+    ticket: int
+
+
+class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
+    """Nobody wants an operation any more that went by a shortcut -> `Refused`, or accepted: always one of them."""
+
+    ticket: int
+
+
+OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | Recall
+
+
+def tickets_of(operation: OperationMessage) -> list[int]:
+    """Of which operations a message is."""
+    return operation.tickets if isinstance(operation, Puts | Gets) else [operation.ticket]
+
+
+class Operations(msgspec.Struct, array_like=True):
+    """Client to server: tickets whose items were taken, or have arrived and are not taken; operations in order."""
+
+    confirmed: list[int]
+    arrived: list[int]
+    operations: list[OperationMessage]
+
+
+class EncodedOperations(msgspec.Struct, array_like=True):
+    """`Operations` as they are sent: each operation was encoded on its own, so what cannot be is refused alone."""
+
+    confirmed: list[int]
+    arrived: list[int]
+    operations: list[msgspec.Raw]
+
+
+class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
+    """There is room for an item that was announced; or its shared memory cannot be read (`problem`)."""
+
+    ticket: int
+    problem: str = ""
+
+
+class ShardPart(msgspec.Struct, array_like=True, gc=False):
+    """Of which step the items of a shard are, their weights, and how uneven the step's parts are."""
+
+    step: int
+    weights: list[float | int]
+    imbalance: float
+
+
+class LeaseNote(msgspec.Struct, array_like=True, gc=False):
+    """Under which generation items are on lease, and how often each was given out."""
+
+    generation: int
+    attempts: list[int]
+
+
+class SlotNote(msgspec.Struct, array_like=True, gc=False):
+    """Which slot an `Admit` was given, and with which version its item is to be made, at least."""
+
+    number: int
+    version: int
+
+
+class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
+    """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
+
+    `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
+    with, where anybody said so; `ids` say which items they are, where the channel is recorded;
+    `by` has put the last one, as far as that is known; `origins` say who put each, and its ticket there, while the job
+    is traced.
+    """
+
+    ticket: int
+    num_frames: list[int]
+    complete: bool = True
+    part: ShardPart | None = None
+    lease: LeaseNote | None = None
+    group: Any = None
+    slot: SlotNote | None = None
+    versions: list[int | None] | None = None
+    ids: list[ItemId] | None = None
+    origins: list[tuple[str, int] | None] | None = None
+    by: str = ""
+
+
+class Handed(msgspec.Struct, tag=3, array_like=True, gc=False):
+    """As so many `Delivered` in a row, of one item each, which `by` has put."""
+
+    num_frames: int
+    by: str
+    tickets: list[int]
+
+
+class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
+    """An operation failed: a reason of `queueing.Reason` or INVALID, and what its queue looks like."""
+
+    ticket: int
+    reason: str
+    state: str
+
+
+INVALID = "invalid"
+
+# In `News`, in order.
+Answer = Granted | Delivered | Handed | Refused
+
+
+def num_frames_of(answer: Answer) -> int:
+    """How many frames belong to an answer."""
+    if isinstance(answer, Delivered):
+        return sum(answer.num_frames)
+    return answer.num_frames * len(answer.tickets) if isinstance(answer, Handed) else 0
+
+
+class Direct(msgspec.Struct, array_like=True, gc=False):
+    """By a shortcut: an operation with its frames; before it come so many `Operations` of the same client."""
+
+    after: int
+    operation: Put | Get
+    frames: list[bytearray]
+
+
+class Accepted(msgspec.Struct, tag=6, array_like=True, gc=False):
+    """The queue holds the item of a put."""
+
+    ticket: int
+
+
+class Elsewhere(msgspec.Struct, tag=4, array_like=True, gc=False):
+    """What a get gives is too large for a shortcut, and comes as `News`."""
+
+    ticket: int
+
+
+class Again(msgspec.Struct, tag=5, array_like=True, gc=False):
+    """The shared memory of a put cannot be read: it has put nothing, and is to come the usual way."""
+
+    ticket: int
+    problem: str
+
+
+class DirectAnswer(msgspec.Struct, array_like=True, gc=False):
+    """By a shortcut: the end of the operation, with the frames of its items."""
+
+    answer: Accepted | Delivered | Refused | Elsewhere | Again
+    frames: list[bytearray]
+
+
+class News(msgspec.Struct, array_like=True):
+    """Server to client: tickets of accepted puts, and other answers in order; `left`: the server is no more."""
+
+    accepted: list[int]
+    answers: list[Answer]
+    left: bool = False
+
+
+def as_group(group: Any) -> GroupName | None:
+    """Return a group's name as it was before it travelled."""
+    name: GroupName | None = as_name(group)
+    return name
+
+
+# Where a channel's server takes operations and requests, and a client takes news; of a durable channel (see
+# `durable_wire`), where the server hears its clients, where it takes what is not written down, and a client hears it.
+OPERATIONS, CONTROL, NEWS = "", "/control", "/news"
+LINE, ASIDE, TOLD = "/line", "/aside", "/told"
+
+
+def service(channel_id: str, part: str) -> str:
+    """Where a process hears of a channel; `part` is one of the above."""
+    return f"channel/{channel_id}{part}"

@@ -1,0 +1,86 @@
+"""The `rlinf` command: each subcommand parses, calls one library function, and renders."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import typer
+
+from rlinf_scheduler.cli.channels import channels
+from rlinf_scheduler.cli.devices import devices
+from rlinf_scheduler.cli.doctor import doctor
+from rlinf_scheduler.cli.exits import WRONG_QUESTION
+from rlinf_scheduler.cli.jobs import jobs
+from rlinf_scheduler.cli.lineage import lineage
+from rlinf_scheduler.cli.metrics import metrics
+from rlinf_scheduler.cli.node import node
+from rlinf_scheduler.cli.pdb import pdb
+from rlinf_scheduler.cli.plan import plan
+from rlinf_scheduler.cli.replay import replay
+from rlinf_scheduler.cli.report import report
+from rlinf_scheduler.cli.top import top
+from rlinf_scheduler.cli.topology import topology
+from rlinf_scheduler.cli.web import web
+from rlinf_scheduler.cli.why import why
+
+# What a write says where the disk, or the user's part of it, is full.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Typer's panels are drawn in pipes too; its plain help is for both.
+    rich_markup_mode=None,
+)
+app.command()(plan)
+app.command()(topology)
+app.command()(channels)
+app.command()(why)
+app.command()(report)
+app.command()(top)
+app.command()(metrics)
+app.command()(web)
+app.command()(pdb)
+app.command()(replay)
+app.command()(lineage)
+app.command()(devices)
+app.command()(doctor)
+app.add_typer(jobs, name="jobs")
+app.add_typer(node, name="node")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        # It takes longer to load than all of Python, and only this asks for it.
+        from importlib.metadata import version  # noqa: PLC0415
+
+        typer.echo(f"rlinf-scheduler {version('rlinf-scheduler')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rlinf(
+    _version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Placement and data flow for reinforcement-learning systems.
+
+    Exits with 0 when done, 1 when the answer is no, 2 when the question was wrong.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    if sys.stdout is None:  # It was closed: nobody reads what is shown, and the exit code is what is wanted.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    try:
+        app(prog_name="rlinf")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        typer.echo(f"rlinf: what is to be written finds no room: {error.strerror}", err=True)
+        sys.exit(WRONG_QUESTION)

@@ -1,0 +1,116 @@
+"""`rlinf metrics`: what a running job does, for Prometheus to read."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlinf_scheduler.cli.attached import looking_at
+from rlinf_scheduler.cli.exits import readable_errors
+from rlinf_scheduler.cli.options import Job
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from rlinf_scheduler.observe.prometheus import WsgiApp
+    from rlinf_scheduler.session import Session
+
+# What this process is called in the job, before its number.
+LOOKER = "rlinf-metrics-"
+
+
+def metrics(
+    job: Job = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Who reads the metrics has to show what is in this file; else in one of yours."),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Everybody on this machine may read the metrics.")
+    ] = False,
+) -> None:
+    """Serve the metrics of a job whose driver runs on this machine, at /metrics, until the job ends or Ctrl-C.
+
+    Who reads them shows a token, `Authorization: Bearer ...`: what is in a file whose name is printed.
+    """
+    # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf_scheduler.observe.prometheus import PATH, metrics_app  # noqa: PLC0415
+    from rlinf_scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
+    from rlinf_scheduler.session.job_file import find_job  # noqa: PLC0415
+
+    with readable_errors():
+        file = _token_file(token_file, host, no_token=no_token)
+        token = _token(file) if file is not None else ""
+        with looking_at([find_job(job)], LOOKER) as (session,):
+            app = metrics_app(lambda: received(begin_status(session)), token=token)
+            with _server(host, port, app) as server:
+                _end_with_job(session, server)
+                shown = f"[{host}]" if ":" in host else host
+                typer.echo(f"http://{shown}:{server.server_port}{PATH}")
+                if file is not None:
+                    typer.echo(f"its readers show what is in {file.absolute()}", err=True)
+                with suppress(KeyboardInterrupt):
+                    server.serve_forever()
+
+
+def _token_file(wanted: Path | None, host: str, *, no_token: bool) -> Path | None:
+    from rlinf_scheduler.errors import ClusterError  # noqa: PLC0415
+    from rlinf_scheduler.observe.metrics_token import own_token_file  # noqa: PLC0415
+
+    if no_token and wanted is not None:
+        raise ClusterError("--token-file and --no-token: say one of them")
+    if wanted is None and not _is_loopback(host):
+        problem = (
+            f"{host} may be reached from other machines: say by `--token-file` what its readers have to show"
+        )
+        raise ClusterError(problem)
+    return wanted if wanted is not None or no_token else own_token_file()
+
+
+def _token(file: Path) -> str:
+    from rlinf_scheduler.errors import ClusterError  # noqa: PLC0415
+
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"the token cannot be read: {error}") from error
+    if not token:
+        raise ClusterError(f"there is no token in {file}")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _server(host: str, port: int, app: WsgiApp) -> WSGIServer:
+    from rlinf_scheduler.errors import ClusterError  # noqa: PLC0415
+    from rlinf_scheduler.observe.web.server import ThreadedServer  # noqa: PLC0415
+
+    try:
+        server = ThreadedServer(host, port)
+    except OSError as error:
+        raise ClusterError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+    server.set_app(app)
+    return server
+
+
+def _end_with_job(session: Session, server: WSGIServer) -> None:
+    """Serve no longer than the job's driver is there."""
+    from rlinf_scheduler.comm.threads import run_beside  # noqa: PLC0415
+
+    def on_lost(process_id: str) -> None:
+        if process_id == session.home.process_id:
+            # Not here: it waits for the loop that serves.
+            run_beside(server.shutdown)
+
+    session.messenger.on_peer_lost(on_lost)

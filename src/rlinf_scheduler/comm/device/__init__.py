@@ -1,0 +1,20 @@
+"""Objects on a device that other ranks of that device read there: staged once, opened once, never through the host.
+
+pool.py          which bucket is filled next, and when there is one more or one less: pure
+open_buckets.py  which buckets of others are open here, and when one is closed: pure
+driver.py        what a device can do; `cuda_driver.py` does it with CUDA
+records.py       what is said of buckets
+thread.py        the thread that does everything on devices
+staging.py       this process's buckets, from what is put into them until nobody reads it
+imports.py       the buckets of others
+barred.py        whose buckets could not be opened here lately: pure
+devices.py       all of that for one process
+landing.py       objects in buckets that were passed on, on their way to whoever takes them
+pins.py          which blocks of shared memory devices read by themselves, and for how long: pure
+pinning.py       pins what arrives in them
+"""
+
+from rlinf_scheduler.comm.device.devices import Devices
+from rlinf_scheduler.comm.device.staging import Staged
+
+__all__ = ["Devices", "Staged"]

@@ -1,0 +1,263 @@
+"""The processes that one process talks with: what leads to each, who comes, and who is gone."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.forking import FORKED
+from rlinf_scheduler.comm.framing import Message
+from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.loop import IoLoop
+from rlinf_scheduler.comm.peer import Peer
+from rlinf_scheduler.comm.transport.handshake import Introduction
+from rlinf_scheduler.comm.transport.peer_line import PeerLine
+from rlinf_scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
+from rlinf_scheduler.comm.transport.self_line import SelfLine
+from rlinf_scheduler.comm.transport.sockets import Sockets
+
+# So many that are gone are remembered.
+MAX_LOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LostPeer:
+    """A process that is gone.
+
+    Attributes:
+        name: how it was called; "" where that was not known.
+        reason: why, or how that showed.
+        loss: in which way.
+    """
+
+    name: str
+    reason: str
+    loss: Loss
+
+
+class PeersEvents(Protocol):
+    """Who hears of a process's peers, on the I/O thread."""
+
+    def on_connected(self, endpoint: Endpoint) -> None:
+        """A process of this machine is connected for the first time."""
+
+    def on_messages(self, peer: Peer, messages: list[Message]) -> None:
+        """Messages of a peer, in order."""
+
+
+class Peers:
+    """All peers of one process, itself among them; a dead one is none any more. On the I/O thread, but for its making.
+
+    Args:
+        loop: the I/O thread.
+        sockets: makes what leads to others, given the `judge` of those that come.
+        grace_s: how long one may be unreachable before it counts as dead, in seconds.
+        events: who hears of them.
+
+    Attributes:
+        by_id: the peers, by process id.
+        sockets: what leads to others.
+        lost: those that are gone, by process id; one that is connected again is none of them.
+        fenced: why those that were declared dead were, by process id.
+        on_lost: called with the process id of each that is gone.
+        on_fenced: called with the reason when another says that this process was declared dead.
+        closed: why this process takes no part any more; "" as long as it does.
+    """
+
+    def __init__(
+        self, loop: IoLoop, sockets: Callable[..., Sockets], grace_s: float, events: PeersEvents
+    ) -> None:
+        self.by_id: dict[str, Peer] = {}
+        self.lost: OrderedDict[str, LostPeer] = OrderedDict()
+        self.fenced: OrderedDict[str, str] = OrderedDict()
+        self.on_lost: list[Callable[[str], None]] = []
+        self.on_fenced: list[Callable[[str], None]] = []
+        self.closed = ""
+        self._loop = loop
+        self._grace_s = grace_s
+        self._events = events
+        self.sockets = sockets(judge=self)
+
+    def at(self, endpoint: Endpoint) -> Peer:
+        """The peer that an endpoint belongs to; a connection is made if there is none."""
+        peer = self.by_id.get(endpoint.process_id)
+        if peer is not None:
+            return peer
+        fenced = self.fenced.get(endpoint.process_id, "")
+        problem = self.closed or fenced or self.sockets.why_unreachable(endpoint)
+        if problem:
+            peer = self._new_peer(endpoint.process_id)
+            peer.lost = problem
+            if fenced and peer.process_id in self.lost:
+                peer.name = self.lost[peer.process_id].name
+            if not self.closed:
+                self._loop.submit(lambda: self._report_lost(endpoint.process_id))
+            return peer
+        peer, line = self._add(endpoint)
+        line.poll()
+        return peer
+
+    def add_self(self, process_id: str, name: str) -> None:
+        """This process is a peer of its own."""
+        peer = self.by_id[process_id] = self._new_peer(process_id)
+        peer.name = name
+        peer.line = SelfLine(self._loop.submit, lambda messages: self._events.on_messages(peer, messages))
+
+    def line_to(self, process_id: str) -> PeerLine | None:
+        """What leads to another process that is a peer."""
+        peer = self.by_id.get(process_id)
+        return peer.line if peer is not None and isinstance(peer.line, PeerLine) else None
+
+    def lines(self) -> list[PeerLine]:
+        """What leads to the others."""
+        return [peer.line for peer in self.by_id.values() if isinstance(peer.line, PeerLine)]
+
+    def lose(self, peer: Peer, reason: str, loss: Loss = Loss.BROKEN) -> None:
+        """A process is gone: end what waits for it, and tell whoever asked to be told."""
+        if self.by_id.get(peer.process_id) is peer:
+            del self.by_id[peer.process_id]
+            self._note_lost(peer.process_id, LostPeer(peer.name, reason, loss))
+            if peer.line is not None:
+                peer.line.close()
+            peer.lose(reason)
+            self._report_lost(peer.process_id)
+            if loss is Loss.FENCED:
+                self.tell_fenced(reason)
+
+    def fence(self, process_id: str, lost: LostPeer) -> None:
+        """A process was declared dead: it is lost, and never taken again, even if it lives and comes back."""
+        self.fenced[process_id] = lost.reason
+        _bound(self.fenced)
+        peer = self.by_id.get(process_id)
+        if peer is not None:
+            peer.name = peer.name or lost.name
+            self.lose(peer, lost.reason, lost.loss)
+        elif process_id not in self.lost:
+            self._note_lost(process_id, lost)
+            self._report_lost(process_id)
+
+    def why_lost(self, process_id: str) -> str:
+        """Why a process is gone."""
+        lost = self.lost.get(process_id)
+        return lost.reason if lost is not None else "its process is gone"
+
+    def tell_fenced(self, reason: str) -> None:
+        """This process was declared dead."""
+        for callback in list(self.on_fenced):
+            run_guarded(callback, reason)
+
+    def _note_lost(self, process_id: str, lost: LostPeer) -> None:
+        self.lost[process_id] = lost
+        _bound(self.lost)
+
+    def end(self, reason: str) -> None:
+        """This process leaves: end what waits for anybody."""
+        self.closed = reason
+        peers, self.by_id = self.by_id, {}
+        for peer in peers.values():
+            if peer.line is not None:
+                peer.line.close()
+            run_guarded(lambda peer=peer: peer.lose(reason, closing=True))
+
+    def abandon(self) -> None:
+        """Give up, in a forked child, what its parent goes on to use."""
+        self.closed = FORKED
+        for peer in self.by_id.values():
+            peer.lost = FORKED
+            if peer.line is not None:
+                peer.line.abandon()
+        self.sockets.abandon()
+
+    def _new_peer(self, process_id: str) -> Peer:
+        return Peer(process_id, self._loop.submit, self._loop.run_soon)
+
+    def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerLine]:
+        peer = self._new_peer(endpoint.process_id)
+        heard = _LineHeard(self, peer, self._events)
+        line = peer.line = PeerLine(self._loop, self.sockets, endpoint, heard, self._grace_s)
+        self.by_id[peer.process_id] = peer
+        return peer, line
+
+    def _report_lost(self, process_id: str) -> None:
+        for callback in list(self.on_lost):
+            run_guarded(callback, process_id)
+
+    # -- those who come ---------------------------------------------------------------------------
+
+    def judge(self, who: Introduction, hello: Hello) -> Welcome:
+        """See `Judge`."""
+        peer = self.by_id.get(who.endpoint.process_id)
+        line = self.line_to(who.endpoint.process_id)
+        fenced = self.fenced.get(who.endpoint.process_id)
+        if fenced is not None:
+            return Welcome(Verdict.FENCED, reason=fenced)
+        if self.closed or (peer is not None and line is None):
+            return Welcome(Verdict.UNKNOWN)
+        if peer is not None and line is not None:
+            verdict = line.session.judge(hello, time.monotonic())
+            if verdict is Verdict.REPLACED:
+                self.lose(peer, "it lost this process and came back")
+                line = None
+            elif verdict is not Verdict.TAKEN:
+                return Welcome(verdict)
+        if line is None:
+            if hello.known:
+                return Welcome(Verdict.UNKNOWN)
+            peer, line = self._add(who.endpoint)
+        try:
+            return line.accept(hello, who.name)
+        except PeerSessionError as error:
+            line.session.left(str(error))
+            self._loop.submit(line.poll)
+            return Welcome(Verdict.UNKNOWN)
+
+    def came(self, who: Introduction, connection: socket.socket) -> None:
+        """See `Judge`."""
+        line = self.line_to(who.endpoint.process_id)
+        if line is None:
+            connection.close()
+        else:
+            line.adopt(connection)
+
+    def broke(self, who: Introduction, reason: str) -> None:
+        """See `Judge`."""
+        line = self.line_to(who.endpoint.process_id)
+        if line is not None:
+            line.lost_before_adopted(reason)
+
+
+def _bound(notes: OrderedDict[str, Any]) -> None:
+    while len(notes) > MAX_LOST:
+        notes.popitem(last=False)
+
+
+class _LineHeard:
+    """What is heard of one peer's line."""
+
+    def __init__(self, peers: Peers, peer: Peer, events: PeersEvents) -> None:
+        self._peers = peers
+        self._peer = peer
+        self._events = events
+        self._met = False
+
+    def on_connected(self, line: PeerLine) -> None:
+        """See `LineEvents`."""
+        self._peer.name = line.name
+        if not self._met:
+            self._met = True
+            self._peers.lost.pop(self._peer.process_id, None)
+            if line.transport == "unix":
+                self._events.on_connected(line.endpoint)
+
+    def on_messages(self, messages: list[Message]) -> None:
+        """See `LineEvents`."""
+        self._events.on_messages(self._peer, messages)
+
+    def on_dead(self, _line: PeerLine, reason: str, loss: Loss) -> None:
+        """See `LineEvents`."""
+        self._peers.lose(self._peer, reason, loss)

@@ -1,0 +1,291 @@
+"""The end of something that is under way: one thread completes it, any thread waits for it, and none shares a lock.
+
+`concurrent.futures.Future` guards itself by a lock that a waiting thread holds for moments. A signal handler that
+runs in such a moment, and waits for the I/O thread, which waits for that lock, never returns. Here whoever waits has
+a lock of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from rlinf_scheduler.comm.cancellation import current_scope
+from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.failure import read_error
+from rlinf_scheduler.comm.reports import Reporter, on_io_thread
+from rlinf_scheduler.comm.timekeeping import Cause, begin_wait_in, keeps_wait
+from rlinf_scheduler.comm.waits import Wait, awaited
+
+logger = Reporter(__name__)
+
+T = TypeVar("T")
+
+# A signal that comes just before a wait begins does not end it: its handler runs when the thread looks again.
+SLICE_S = 1.0
+# What is marked there is seen by nobody.
+NOWHERE = bytearray(1)
+_CANCELLED = object()
+# What a promise keeps until it is complete, by these names; its outcome by None.
+_GATES, _CALLBACKS = "gates", "callbacks"
+
+
+class Fate:
+    """What became of a value: known to both sides, also when the promise itself is gone.
+
+    Whoever waited says that it has the value by stores, right before its `return`: CPython lets no signal handler run
+    in between. Until then the value may still go back to where it came from.
+
+    Attributes:
+        taken: whoever waited has it.
+        mark: one byte that says the same to other processes, where the value lies in shared memory.
+    """
+
+    __slots__ = ("mark", "taken")
+
+    def __init__(self) -> None:
+        self.taken = False
+        self.mark: Any = NOWHERE
+
+
+class Promise(Generic[T]):
+    """A value or an error to come. It is completed once: by the thread that owns what is under way, or by `cancel`.
+
+    Args:
+        on_cancelled: called once by the thread that cancels it.
+        fate: where it is noted what became of the value, if somebody knows that place already.
+
+    Attributes:
+        fate: what became of the value.
+        by: the process that completed it, said before it is complete; "" where that is not known.
+    """
+
+    __slots__ = ("__weakref__", "_known", "_on_cancelled", "by", "fate")
+
+    def __init__(self, on_cancelled: Callable[[], object] | None = None, fate: Fate | None = None) -> None:
+        self._on_cancelled = on_cancelled
+        # (value, error), once there is one; and who is to be told, if anybody is. A dict, for its `setdefault` is one
+        # step: of several outcomes the first one wins, and a list is made once.
+        self._known: dict[str | None, Any] = {}
+        self.fate = Fate() if fate is None else fate
+        self.by = ""
+
+    @property
+    def _gates(self) -> list[Any]:
+        """One locked lock for each waiting thread; whoever completes opens all of them."""
+        gates: list[Any] = self._known.setdefault(_GATES, [])
+        return gates
+
+    @property
+    def _callbacks(self) -> list[Callable[[Any], Any]]:
+        callbacks: list[Callable[[Any], Any]] = self._known.setdefault(_CALLBACKS, [])
+        return callbacks
+
+    # -- its owner -------------------------------------------------------------------------------
+
+    def set_result(self, value: T) -> None:
+        """Complete it well; nothing happens if it is complete."""
+        self._complete((value, None))
+
+    def set_exception(self, error: BaseException) -> None:
+        """Complete it badly; nothing happens if it is complete."""
+        self._complete((None, error))
+
+    def set_from(self, function: Callable[[], T]) -> None:
+        """Complete it with what a function returns, or raises."""
+        try:
+            self.set_result(function())
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            self.set_exception(error)
+
+    def set_cancelled(self) -> None:
+        """Complete it as given up; nothing happens if it is complete."""
+        self._complete((_CANCELLED, None))
+
+    def forget(self) -> None:
+        """Refer to the value no longer: it went to whoever asked for it first, or back."""
+        self._known[None] = (None, None)
+
+    def _complete(self, outcome: tuple[Any, BaseException | None]) -> bool:
+        known = self._known
+        first = known.setdefault(None, outcome) is outcome
+        if len(known) > 1:
+            # Also by the second one: the first may have been interrupted here.
+            self._tell(known.get(_GATES, ()), known.get(_CALLBACKS, ()))
+        return first
+
+    def _tell(self, gates: Any, callbacks: Any) -> None:
+        while gates:
+            with suppress(IndexError):  # its thread gave up in between
+                gates.pop(0).release()
+        while callbacks:
+            with suppress(IndexError):  # its thread was faster
+                self._run(callbacks.pop(0))
+
+    def _run(self, callback: Callable[[Any], Any]) -> None:
+        try:
+            callback(self)
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            logger.exception("a callback of something that ended failed")
+
+    # -- whoever waits ---------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether it is complete."""
+        return None in self._known
+
+    def cancelled(self) -> bool:
+        """Whether it was given up."""
+        outcome = self._known.get(None)
+        return outcome is not None and outcome[0] is _CANCELLED
+
+    def cancel(self) -> bool:
+        """Give up what is under way, unless it is complete; whether it was given up."""
+        if self._complete((_CANCELLED, None)) and self._on_cancelled is not None:
+            self._on_cancelled()
+        return self.cancelled()
+
+    @keeps_wait("begun")
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is complete, for at most `timeout_s` seconds; whether it is.
+
+        Raises:
+            asyncio.CancelledError: the call that this thread works at was cancelled (see `cancellation`).
+        """
+        known = self._known
+        if None in known:
+            return True
+        begun = None if timeout_s == 0 else begin_wait_in(sys._getframe(1), self.cause())
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        scope, waker = current_scope(), partial(self._open, gate)
+        try:
+            if scope is not None:
+                scope.begin_wait(waker)
+            # Completed before the gate was there: then nobody opens it.
+            deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+            while None not in known:
+                left_s = min(SLICE_S, deadline - time.monotonic())
+                if left_s <= 0 or gate.acquire(timeout=left_s):
+                    break
+        finally:
+            with suppress(ValueError):  # it was opened
+                self._gates.remove(gate)
+            if scope is not None:
+                scope.end_wait(waker)
+        if begun is not None:
+            begun.end(self.by)
+        if scope is not None and None not in known:
+            scope.check()
+        return None in known
+
+    @awaited(lambda local: local["self"].awaits())
+    def wait_described(self, timeout_s: float | None = None) -> bool:
+        """As `wait`, where `awaits` is what tells what this thread waits for."""
+        return self.wait(timeout_s)
+
+    def _open(self, gate: Any) -> None:
+        """Let one thread go on, unless whoever completes it does so."""
+        with suppress(ValueError):
+            self._gates.remove(gate)
+            gate.release()
+
+    def awaits(self) -> Wait | None:
+        """What whoever waits for it waits for; None where that is not known here. From any thread."""
+        return None
+
+    def cause(self) -> Cause | None:
+        """What a wait for it is counted as; None: as what whoever waits says that it waits for."""
+        return None
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What it failed with, None if it did not; waits as `result` does.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            CancelledError: it was given up.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError
+        if self.cancelled():
+            raise CancelledError
+        error: BaseException | None = self._known[None][1]
+        return error if error is None or on_io_thread() else read_error(error)
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            CancelledError: it was given up.
+            BaseException: what it failed with.
+        """
+        outcome = self._known.get(None)
+        if outcome is None:
+            if not self.wait(timeout):
+                raise TimeoutError
+            outcome = self._known[None]
+        value, error = outcome
+        if error is not None:
+            raise error if on_io_thread() else read_error(error)
+        if value is _CANCELLED:
+            raise CancelledError
+        result: T = value
+        return result
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
+        self._callbacks.append(callback)
+        # Its own only: another's would be lost if this thread were interrupted now.
+        if None in self._known and self.remove_done_callback(callback):
+            self._run(callback)
+
+    def remove_done_callback(self, callback: Callable[[Any], Any]) -> bool:
+        """Do not call `callback`; False if that was begun already."""
+        try:
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
+
+
+class PromiseRef(weakref.ref[Promise[Any]]):
+    """Stands for a promise that only whoever waits for it keeps.
+
+    Given a deque's `append` as its callback, it is in that deque once the promise is gone: the interpreter puts it
+    there itself, so that no interruption comes in between, as it may in a `__del__`.
+
+    Attributes:
+        ticket: what the promise was of.
+    """
+
+    __slots__ = ("ticket",)
+    ticket: int
+
+
+class Wake:
+    """Calls something when it is dropped. An interruption may prevent that: it only hurries what happens anyhow."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def __del__(self) -> None:
+        tell = getattr(self, "_tell", None)  # none if an interruption came while it was made
+        if tell is not None:
+            tell()

@@ -1,0 +1,145 @@
+"""The reader's side: from a question to an object that is here, wherever it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Reply
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.replicas import Replicas
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.errors import CommTimeout, SharedMemoryUnreadable
+
+# How long a replica may take: it may have stopped, and who reads would be stopped with it. The slowest links of
+# clusters carry ten times as much as the one, and sockets of one machine as the other.
+COPY_TIMEOUT_S, COPY_BYTES_PER_S, LOCAL_BYTES_PER_S = 10.0, 10 << 20, 100 << 20
+
+
+class Reading:
+    """One object on its way here. Everything is on the I/O thread.
+
+    So whatever lies in shared memory is locked before its owner hears that the answer was taken.
+
+    Args:
+        messenger: this process's messenger.
+        replicas: keeps what this process gets for its machine; its `service` is the publisher's.
+        publisher: who has the object.
+        ask: sends the publisher a question with this in it.
+        done: called once with the object, or with why it does not come: an error of the publisher's, or its end.
+        heard: called when it is to be waited for, with what is there.
+        unreadable: why this process could not open what it was sent before; "" if it was sent nothing.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        replicas: Replicas,
+        publisher: Endpoint,
+        *,
+        ask: Callable[[Want], Promise[Reply]],
+        done: Callable[[Key | None, Arrived | None, BaseException | None], None],
+        heard: Callable[[Key], None] | None = None,
+        unreadable: str = "",
+    ) -> None:
+        self._messenger = messenger
+        self._replicas = replicas
+        self._publisher = publisher
+        self._question = ask
+        self._done = done
+        self._heard = heard
+        self._want = Want(messenger.endpoint, unreadable=unreadable)
+        self._asked: Promise[Reply] | None = None
+        self._copying: Key | None = None  # for this machine, from another one's replica
+        self._over = False
+
+    def stop(self) -> None:
+        """Nobody wants it any more; `done` is not called."""
+        self._over = True
+        if self._asked is not None:
+            self._asked.cancel()
+        if self._copying is not None:
+            self._replicas.give_up(self._publisher, self._copying)
+
+    def start(self) -> None:
+        """Ask the publisher, again if need be."""
+        self._asked = self._question(self._want)
+        self._asked.add_done_callback(self._answered)
+
+    def _answered(self, reply: Promise[Reply]) -> None:
+        if self._over or reply.cancelled():
+            return
+        error = reply.exception()
+        if error is not None:
+            self._end(error=error)
+            return
+        answer: ReaderAnswer = reply.result().head
+        self._want.avoid = ""
+        if answer.kind is AnswerKind.WAIT:
+            self._want.heard = answer.key.number
+            if self._heard is not None:
+                self._heard(answer.key)
+            if not self._over:
+                self.start()
+        elif answer.kind is AnswerKind.KEEP:
+            self._keep(answer.key, reply.result().frames)
+        elif answer.kind is AnswerKind.FROM and answer.at is not None:
+            self._copying = answer.key
+            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / COPY_BYTES_PER_S)
+        elif answer.at is not None:
+            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / LOCAL_BYTES_PER_S)
+        else:
+            self._receive(answer.key, reply.result().frames, self.start)
+
+    def _ask_replica(self, replica: Endpoint, key: Key, timeout_s: float) -> None:
+        head = Copy(self._publisher.process_id, key, self._want)
+        self._asked = self._messenger.request(
+            replica, f"{self._replicas.service}.copy", head, timeout_s=timeout_s, reply_type=ReaderAnswer
+        )
+        self._asked.add_done_callback(partial(self._replica_answered, replica, key, timeout_s))
+
+    def _replica_answered(self, replica: Endpoint, key: Key, timeout_s: float, reply: Promise[Reply]) -> None:
+        if self._over or reply.cancelled():
+            return
+        keeps, self._copying = self._copying is not None, None
+        error = reply.exception()
+        if error is not None or reply.result().head.kind is AnswerKind.GONE:
+            self._want = Want(
+                self._messenger.endpoint,
+                avoid=replica.process_id,
+                avoid_number=key.number,
+                was_late=isinstance(error, CommTimeout),
+                was_to_keep=keeps,
+            )
+            self.start()
+        elif keeps:
+            self._keep(key, reply.result().frames)
+        else:
+            self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key, timeout_s))
+
+    def _keep(self, key: Key, frames: list[Buffer]) -> None:
+        self._replicas.keep(self._publisher, key, frames, lambda arrived: self._end(key, arrived))
+
+    def _receive(self, key: Key, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
+        try:
+            arrived = self._messenger.parcels.receive(frames)
+        except SharedMemoryUnreadable as error:
+            if self._want.unreadable:
+                self._end(error=error)
+            else:
+                # Whoever sent it sends bytes for now.
+                self._want.unreadable = error.reason
+                ask_again()
+            return
+        self._end(key, arrived)
+
+    def _end(
+        self, key: Key | None = None, arrived: Arrived | None = None, error: BaseException | None = None
+    ) -> None:
+        if not self._over:
+            self._over = True
+            self._done(key, arrived, error)

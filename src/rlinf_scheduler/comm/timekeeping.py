@@ -1,0 +1,362 @@
+"""Where this process's time goes: calls, the phases in them, and waits, each counted when it has ended.
+
+There is one timekeeper a process. What is counted are sums, by what waited for what and where; what took a while is
+kept as a span besides, the last ones, and all of it goes to a spool while the job is traced. It has no lock: a sum is
+a list that is changed in place by single steps, and a thread that is interrupted in between has counted or has not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeVar
+from weakref import ref
+
+import msgspec
+
+from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.forking import on_fork_in_child
+from rlinf_scheduler.comm.threads import OWN_THREADS
+from rlinf_scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K", bound=Hashable)
+
+# Kinds of spans.
+CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, REPLY, SEND, PUBLISH, FETCH, EVENT = (
+    "call",
+    "value",
+    "phase",
+    "wait",
+    "put",
+    "get",
+    "ack",
+    "reply",
+    "send",
+    "publish",
+    "fetch",
+    "event",
+)
+# Of these, what is given to others, and ends their waits.
+GIVES = frozenset({PUT, REPLY, SEND, PUBLISH})
+# Shorter ones are counted, and kept as spans only while the job is traced.
+SHORT_S = 1e-4
+# So many spans are kept.
+NUM_RECENT = 4096
+# So many sums of each kind; what comes after them is counted as others.
+MAX_SUMS = 2000
+# What a wait is for is said within so many frames of it.
+_NEAR = 6
+OTHERS = "others"
+# So many causes are kept that are not to be written anew.
+_NUM_CAUSES = 128
+
+
+class Site(NamedTuple):
+    """Where a thread or task is: in which method, and in which phase of it; phases within phases by slashes."""
+
+    method: str = ""
+    phase: str = ""
+
+
+class Cause(NamedTuple):
+    """What is waited for.
+
+    Attributes:
+        kind: what ends such a wait, as of `Wait`.
+        operation: what it is in, e.g. "get_batch('trajectories')".
+        subject: the channel, or what weights are published as.
+    """
+
+    kind: str
+    operation: str
+    subject: str = ""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Something that took time in a thread.
+
+    Attributes:
+        kind: CALL, WAIT and so on.
+        began: when, on the process's monotonic clock, in seconds.
+        ended: likewise.
+        name: the method, the phase, or what was done.
+        thread: the thread's number.
+        by: who called; who ended a wait; "" where that is not known.
+        subject: the channel, or what weights are published as.
+        items: which items went through a channel, each by its producer and that one's number of it.
+        is_open: it had not ended then, when the trace did, or the process was last heard of.
+    """
+
+    kind: str
+    began: float
+    ended: float
+    name: str
+    thread: int
+    by: str = ""
+    subject: str = ""
+    items: tuple[tuple[str, int], ...] = ()
+    is_open: bool = False
+
+
+class OpenWork(msgspec.Struct, frozen=True, weakref=True):
+    """A call or a phase that has begun: see `Span`; its name is a phase's with those around it."""
+
+    kind: str
+    began: float
+    name: str
+    thread: int
+    by: str
+
+
+Sum = list[Any]  # how often, and how many seconds
+NOWHERE = Site()
+site: ContextVar[Site] = ContextVar("rlinf_site", default=NOWHERE)
+_site_of_caller = site.get
+
+
+class Timekeeper:
+    """What took how long in this process.
+
+    Attributes:
+        calls: by method.
+        values: of calls that stream them, by method.
+        phases: by where.
+        waits: by where, what for, and who ended them.
+        recent: the last spans that took a while.
+        since: when the first call began, on the monotonic clock; None before.
+        open: calls and phases that have not ended, each by the number of its record in memory, which whoever has begun
+            it holds: what an interruption has cut short is dropped, and goes by itself.
+        short_s: of what takes less no span is made, in seconds.
+        spool: takes every span while the job is traced.
+        given: what was given to others, the last of it, where several threads run calls: whose wait one of them has
+            ended is known only by that. None elsewhere.
+        notes_moves: whether `note_moved` is to be told of what is moved.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.calls: dict[str, Sum] = {}
+        self.values: dict[str, Sum] = {}
+        self.phases: dict[Site, Sum] = {}
+        self.waits: dict[tuple[Site, Cause, str], Sum] = {}
+        self.recent: deque[Span] = deque(maxlen=NUM_RECENT)
+        self.since: float | None = None
+        self.open: dict[int, ref[OpenWork]] = {}
+        self.short_s = SHORT_S
+        self.spool: Callable[[Span], object] | None = None
+        self.given: deque[Span] | None = None
+        self.notes_moves = False
+
+    def keep_given(self) -> None:
+        """Keep what is given to others: several threads run calls here from now on."""
+        if self.given is None:
+            self.given = deque(maxlen=NUM_RECENT)
+        self.notes_moves = True
+
+    def trace(self, spool: Callable[[Span], object] | None) -> None:
+        """Let every span go to `spool` from now on; None: not any more."""
+        self.spool = spool
+        self.short_s = SHORT_S if spool is None else -1.0
+        self.notes_moves = spool is not None or self.given is not None
+
+    def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
+        """A call or a phase of this thread begins; `end` ends what is given."""
+        opened = OpenWork(kind, began, name, threading.get_ident(), by)
+        key = id(opened)
+        self.open[key] = ref(opened, partial(self.open.pop, key))
+        return opened
+
+    def end(self, opened: OpenWork) -> None:
+        """It is over."""
+        self.open.pop(id(opened), None)
+
+    def open_works(self) -> list[OpenWork]:
+        """Calls and phases that have not ended; from any thread."""
+        return [work for each in self.open.copy().values() if (work := each()) is not None]
+
+    def note_wait(self, began: float, cause: Cause, by: str) -> None:
+        """A wait of this thread that began then is over, and `by` has ended it."""
+        ended = monotonic()
+        key = _site_of_caller(), cause, by
+        spent = self.waits.get(key)
+        if spent is None:
+            spent = _new_sum(self.waits, key, (NOWHERE, Cause(OTHER, OTHERS), ""))
+        spent[0] += 1
+        spent[1] += ended - began
+        if ended - began >= self.short_s:
+            self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
+
+    def count_as_others(self, channel: str) -> None:
+        """Sums of a channel that is no more make room, where there are many: channels may come and go.
+
+        Where there are not, they keep its name: it is gone, too, when this process leaves and tells what it counted.
+        """
+        if len(self.waits) < MAX_SUMS // 2:
+            return
+        for key in list(self.waits):
+            where, cause, by = key
+            if (cause.kind, cause.subject) != (CHANNEL, channel):
+                continue
+            spent = self.waits.pop(key, None)
+            if spent is not None:
+                others = self.waits.setdefault((where, Cause(cause.kind, OTHERS), by), [0, 0.0])
+                others[0] += spent[0]
+                others[1] += spent[1]
+
+    def note_phase(self, where: Site, began: float, ended: float) -> None:
+        """A phase is over."""
+        spent = self.phases.get(where) or _new_sum(self.phases, where, Site("", OTHERS))
+        spent[0] += 1
+        spent[1] += ended - began
+        if ended - began >= self.short_s:
+            self._keep(Span(PHASE, began, ended, where.phase.rpartition("/")[2], threading.get_ident()))
+
+    def note_call(self, method: str, began: float, caller: str) -> None:
+        """A call that began then has ended, in the thread that ran it."""
+        self._note(CALL, self.calls, method, began, caller)
+
+    def note_value(self, began: float, caller: str) -> None:
+        """The present call has made a further value, which its caller has asked for."""
+        self._note(VALUE, self.values, _site_of_caller().method, began, caller)
+
+    def _note(self, kind: str, sums: dict[str, Sum], method: str, began: float, caller: str) -> None:
+        ended = monotonic()
+        spent = sums.get(method) or _new_sum(sums, method, OTHERS)
+        spent[0] += 1
+        spent[1] += ended - began
+        if ended - began >= self.short_s:
+            self._keep(Span(kind, began, ended, method, threading.get_ident(), caller))
+
+    def note_moved(
+        self,
+        kind: str,
+        began: float,
+        name: str,
+        subject: str,
+        items: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        """Items, messages or weights were moved; on hot paths it is asked only where `notes_moves` says so."""
+        if not self.notes_moves:
+            return
+        span = Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items)
+        if self.given is not None and kind in GIVES:
+            self.given.append(span)
+        if self.spool is not None:
+            self.spool(span)
+
+    def _keep(self, span: Span) -> None:
+        if span.ended - span.began >= SHORT_S:  # a trace wants the others, too
+            self.recent.append(span)
+        if self.spool is not None:
+            self.spool(span)
+
+
+def _new_sum(sums: dict[K, Sum], key: K, others: K) -> Sum:
+    return sums.setdefault(key if len(sums) < MAX_SUMS else others, [0, 0.0])
+
+
+TIMES = Timekeeper()
+on_fork_in_child(TIMES.clear)
+
+
+def cause_of(wait: Wait) -> Cause:
+    """What a wait is for, without what differs from one to the next: its queue, or the number of a version."""
+    if wait.kind == CHANNEL:
+        return cause_at(CHANNEL, wait.detail, wait.subject)
+    if wait.kind == WEIGHTS:
+        return cause_at(WEIGHTS, "fetch_weights", wait.subject)
+    return Cause(wait.kind, wait.operation, wait.subject)
+
+
+@lru_cache(maxsize=_NUM_CAUSES)
+def cause_at(kind: str, what: str, subject: str) -> Cause:
+    """The cause of a wait in an operation on a channel or on weights."""
+    return Cause(kind, f"{what}('{subject}')", subject)
+
+
+class Begun(NamedTuple):
+    """A wait that has begun: when, what for, and who ends it if nobody else is known to."""
+
+    at: float
+    cause: Cause
+    peer: str
+
+    def end(self, by: str) -> None:
+        """It is over."""
+        TIMES.note_wait(self.at, self.cause, by or self.peer)
+
+
+_kept_in: dict[CodeType, str] = {}
+
+
+def keeps_wait(variable: str) -> Callable[[F], F]:
+    """Say in which local variable a function has a wait that it has begun; the function stays as it is.
+
+    Raises:
+        NameError: it has no such variable.
+    """
+
+    def note(function: F) -> F:
+        code: CodeType = function.__code__
+        if variable not in code.co_varnames:
+            raise NameError(f"'{function.__qualname__}' has no local variable '{variable}'", name=variable)
+        _kept_in[code] = variable
+        return function
+
+    return note
+
+
+def wait_kept_in(frame: FrameType) -> Begun | None:
+    """The wait that a function has begun, and that is not over, as `keeps_wait` says; None if there is none."""
+    variable = _kept_in.get(frame.f_code)
+    found: Begun | None = None if variable is None else frame.f_locals.get(variable)
+    return found
+
+
+def begin_wait(wait: Wait | None) -> Begun | None:
+    """A wait begins; None if it is none to be counted."""
+    if wait is None or wait.kind == IDLE:
+        return None
+    # Of a channel they are who holds it, and not who puts or takes.
+    peer = wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
+    return Begun(monotonic(), cause_of(wait), peer)
+
+
+def begin_wait_for(cause: Cause) -> Begun:
+    """A wait begins that is known to be for that: nothing has to be put in words."""
+    return Begun(monotonic(), cause, "")
+
+
+def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun | None:
+    """The same of a thread that waits in `frame`: what for is read off its stack, unless that is known.
+
+    None, too, of a thread of this library's own.
+    """
+    if threading.get_ident() in OWN_THREADS:
+        return None
+    if cause is not None:
+        return begin_wait_for(cause)
+    caller = frame
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        describe = describer_of(frame.f_code)
+        if describe is not None:
+            try:
+                return begin_wait(describe(frame.f_locals))
+            except Exception as error:  # not all of its variables are there yet
+                if raised_by_signal_handler(error):
+                    raise
+                break
+        frame = frame.f_back
+    name = "" if caller is None else caller.f_code.co_qualname
+    return Begun(monotonic(), Cause(OTHER, name), "")

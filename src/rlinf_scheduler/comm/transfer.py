@@ -1,0 +1,265 @@
+"""Operations with a named peer: the I/O thread decides what becomes of them, and a promise tells their caller."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.checks import is_seconds
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.finder import Finder, Search
+from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise, Wake
+from rlinf_scheduler.comm.waits import MESSAGE, Wait
+from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
+
+# What is cancelled has ended after so long, or goes on being given up without the caller.
+CANCEL_WAIT_S = 1.0
+# How long after a deadline an answer that says more than "it is late" is waited for: a fraction of the time, or this.
+GRACE_S = 0.25
+GRACE_FRACTION = 0.05
+# A peer that died and comes back is looked for so much later.
+SEARCH_AGAIN_S = 0.1
+# Thirty years: a longer deadline is none.
+FOREVER_S = 1e9
+
+
+def checked_timeout(timeout_s: Any) -> float:
+    """A deadline in seconds; None is none, which is thirty years.
+
+    Raises:
+        CommError: it is no number of at least 0.
+    """
+    if timeout_s is None:
+        return FOREVER_S
+    if is_seconds(timeout_s):
+        return float(min(timeout_s, FOREVER_S))
+    raise CommError(f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
+
+
+class OwnedPromise(Promise[Any]):
+    """A promise whose owner hears that nobody wants it any more.
+
+    Args:
+        messenger: this process's messenger.
+        on_cancel: called on the I/O thread when it is to be given up.
+        on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
+            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
+            it goes on all the same.
+        about: says what it is waited for.
+    """
+
+    __slots__ = ("_about", "_messenger", "_on_cancel", "_wake")
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        on_cancel: Callable[[], None],
+        on_dropped: Callable[[], None] | None,
+        about: Callable[[], Wait],
+    ) -> None:
+        super().__init__()
+        self._about = about
+        self._messenger = messenger
+        self._on_cancel = on_cancel
+        self._wake = None if on_dropped is None else Wake(on_dropped)
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        return self._about()
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `Promise`."""
+        self._messenger.explain(error, limit_s, waited_s)
+
+    def cancel(self) -> bool:
+        """Give it up; whether it has ended so. Waits a moment for the answer."""
+        if not self.done():
+            self._messenger.submit(self._on_cancel)
+            if not self._messenger.on_io_thread():
+                self.wait(CANCEL_WAIT_S)
+        return self.cancelled()
+
+
+def end(promise: Promise[Any], value: Any, error: BaseException | None) -> None:
+    """Complete a promise with either."""
+    if isinstance(error, CancelledError):
+        promise.set_cancelled()
+    elif error is not None:
+        promise.set_exception(error)
+    else:
+        promise.set_result(value)
+
+
+class Transfers:
+    """What is under way; when the messenger closes, it fails.
+
+    Args:
+        messenger: this process's messenger.
+        finder: finds peers.
+    """
+
+    def __init__(self, messenger: Messenger, finder: Finder) -> None:
+        self.messenger = messenger
+        self.finder = finder
+        self.under_way: set[Transfer] = set()
+        messenger.at_end(self._close)
+
+    def hand_over(self, step: Callable[[], None], fail: Callable[[Exception], object]) -> None:
+        """Let the I/O thread do something; from a user's thread.
+
+        Args:
+            step: what to do.
+            fail: called with what that raises: it ends the wait for it.
+
+        Raises:
+            CommError: this is a forked child, or its parent has left the cluster.
+        """
+        self.messenger.check_process()
+        self.messenger.submit(ending(step, fail))
+        # Looked at afterwards: what was handed over before the end is part of it, what came later is not.
+        if self.messenger.why_closed:
+            raise CommError(self.messenger.why_closed)
+
+    def _close(self) -> None:
+        for transfer in list(self.under_way):
+            transfer.end(error=CommError(self.messenger.why_closed))
+
+
+class Transfer(ABC):
+    """One operation with a peer: the search for it and the deadline. Everything is on the I/O thread.
+
+    Args:
+        transfers: what it is one of.
+        operation: "send" or the like, for messages.
+        peer: the peer's name.
+        timeout_s: how long it may take.
+        started: when it began, on the monotonic clock; None for now.
+        wait_for_return: whether it goes on with another process that takes the peer's name when the peer dies.
+    """
+
+    def __init__(
+        self,
+        transfers: Transfers,
+        operation: str,
+        peer: str,
+        timeout_s: float,
+        started: float | None = None,
+        *,
+        wait_for_return: bool = False,
+    ) -> None:
+        self.operation = operation
+        self.peer = peer
+        self.over = False
+        self._transfers = transfers
+        self._messenger = transfers.messenger
+        self._timeout_s = max(0.0, timeout_s)
+        self._started = time.monotonic() if started is None else started
+        self._timer: Timer | None = None
+        self._search: Search | None = None
+        self._waits_for_return = wait_for_return
+
+    def start(self) -> None:
+        """Begin: at the deadline it ends, and the peer is looked up."""
+        self._transfers.under_way.add(self)
+        self.arm()
+        left_s = max(0.0, self._timeout_s - self.waited_s())
+        self._search = search = Search(self._found, self._not_found, returns=self._waits_for_return)
+        ending(lambda: self._transfers.finder.find(self.peer, left_s, search), self._fail)()
+
+    def lose(self, error: PeerDied) -> None:
+        """The peer is gone: that is the end, or it is looked for again after a moment."""
+        if not self._waits_for_return:
+            self.end(error=error)
+            return
+        # Others may not know of the end yet, and answer with the dead.
+        self._messenger.call_later(SEARCH_AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        if not self.over and self._search is None:
+            self.start()
+
+    def arm(self, timeout_s: float | None = None) -> None:
+        """Let it end at its deadline, or `timeout_s` seconds from now."""
+        left_s = max(0.0, self._timeout_s - self.waited_s()) if timeout_s is None else timeout_s
+        self._at(left_s, self._expire)
+
+    def waited_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._started
+
+    def awaits(self) -> Wait:
+        """What whoever waits for it waits for; from any thread."""
+        limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
+        text = f"{self.operation}('{self.peer}')"
+        return Wait(MESSAGE, text, self.waited_s(), limit_s, (self.peer,))
+
+    def timeout(self, waiting_for: str) -> CommTimeout:
+        """The error of its deadline."""
+        return CommTimeout(self.operation, self.peer, self.waited_s(), waiting_for)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back when no answer is to be expected any more after the deadline."""
+        self._at(max(GRACE_S, GRACE_FRACTION * self._timeout_s), callback)
+
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        """End it, once."""
+        if self.over:
+            return
+        self.over = True
+        self._transfers.under_way.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._search is not None:
+            self._transfers.finder.cancel(self.peer, self._search)
+        self.ended(value, renamed(error, self.peer))
+
+    @abstractmethod
+    def found(self, endpoint: Endpoint) -> None:
+        """The peer is there."""
+
+    @abstractmethod
+    def expire(self) -> None:
+        """The deadline has passed, and the peer is there."""
+
+    @abstractmethod
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """It is over: give back what it holds, and tell its caller."""
+
+    def _at(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self.over:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._messenger.call_later(delay_s, callback)
+
+    def _found(self, endpoint: Endpoint) -> None:
+        self._search = None
+        if not self.over:
+            ending(partial(self.found, endpoint), self._fail)()
+
+    def _fail(self, error: Exception) -> None:
+        """A step of it has failed, so it ends."""
+        self.end(error=error)
+
+    def _not_found(self, error: BaseException) -> None:
+        self._search = None
+        self.end(error=error)
+
+    def _expire(self) -> None:
+        if self._search is None:
+            self.expire()
+        else:
+            # The search has the same deadline, and knows better what there is instead.
+            self.soon(lambda: self.end(error=PeerNotFound(self.peer, self.waited_s())))
+
+
+def renamed(error: BaseException | None, peer: str) -> BaseException | None:
+    """The error, with a dead peer called by the name that the user knows."""
+    return PeerDied(peer, error.reason) if isinstance(error, PeerDied) else error

@@ -1,0 +1,283 @@
+"""One connection of a session, once both sides know each other: writes what the session has, reads what comes."""
+
+from __future__ import annotations
+
+import math
+import socket
+import ssl
+from collections import deque
+from typing import Protocol
+
+from rlinf_scheduler.comm import framing
+from rlinf_scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
+from rlinf_scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
+from rlinf_scheduler.comm.transport.opening import close_quietly, code_of
+from rlinf_scheduler.comm.transport.peer_session import ACK_DELAY_S, PeerSession, PeerSessionError
+from rlinf_scheduler.comm.transport.receive_buffers import SCRATCH_BYTES, ReceiveBuffers
+
+# The kernel takes 1024 (IOV_MAX) pieces a call.
+MAX_PIECES = 512
+# So much is taken from the session at a time; more would only be counted as sent earlier.
+FILL_BYTES = 1 << 20
+# OpenSSL wants to be called again with the same bytes when it could not write them all.
+TLS_CHUNK_BYTES = 256 << 10
+# One connection may take this much of the thread's time before the others get their turn.
+MAX_BYTES_PER_TURN = 16 << 20
+# What nobody waits for is written with what comes next, or so much later.
+LATE_S = 0.005
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class LinkEvents(Protocol):
+    """Who hears of a link, on the I/O thread."""
+
+    def on_messages(self, messages: list[Message]) -> None:
+        """Messages arrived, in order."""
+
+    def on_cut(self, link: StreamLink, reason: str, *, for_good: bool) -> None:
+        """The connection ended; nothing comes after this. `for_good`: what comes could never be taken."""
+
+
+class StreamLink:
+    """A connection that belongs to a session; on the I/O thread.
+
+    Args:
+        loop: the I/O thread.
+        connection: its socket, which never blocks.
+        session: whose messages it carries.
+        events: who hears of it.
+        buffers: what all links receive into.
+    """
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        connection: socket.socket,
+        session: PeerSession[list[Buffer]],
+        events: LinkEvents,
+        buffers: ReceiveBuffers,
+    ) -> None:
+        self.connection = connection
+        self._secure = connection if isinstance(connection, ssl.SSLSocket) else None
+        self._loop = loop
+        self._session = session
+        self._events = events
+        self._scratch = buffers.scratch
+        self._reader = StreamReader(buffers.allocate)
+        self._pieces: deque[Buffer] = deque()
+        self._chunk: Buffer = b""  # what TLS is writing
+        self._watching_writes = False
+        self._closed = False
+        self._acknowledge = False
+        self._ack_timer: Timer | None = None
+        self._late_timer: Timer | None = None
+        self._reading_on = False
+        loop.register(connection.fileno(), READABLE, self._on_ready)
+        # What TLS has read ahead does not show on the descriptor.
+        self._read_on()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what the session has, until the kernel takes no more."""
+        try:
+            while not self._closed:
+                if not self._pieces and not self._chunk and not self._fill():
+                    self._watch_writes(False)
+                    return
+                if self._secure is None:
+                    self._write_plain()
+                else:
+                    self._write_secure(self._secure)
+        except _LATER:
+            self._watch_writes(True)
+        except OSError as error:
+            # What can still be read is read first; it is with every end.
+            reason = f"writing to it failed ({code_of(error)})"
+            self._loop.submit(lambda: self._end(reason))
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything taken from the session has been handed to the kernel."""
+        return not self._pieces and not self._chunk
+
+    def flush_late(self) -> None:
+        """Write it with what comes next, or a moment later."""
+        if self._late_timer is None:
+            self._late_timer = self._loop.call_later(LATE_S, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._late_timer = None
+        self.flush()
+
+    def acknowledge_now(self) -> None:
+        """Tell the other side what has been received, with the next flush."""
+        self._acknowledge = True
+
+    def _fill(self) -> bool:
+        if self._acknowledge:
+            self._acknowledge = False
+            number = self._session.acknowledgement()
+            if number is not None:
+                self._pieces.extend(framing.pack(framing.ACK, number, "", None))
+        size = 0
+        while size < FILL_BYTES and len(self._pieces) < MAX_PIECES:
+            message = self._session.take()
+            if message is None:
+                break
+            self._pieces.extend(message)
+            size += sum(map(len, message))
+        return bool(self._pieces)
+
+    def _write_plain(self) -> None:
+        pieces = self._pieces
+        if len(pieces) == 1:
+            sent = self.connection.send(pieces[0])
+        else:
+            sent = self.connection.sendmsg([pieces[i] for i in range(min(len(pieces), MAX_PIECES))])
+        while sent:
+            first = pieces[0]
+            if sent < len(first):
+                pieces[0] = memoryview(first)[sent:]
+                return
+            sent -= len(first)
+            pieces.popleft()
+
+    def _write_secure(self, connection: ssl.SSLSocket) -> None:
+        if not self._chunk:
+            self._chunk = self._next_chunk()
+        sent = connection.send(self._chunk)
+        self._chunk = memoryview(self._chunk)[sent:] if sent < len(self._chunk) else b""
+
+    def _next_chunk(self) -> Buffer:
+        """The next bytes to seal: a part of a large piece, or small ones joined."""
+        pieces = self._pieces
+        first = pieces[0]
+        if len(first) > TLS_CHUNK_BYTES:
+            pieces[0] = memoryview(first)[TLS_CHUNK_BYTES:]
+            return memoryview(first)[:TLS_CHUNK_BYTES]
+        joined = [pieces.popleft()]
+        size = len(first)
+        while pieces and size + len(pieces[0]) <= TLS_CHUNK_BYTES:
+            size += len(pieces[0])
+            joined.append(pieces.popleft())
+        return joined[0] if len(joined) == 1 else b"".join(joined)
+
+    def _watch_writes(self, wanted: bool) -> None:
+        if wanted != self._watching_writes and not self._closed:
+            self._watching_writes = wanted
+            self._loop.modify(self.connection.fileno(), READABLE | WRITABLE if wanted else READABLE)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _on_ready(self, events: int) -> None:
+        if events & WRITABLE:
+            self.flush()
+        if events & (READABLE | FINISHED):
+            self._receive()
+
+    def _receive(self, budget_bytes: float = MAX_BYTES_PER_TURN) -> None:
+        messages: list[Message] = []
+        reason, impossible = "", ""
+        num_bytes = 0
+        try:
+            num_bytes, reason = self._read(messages, budget_bytes)
+        except ProtocolError as error:
+            impossible = f"it sent bytes that are no message: {error}"
+        except (MemoryError, ValueError) as error:  # numpy's, of a size that nothing could have
+            impossible = f"it sent more than there is room for: {error}"
+        if messages:
+            try:
+                self._deliver(messages, num_bytes)
+            except PeerSessionError as error:
+                impossible = str(error)
+        if reason or impossible:
+            self._cut(impossible or reason, for_good=bool(impossible))
+        elif num_bytes >= budget_bytes:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._secure is not None and not self._reading_on:
+            self._reading_on = True
+
+            def read_on() -> None:
+                self._reading_on = False
+                self._receive()
+
+            self._loop.submit(read_on)
+
+    def _read(self, messages: list[Message], budget_bytes: float) -> tuple[int, str]:
+        """Read what there is: how much it was, and the reason if that was the end."""
+        num_bytes = 0
+        try:
+            while num_bytes < budget_bytes and not self._closed:
+                target = self._reader.target()
+                count = self.connection.recv_into(self._scratch if target is None else target)
+                if count == 0:
+                    return num_bytes, "its connection closed"
+                num_bytes += count
+                if target is not None:
+                    self._reader.advance(count, messages)
+                    continue
+                self._reader.feed(self._scratch[:count], messages)
+                if count < SCRATCH_BYTES and self._secure is None and self._reader.target() is None:
+                    break
+        except _LATER:
+            return num_bytes, ""
+        except OSError as error:
+            return num_bytes, f"its connection broke ({code_of(error)})"
+        return num_bytes, ""
+
+    def _deliver(self, messages: list[Message], num_bytes: int) -> None:
+        numbered = []
+        for message in messages:
+            if message.envelope.kind == framing.ACK:
+                self._session.acknowledge(message.envelope.ident)
+            else:
+                numbered.append(message)
+        if not numbered:
+            return
+        # Counted first: whatever the handlers do, from here on they have them.
+        if self._session.receive(len(numbered), num_bytes):
+            self._acknowledge = True
+        elif self._ack_timer is None:
+            # With those of all other links: a job's home has one to each process.
+            self._ack_timer = self._loop.call_at_tick(ACK_DELAY_S, self._acknowledge_late)
+        self._events.on_messages(numbered)
+        if self._acknowledge:
+            self.flush()
+
+    def _acknowledge_late(self) -> None:
+        self._ack_timer = None
+        if not self._closed:
+            self._acknowledge = True
+            self.flush()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self._receive(math.inf)
+            self._cut(reason)
+
+    def _cut(self, reason: str, *, for_good: bool = False) -> None:
+        if not self._closed:
+            self.close()
+            self._events.on_cut(self, reason, for_good=for_good)
+
+    def close(self) -> None:
+        """Drop the connection; nothing is read from it any more."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._ack_timer, self._late_timer):
+            if timer is not None:
+                timer.cancel()
+        self._loop.unregister(self.connection.fileno())
+        self._pieces.clear()
+        close_quietly(self.connection)
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child; its parent's connection goes on."""
+        self._closed = True
+        close_quietly(self.connection)

@@ -1,0 +1,252 @@
+"""`ClusterConfig`: the `cluster:` section, checked, in the planner's own types."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+
+from rlinf_scheduler.checks import is_text_or_number, whole_number
+from rlinf_scheduler.config.findings import check, shown, unknown_key
+from rlinf_scheduler.config.network import NetworkConfig, read_network
+from rlinf_scheduler.config.rules import read_rules
+from rlinf_scheduler.config.schema import HardwareSection, NodeGroupSection
+from rlinf_scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
+from rlinf_scheduler.errors import ConfigError, raise_config_errors
+from rlinf_scheduler.hardware.kinds import HardwareConfig
+from rlinf_scheduler.hardware.registry import hardware_type
+from rlinf_scheduler.planning import (
+    HardwareUnit,
+    NodeEnvironment,
+    NodeGroup,
+    PlacementRule,
+    Topology,
+)
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    ConfigInput: TypeAlias = Mapping[str, Any] | DictConfig | str | os.PathLike[str]
+
+Value = TypeVar("Value")
+# How channels are held.
+ChannelProcess = Literal["shared", "own"]
+DEFAULT_CHANNEL_PROCESS: ChannelProcess = "shared"
+# Longer than a switch takes to start anew.
+DEFAULT_UNREACHABLE_AFTER_S = 30.0
+_EACH_ONCE = "every piece stands in its group once; a setting that differs tells two apart"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The `cluster:` section.
+
+    Attributes:
+        num_nodes: how many nodes the job uses; None: all there are.
+        simulate: the pretend cluster to run on, e.g. "2x8"; None: a real one.
+        node_groups: the groups it declares, in its order.
+        rules: the entries of `component_placement`, in its order.
+        channel_process: "shared": the channels of a node share processes; "own": each has one for itself.
+        network: how its processes talk from machine to machine.
+        unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
+        source: where it comes from; it puts file and line into errors.
+        mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
+    """
+
+    num_nodes: int | None = None
+    simulate: str | None = None
+    node_groups: tuple[NodeGroup, ...] = ()
+    rules: tuple[PlacementRule, ...] = ()
+    source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS
+    unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
+    mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
+
+    def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
+        """Raise the section's mistakes and others, each with its file and line, in the order of the section.
+
+        Raises:
+            ConfigError: there is one mistake; `ConfigErrors` for several.
+        """
+        raise_config_errors(self.source.in_order((*self.mistakes, *others)))
+
+
+def read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
+    """The checked `cluster:` section of a config.
+
+    Args:
+        config: a whole config, or its `cluster` section: a dict, a DictConfig or the path of a YAML file.
+
+    Raises:
+        ConfigError: a mistake; its text says where, and names the nearest key for one that is unknown.
+        ConfigErrors: several mistakes.
+    """
+    checked = try_read_cluster_config(config)
+    checked.raise_mistakes()
+    return checked
+
+
+def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
+    """The section without what is wrong with it; its `mistakes` say what that is.
+
+    Raises:
+        ConfigError: there is no section to read.
+    """
+    if isinstance(config, ClusterConfig):
+        return config
+    source = read_source(config)
+    section = source.section
+    errors: list[ConfigError] = [
+        unknown_key(key, list(SECTION_KEYS), f"{SECTION}.{key}") for key in section if key not in SECTION_KEYS
+    ]
+    num_nodes = _attempt(errors, _num_nodes, section.get("num_nodes"))
+    simulate = _attempt(errors, _simulate, section.get("simulate"))
+    node_groups = _node_groups(section.get("node_groups"), errors)
+    rules = read_rules(
+        section.get("component_placement"),
+        f"{SECTION}.component_placement",
+        errors,
+        numbers_as_written=source.numbers_as_written,
+    )
+    network = _attempt(errors, read_network, section.get("network"))
+    channel_process: ChannelProcess | None = _attempt(
+        errors, _channel_process, section.get("channel_process")
+    )
+    unreachable_after_s: float | None = _attempt(
+        errors, _unreachable_after_s, section.get("unreachable_after_s")
+    )
+    return ClusterConfig(
+        num_nodes,
+        simulate,
+        tuple(node_groups),
+        tuple(rules),
+        source,
+        network or NetworkConfig(),
+        channel_process or DEFAULT_CHANNEL_PROCESS,
+        unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
+        tuple(errors),
+    )
+
+
+def _attempt(errors: list[ConfigError], read: Callable[[Any], Value | None], value: Any) -> Value | None:
+    try:
+        return read(value)
+    except ConfigError as error:
+        errors.append(error)
+        return None
+
+
+def _num_nodes(value: Any) -> int | None:
+    if value is None:
+        return None
+    number = whole_number(value, lowest=1, from_text=True)
+    if number is None:
+        raise ConfigError(
+            f"this must be a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes"
+        )
+    return number
+
+
+def _simulate(value: Any) -> str | None:
+    if value is None:
+        return None
+    path = f"{SECTION}.simulate"
+    parts = value if isinstance(value, list) else [value]
+    if not parts or not all(map(is_text_or_number, parts)):
+        raise ConfigError(f"this must be text such as 2x8, not {shown(value)}", path=path)
+    text = ",".join(map(str, parts))
+    try:
+        Topology.parse(text)
+    except ConfigError as error:
+        raise error.at(path=path) from None
+    return text
+
+
+def _unreachable_after_s(value: Any) -> float:
+    path = f"{SECTION}.unreachable_after_s"
+    if value is None:
+        return DEFAULT_UNREACHABLE_AFTER_S
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+        raise ConfigError(f"this must be a number of seconds from 1, not {shown(value)}", path=path)
+    return float(value)
+
+
+def _channel_process(value: Any) -> ChannelProcess:
+    known: tuple[ChannelProcess, ...] = get_args(ChannelProcess)
+    if value is None:
+        return DEFAULT_CHANNEL_PROCESS
+    for mode in known:
+        if value == mode:
+            return mode
+    path = f"{SECTION}.channel_process"
+    raise ConfigError(f"this must be {' or '.join(known)}, not {shown(value)}", path=path)
+
+
+def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
+    path = f"{SECTION}.node_groups"
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        hint = "begin every group with '- '" if isinstance(value, dict) else ""
+        errors.append(
+            ConfigError(f"this must be a list of node groups, not {shown(value)}", path=path, hint=hint)
+        )
+        return []
+    groups: list[NodeGroup] = []
+    for index, entry in enumerate(value):
+        place = f"{path}[{index}]"
+        section, found = check(NodeGroupSection, entry, place)
+        errors.extend(found)
+        if section is not None:
+            groups.append(_node_group(section, place, errors))
+    return groups
+
+
+def _node_group(section: NodeGroupSection, path: str, errors: list[ConfigError]) -> NodeGroup:
+    environments = [
+        NodeEnvironment(entry.node_ranks, entry.env_vars, entry.python_interpreter_path or "")
+        for entry in section.env_configs or ()
+    ]
+    return NodeGroup(
+        label=section.label,
+        node_ranks=section.node_ranks or (),
+        all_nodes=section.node_ranks is None,
+        hardware=tuple(_hardware(section.hardware, f"{path}.hardware", errors)),
+        ignore_hardware=section.ignore_hardware,
+        environments=tuple(environments),
+        path=path,
+    )
+
+
+def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigError]) -> list[HardwareUnit]:
+    if section is None:
+        return []
+    try:
+        kind = hardware_type(section.type)
+    except ConfigError as error:
+        errors.append(error.at(path=f"{path}.type"))
+        return []
+    units: list[HardwareUnit] = []
+    at_place: dict[tuple[int, str], list[tuple[int, HardwareConfig]]] = {}
+    for index, entry in enumerate(section.configs):
+        place = f"{path}.configs[{index}]"
+        checked, found = check(kind.config_model, entry, place)
+        errors.extend(found)
+        if checked is None:
+            continue
+        units.append(HardwareUnit(section.type, checked.node_rank, checked))
+        # Entries that say nothing but their node are as many pieces.
+        if checked.model_fields_set == {"node_rank"}:
+            continue
+        address = kind.address(checked)
+        others = at_place.setdefault((checked.node_rank, address), [])
+        first = next((other for other, settings in others if settings == checked), None)
+        if first is not None:
+            problem = f"entries {first} and {index} are the same {kind.name}"
+            problem += f", at {address}" if address else ""
+            errors.append(ConfigError(problem, path=place, hint=_EACH_ONCE))
+        others.append((index, checked))
+    return units

@@ -1,0 +1,171 @@
+"""All nodes of a cluster looked at: a process on each gathers its facts, and tries to reach the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from rlinf_scheduler.comm.port_range import PortRange
+from rlinf_scheduler.engine.addresses import LOCAL, find_address
+from rlinf_scheduler.engine.authentication import host_and_port
+from rlinf_scheduler.engine.doctor.facts import ClusterFacts, NodeFacts, Reach
+from rlinf_scheduler.engine.doctor.gathering import gather_facts
+from rlinf_scheduler.engine.doctor.reaching import Listener, Place, try_all
+from rlinf_scheduler.engine.engine import (
+    HEAD_RESOURCE,
+    join_or_start,
+    on_node,
+    wait_for_nodes,
+)
+from rlinf_scheduler.engine.node.interfaces import own_ip
+from rlinf_scheduler.engine.probe import node_environment
+from rlinf_scheduler.errors import ClusterError
+
+_FIRST_LINE = 200
+
+
+class Examiner:
+    """Looks at the node on which it runs, as a process of Ray's."""
+
+    def __init__(self, node_id: str, ip: str, ports: PortRange | None) -> None:
+        self._node_id = node_id
+        self._ip = ip
+        self._listener = Listener(ip, ports)
+
+    def look(self, is_head: bool, resources: Mapping[str, float]) -> tuple[NodeFacts, int]:
+        """The node's facts, and the port where this process listens."""
+        folder = ray._private.worker._global_node.get_temp_dir_path()
+        facts = gather_facts(
+            ip=self._ip,
+            node_id=self._node_id,
+            is_head=is_head,
+            resources=resources,
+            ray_folder=folder,
+            environment=node_environment(),
+        )
+        return facts, self._listener.port
+
+    def reach(self, targets: Sequence[Place]) -> list[Reach]:
+        """Try to connect to what listens on other nodes."""
+        return try_all(self._node_id, targets)
+
+
+def examine(
+    address: str | None, num_nodes: int | None, timeout_s: float, ports: PortRange | None = None
+) -> ClusterFacts:
+    """The facts of all nodes of a cluster; without one, those of this machine.
+
+    Args:
+        address: of its Ray; None: the one that was started here, if any.
+        num_nodes: how many nodes there must be; None: those that there are.
+        timeout_s: how long to wait for it and for what nodes say, in seconds.
+        ports: those that the jobs' processes take, of which one is tried; None: one that the kernel chooses.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        found = address if ray.is_initialized() else find_address(address, num_nodes, timeout_s)
+        if found == LOCAL:
+            return ClusterFacts((gather_facts(ip=_ip_here()),))
+        engine = join_or_start(found, num_nodes, max(0.0, deadline - time.monotonic()))
+    except ClusterError as error:
+        return ClusterFacts((gather_facts(ip=_ip_here()),), joining_error=str(error))
+    try:
+        return _examine_joined(num_nodes, deadline, ports)
+    finally:
+        engine.stop()
+
+
+def _ip_here() -> str:
+    try:
+        return own_ip(None, None)
+    except ClusterError:
+        return "127.0.0.1"
+
+
+def _examine_joined(num_nodes: int | None, deadline: float, ports: PortRange | None) -> ClusterFacts:
+    joining_error = ""
+    try:
+        # Those that are there are looked at in any case: the other half of the time is theirs.
+        records = wait_for_nodes(num_nodes, max(0.0, deadline - time.monotonic()) / 2)
+    except ClusterError as error:
+        joining_error = str(error)
+        records = wait_for_nodes(None, 0)
+    examiners = {record["NodeID"]: _examiner_on(record, ports) for record in records}
+    asked = {
+        examiners[record["NodeID"]].look.remote(
+            HEAD_RESOURCE in record["Resources"], dict(record["Resources"])
+        ): record
+        for record in records
+    }
+    answers, silent = _answers(asked, deadline)
+    targets = {record["NodeID"]: _targets(record, port) for record, (_, port) in answers}
+    tries = {
+        examiners[record["NodeID"]].reach.remote(
+            [target for node, own in targets.items() if node != record["NodeID"] for target in own]
+        ): record
+        for record, _ in answers
+    }
+    reached, late = _answers(tries, deadline)
+    return ClusterFacts(
+        tuple(facts for _, (facts, _) in answers),
+        tuple(reach for _, reaches in reached for reach in reaches),
+        silent | late,
+        joining_error,
+        ray.get_runtime_context().gcs_address,
+    )
+
+
+def _examiner_on(record: Mapping[str, Any], ports: PortRange | None) -> Any:
+    actor = ray.remote(num_cpus=0, max_restarts=0)(Examiner)
+    on_its_node = actor.options(scheduling_strategy=on_node(record["NodeID"]))
+    return on_its_node.remote(record["NodeID"], record["NodeManagerAddress"], ports)
+
+
+def _answers(
+    asked: Mapping[Any, Mapping[str, Any]], deadline: float
+) -> tuple[list[tuple[Mapping[str, Any], Any]], dict[str, str]]:
+    """What nodes answered, and which did not and why."""
+    pending = list(asked)
+    done, late = (
+        ray.wait(pending, num_returns=len(pending), timeout=max(0.0, deadline - time.monotonic()))
+        if pending
+        else ([], [])
+    )
+    answers, silent = [], {_name(asked[ref]): "no answer in time" for ref in late}
+    for ref in done:
+        try:
+            answers.append((asked[ref], ray.get(ref)))
+        except RayError as error:
+            silent[_name(asked[ref])] = _reason(error)
+    order = {id(record): index for index, record in enumerate(asked.values())}
+    return sorted(answers, key=lambda answer: order[id(answer[0])]), silent
+
+
+def _reason(error: RayError) -> str:
+    """What a process on a node raised, in a line."""
+    text = str(getattr(error, "cause", None) or error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Of a process that does not start, Ray shows its traceback; what it raised stands last.
+    telling = [line for line in lines if "Error" in line.partition(":")[0]]
+    return (telling or lines or [type(error).__name__])[-1 if telling else 0][:_FIRST_LINE]
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    return f"node ({record['NodeManagerAddress']}, {record['NodeManagerHostname']}, {record['NodeID'][:8]})"
+
+
+def _targets(record: Mapping[str, Any], port: int) -> list[Place]:
+    node, ip = record["NodeID"], record["NodeManagerAddress"]
+    found = [
+        Place(node, ip, port, "processes", tells_time=True),
+        Place(node, ip, int(record["NodeManagerPort"]), "Ray's node manager"),
+        Place(node, ip, int(record["ObjectManagerPort"]), "Ray's object manager"),
+    ]
+    if HEAD_RESOURCE in record["Resources"]:
+        _, gcs_port = host_and_port(ray.get_runtime_context().gcs_address)
+        found.append(Place(node, ip, gcs_port, "Ray's head"))
+    return found

@@ -1,0 +1,71 @@
+"""The worker that holds channels: the one process that their items go through."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+from msgspec.structs import replace
+
+from rlinf_scheduler.channel import DurableChannel, HeldChannel, open_channel
+from rlinf_scheduler.channel.node_holder import NodeHolder
+from rlinf_scheduler.channel.starting import CHANNEL_STOPPED, HOLD_CHANNEL, ChannelStopped, HoldChannel
+from rlinf_scheduler.comm import Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.status import CHANNEL_PROCESSES
+from rlinf_scheduler.session import Session, current_session
+
+# In a process of its own: so many objects more than went, and not 700, let the garbage collector look for rings.
+COLLECT_AFTER = 10_000
+
+
+class Channels:
+    """Holds channels, each of the address `channel_name:0`; a group of one rank.
+
+    Its calls and its channels' operations do not wait for each other: channels live on the messenger's thread. The
+    job's home says which channels it holds, and ends it. It also holds items of its node's producers, for channels
+    that are elsewhere.
+
+    Args:
+        session: of the process; None: its current one.
+    """
+
+    def __init__(self, session: Session | None = None) -> None:
+        if session is None:
+            _collect_seldom()
+        self._session = session or current_session()
+        self._session.service(NodeHolder)
+        self._session.service(VitalSigns).add(lambda vitals: replace(vitals, kind=CHANNEL_PROCESSES))
+        self._session.messenger.serve(HOLD_CHANNEL, self._on_hold, HoldChannel)
+
+    def _on_hold(self, request: Request) -> None:
+        wanted: HoldChannel = request.head
+        spec = wanted.spec
+        opened = open_channel(
+            self._session,
+            spec,
+            {"placement": wanted.placement},
+            partial(self._tell_home, spec.channel_id),
+            [group_entry(spec.name)],
+        )
+        opened.add_done_callback(partial(_answer, request))
+
+    def _tell_home(self, channel_id: str) -> None:
+        self._session.messenger.notify(self._session.home, CHANNEL_STOPPED, ChannelStopped(channel_id))
+
+
+def _collect_seldom() -> None:
+    """Items are never decoded here, and what is done with one leaves no ring; what is loaded stays loaded."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
+def _answer(request: Request, opened: Promise[HeldChannel]) -> None:
+    error = opened.exception(0)
+    if error is None:
+        held = opened.result(0)
+        request.reply(held.epoch if isinstance(held, DurableChannel) else 0)
+    else:
+        request.fail(error)

@@ -1,0 +1,359 @@
+"""The process that hosts one worker: reports, becomes the rank it is told to be, then runs calls until stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from rlinf_scheduler.comm import Buffer, decode
+from rlinf_scheduler.comm.directory import RETURNS
+from rlinf_scheduler.comm.failure import dump_failure
+from rlinf_scheduler.comm.forking import children_end_here
+from rlinf_scheduler.comm.threads import run_beside
+from rlinf_scheduler.errors import ClusterError, CodecError
+from rlinf_scheduler.hardware.reachability import check_reachable
+from rlinf_scheduler.hardware.seen import check_seen
+from rlinf_scheduler.hardware.vendors import MASKS
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.breakpoints import serve_breakpoints
+from rlinf_scheduler.host.call_loop import CallLoop
+from rlinf_scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
+from rlinf_scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
+from rlinf_scheduler.host.line_sender import LineSender
+from rlinf_scheduler.host.log_forwarding import forward_logs
+from rlinf_scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
+from rlinf_scheduler.host.own_frames import without_own_frames
+from rlinf_scheduler.host.parent import watch_parent
+from rlinf_scheduler.host.ports import ReservedPort
+from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf_scheduler.host.seeds import seed_generators
+from rlinf_scheduler.mailbox import open_mailbox_when_needed
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.past import PastStates
+from rlinf_scheduler.observe.profiling import serve_profiles
+from rlinf_scheduler.observe.reasons import offer_reasons
+from rlinf_scheduler.observe.stacks import Threads
+from rlinf_scheduler.observe.time_sheets import TimeSheets
+from rlinf_scheduler.observe.vitals import Vitals
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.session import Session, set_current
+from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.link_answers import answer_probes
+from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
+from rlinf_scheduler.wording import clock_text
+
+# A rank that nobody is left for ends within it, whatever it is at.
+LEAVE_GRACE_S = 1.0
+# Its exit status then.
+LEFT_BEHIND = 75
+# Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
+# of ours only: a user's own Ray tasks keep what Ray gives them.
+_MASKS_STAY = {f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for name in MASKS}
+_log = logging.getLogger(__name__)
+
+
+class WorkerHost:
+    """What the process of every worker runs. Its one method returns when the worker is stopped.
+
+    That the call is still pending is what tells the launching process that the worker lives: Ray ends
+    it with an error as soon as the process is gone.
+    """
+
+    def run(self, spec: HostSpec) -> None:
+        """Host one rank until it is stopped or its launcher is gone."""
+        os.environ.update(_MASKS_STAY)
+        address = WorkerAddress(spec.group, spec.rank)
+        output = capture_output(LogFolder(spec.log_folder), address)
+        Hosting(spec, output, tell_method(address, output)).run()
+
+
+class Hosting:
+    """One rank, from its process's first message to its last call.
+
+    Args:
+        spec: which rank.
+        output: what its process writes, if that is to be shown.
+        tell_method: as of `CallLoop`.
+
+    Attributes:
+        session: its membership in the job.
+        calls: its calls.
+    """
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        output: RankOutput | None = None,
+        tell_method: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._spec = spec
+        self._address = WorkerAddress(spec.group, spec.rank)
+        self._output = output
+        self._started_at = time.monotonic()
+        self._phase = protocol.RUNNING
+        self._devices: tuple[str, ...] = ()
+        self._leaving = False
+        sys.path.extend(path for path in spec.sys_path if path not in sys.path)
+        self.session = Session(
+            spec.secret,
+            str(self._address),
+            home=spec.home,
+            host=spec.node_ip,
+            tcp=spec.crosses_machines,
+            encryption=spec.encryption,
+            ports=spec.ports,
+            unreachable_after_s=spec.unreachable_after_s,
+            unresponsive_after_s=spec.unresponsive_after_s,
+        )
+        where = LogFolder(spec.log_folder).file_of(self._address) if output is not None else ""
+        self._line_sender = LineSender(self.session, self._address, where)
+        if output is not None:
+            output.follow(self.session, self._line_sender)
+        # Now: who finds this worker by its name may send to it.
+        open_mailbox_when_needed(self.session)
+        self.calls = CallLoop(self.session.messenger, tell_method, self.session.service(Threads))
+        self.session.service(PastStates).state = self.calls.state  # before it notes any
+        self.session.service(Doings).add(self.calls.add_to)
+        self.session.service(TimeSheets).running = self.calls.running
+        vital_signs = self.session.service(VitalSigns)
+        vital_signs.add(self.calls.add_vitals)
+        vital_signs.add(self._add_place)
+        offer_reasons(self.session)
+        # Also when nobody can reach this process any more.
+        self.session.on_close(self.calls.stop)
+
+    def run(self) -> None:
+        """Report, become the rank, run its calls; returns when it is stopped."""
+        messenger = self.session.messenger
+        messenger.on_peer_lost(self._leave_without)
+        messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
+        messenger.connect(self._spec.home)  # to be told of its end
+        answer_probes(self.session)
+        serve_profiles(self.session)
+        serve_breakpoints(str(self._address), messenger.run_directory)
+        messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
+        messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
+        watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
+        try:
+            assignment, frames = self._report_start(self._reserved_port())
+            worker = self._construct(assignment, frames)
+            if worker is not None:
+                # Before anybody can call it.
+                self.calls.take(worker, tape_of(self.session))
+                took_s = time.monotonic() - self._started_at
+                self._report(protocol.READY, took_s=took_s, devices=self._devices)
+                self.calls.run(assignment.max_concurrency)
+        finally:
+            if self._leaving:
+                end_descendants()
+            self.session.close()
+            end_descendants()
+
+    def _add_place(self, vitals: Vitals) -> Vitals:
+        """Add where this rank is, once it knows."""
+        role = self.session.fact(Role)
+        if role is None:
+            return vitals
+        placement = role.info.placement
+        devices = placement.local_hardware_ranks if placement.has_accelerators else ()
+        memory = vitals.device_memory
+        if placement.isolate_gpu:  # then it numbers those that it has
+            memory = tuple(
+                replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
+            )
+        return replace(
+            vitals,
+            node_rank=placement.node_rank,
+            devices=devices,
+            num_restarts=role.info.num_restarts,
+            device_memory=memory,
+        )
+
+    def _reserved_port(self) -> int:
+        """The group's port for rendezvous; 0 on other ranks than the first."""
+        if self._spec.rank != 0:
+            return 0
+        try:
+            port = ReservedPort(wanted=self._spec.master_port, ports=self._spec.ports)
+        except ClusterError as error:
+            if not self._spec.master_port:
+                raise
+            _log.warning("'%s' comes back without it: %s", self._address, error)
+            return 0
+        self.session.on_close(port.release)
+        return port.port
+
+    def _report_start(self, port: int) -> tuple[Assignment, list[Buffer]]:
+        """Report that this process runs; the answer comes when every rank's does."""
+        messenger = self.session.messenger
+        pid = os.getpid()
+        started = protocol.HostStarted(self._spec.rank, messenger.endpoint, pid, port, birth_of(pid))
+        request = messenger.request(self._spec.launcher, self._spec.launch, started, reply_type=None)
+        reply = request.result(timeout=self._spec.timeout_s)
+        assignment: Assignment = pickle.loads(reply.frames[0])
+        return assignment, reply.frames[1:]
+
+    def _construct(self, assignment: Assignment, frames: list[Buffer]) -> Any:
+        """The user's worker, or None when it could not be made and the launching process was told why."""
+        try:
+            self._become(assignment, frames[0])
+            if assignment.units:
+                self._enter(protocol.CHECKING)
+                check_reachable(assignment.units)
+            self._enter(protocol.IMPORTING)
+            with children_end_here():
+                factory: WorkerFactory = decode(frames[1], frames[2:])
+            # Now: what the class's module imports may have changed what is seen.
+            self._devices = self._look(assignment)
+            self._enter(protocol.CONSTRUCTING)
+            if assignment.seeds_generators:
+                seed_generators(assignment.seed)
+            tape = tape_of(self.session)
+            tape.made_from(factory.worker_class, factory.args, factory.kwargs)
+            with tape.call(CONSTRUCTING, "call", list), children_end_here():
+                worker = factory.worker_class(*factory.args, **factory.kwargs)
+            return self._made_ready(worker, assignment, tape)
+        except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
+            if self._leaving:
+                return None
+            # That a class is read from bytes is no concern of whoever wrote it: why it cannot be imported is.
+            hides_cause = self._phase == protocol.IMPORTING and isinstance(error, CodecError)
+            cause = error.__cause__ if hides_cause else None
+            self._report(
+                protocol.FAILED, [dump_failure(without_own_frames(cause or error))], failed_in=self._phase
+            )
+            return None
+
+    def _made_ready(self, worker: Any, assignment: Assignment, tape: Tape) -> Any:
+        """The worker; one that comes back has got what it needs.
+
+        Raises:
+            ClusterError: it says that it is not ready.
+        """
+        method = assignment.ready_when
+        if assignment.num_restarts and method:
+            self._enter(protocol.CATCHING_UP)
+            with tape.call(method, "call", list), children_end_here():
+                is_ready = getattr(worker, method)()
+            if is_ready is False:
+                name = f"{type(worker).__name__}.{method}()"
+                raise ClusterError(
+                    f"{name} returned False; it is to wait until the rank is ready, and return then"
+                )
+        return worker
+
+    def _record(self, assignment: Assignment, topology: Buffer) -> None:
+        """Have what comes to the rank from now on noted."""
+        # Most ranks are not recorded.
+        from rlinf_scheduler.host.recording import open_recording  # noqa: PLC0415
+
+        tape = open_recording(self._address, assignment, topology)
+        self.session.provide(Tape, tape)
+        self.session.on_close(tape.close)
+
+    def _become(self, assignment: Assignment, topology: Buffer) -> None:
+        os.environ.update(assignment.environment)
+        info = WorkerInfo(
+            address=self._address,
+            world_size=assignment.world_size,
+            placement=assignment.placement,
+            node_ip=self._spec.node_ip,
+            hostname=platform.node(),
+            pid=os.getpid(),
+            master_address=assignment.master_address,
+            master_port=assignment.master_port,
+            num_restarts=assignment.num_restarts,
+            seed=assignment.seed,
+        )
+        os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
+        self.session.provide(Topology, unpacked_topology(topology))
+        self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
+        if assignment.record:
+            # Before anybody can send to it: what would receive that asks what notes it.
+            self._record(assignment, topology)
+        set_current(self.session)
+        self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
+        if self._spec.kept_job:
+            self.session.provide(KeptJob, KeptJob(self._spec.kept_job))
+        forward_logs(
+            self.session, self._line_sender, self._spec.log_level, self._spec.library_level, self._output
+        )
+        if not self._spec.registers_itself:
+            # Now and not later: peers may look for this worker while it is still in __init__.
+            about: dict[str, Any] = {"placement": pickle.dumps(assignment.placement)}
+            if assignment.returns:
+                about[RETURNS] = self._spec.launcher.process_id
+            self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
+
+    def _look(self, assignment: Assignment) -> tuple[str, ...]:
+        """The accelerators that this process sees, which are those of its placement."""
+        if not assignment.node.num_accelerators:
+            return ()
+        self._enter(protocol.LOOKING)
+        return check_seen(assignment.placement, assignment.node, os.environ)
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._report(phase)
+
+    def _report(self, reached: str, frames: Sequence[Buffer] = (), **details: Any) -> None:
+        # A request and not a notice: once it is answered the launcher has it, whatever happens to this process.
+        progress = protocol.Progress(self._spec.rank, reached, **details)
+        messenger = self.session.messenger
+        told = messenger.request(self._spec.launcher, self._spec.launch, progress, frames, reply_type=None)
+        told.result(timeout=self._spec.timeout_s)
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _leave_without(self, process_id: str) -> None:
+        why = self.session.messenger.peers.why_lost(process_id)
+        if process_id == self._spec.home.process_id:
+            self._leave(f"the job's home is gone: {why}")
+        elif process_id == self._spec.launcher.process_id:
+            self._leave(f"the process that launched it is gone: {why}")
+        else:
+            self.calls.give_up_calls(process_id)
+
+    def _leave_with_node(self) -> None:
+        cause = "its raylet ended"
+        gone = protocol.NodeGone(self._spec.node_id, cause, time.time())
+        self.session.messenger.notify(self._spec.home, protocol.NODE_GONE, gone)
+        self._leave(cause)
+
+    def _leave_with_parent(self, parent: str) -> None:
+        cause = f"the process that started it ({parent}) ended"
+        own_id = self.session.messenger.endpoint.process_id
+        death = Death(own_id, str(self._address), f"{cause} at {clock_text(time.time())}")
+        self.session.deaths.declare(death)
+        self._leave(cause)
+
+    def _leave(self, why: str) -> None:
+        """End this process: in order if that takes a moment, by force if a call goes on, or Ray's part does."""
+        if not self._leaving:
+            self._leaving = True
+            _log.info("'%s' ends: %s", self._address, why)
+            if self._output is not None:  # nobody may be left to be told
+                self._output.note(f"'{self._address}' ends: {why}")
+            self.calls.stop()
+            try:
+                run_beside(_end_after, LEAVE_GRACE_S)
+            except RuntimeError:  # there is no thread to be had: this one sees to it
+                self.session.messenger.call_later(LEAVE_GRACE_S, partial(_end_after, 0.0))
+
+
+def _end_after(grace_s: float) -> None:
+    """End this process after a while, and what it has started at once: nobody else would."""
+    end_descendants()
+    time.sleep(grace_s)
+    end_descendants()
+    os._exit(LEFT_BEHIND)

@@ -1,0 +1,161 @@
+"""Who a worker is: its address, its place, its neighbours."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rlinf_scheduler.comm import Buffer
+from rlinf_scheduler.comm.directory import GROUPS
+from rlinf_scheduler.errors import ClusterError, ConfigError
+from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.session import Session
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerAddress:
+    """A worker's name in the job: its group and its rank there; as text `group:rank`."""
+
+    group: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> WorkerAddress:
+        """The address that `str(address)` wrote.
+
+        Raises:
+            ValueError: the text is not `group:rank`.
+        """
+        group, colon, rank = text.rpartition(":")
+        if not colon or not group or not rank.isdecimal():
+            raise ValueError(f"{text!r} is not a worker's address: 'group:rank'")
+        return cls(group, int(rank))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker knows of itself.
+
+    Attributes:
+        address: its group and rank.
+        world_size: how many ranks its group has.
+        placement: the node and the devices that it was given.
+        node_ip: its node's address in the cluster.
+        hostname: its node's name.
+        pid: its process id on that node.
+        master_address: where rank 0 of its group is: MASTER_ADDR.
+        master_port: the group's port for rendezvous: MASTER_PORT.
+        num_restarts: how many processes had its place before, and died.
+        seed: of its random numbers, from 0 to 2**32 - 1.
+    """
+
+    address: WorkerAddress
+    world_size: int
+    placement: Placement
+    node_ip: str
+    hostname: str
+    pid: int
+    master_address: str
+    master_port: int
+    num_restarts: int = 0
+    seed: int = 0
+
+
+def _nothing_to_stop() -> None:
+    """Nobody hosts a worker that was constructed by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Which rank of which group a process is; its session has it as a fact.
+
+    Attributes:
+        info: who and where it is.
+        hardware: what it was given, piece by piece.
+        stop: ends its process when its calls are done.
+    """
+
+    info: WorkerInfo
+    hardware: tuple[object, ...] = ()
+    stop: Callable[[], None] = _nothing_to_stop
+
+    @classmethod
+    def alone(cls) -> Role:
+        """That of a process which nobody launched: rank 0 of 1."""
+        info = WorkerInfo(
+            address=WorkerAddress("local", 0),
+            world_size=1,
+            placement=Placement(rank=0, node_id="", node_rank=0),
+            node_ip="127.0.0.1",
+            hostname=platform.node(),
+            pid=os.getpid(),
+            master_address="127.0.0.1",
+            master_port=0,
+        )
+        return cls(info)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJob:
+    """That a process's job outlives its drivers; its session has it as a fact.
+
+    Attributes:
+        name: the job's.
+    """
+
+    name: str
+
+
+def keeps_elsewhere(session: Session) -> bool:
+    """Whether another process launches what this one wants launched: the keeper of a job that outlives its drivers."""
+    return session.fact(KeptJob) is not None and session.home != session.messenger.endpoint
+
+
+def check_detached(session: Session, *, detached: bool) -> None:
+    """Make sure that a group can stay when its driver has ended.
+
+    Raises:
+        ConfigError: the job ends with its driver.
+    """
+    if detached and not keeps_elsewhere(session):
+        problem = "detached=True: this job ends with its driver"
+        raise ConfigError(problem, hint="Cluster(job=NAME, detached=True) opens one that does not")
+
+
+def group_entry(name: str) -> str:
+    """Under which name the directory knows a group; a channel has it too, so that no group is called as it is."""
+    return f"{GROUPS}{name}"
+
+
+def packed_topology(topology: Topology) -> bytes:
+    """A topology as every rank of a group is sent it: of a large cluster it is most of a launch's bytes.
+
+    It leaves the accelerators' UUIDs away, which do not shrink; a rank is told those of its own node.
+    """
+    nodes = tuple(replace(node, uuids=()) for node in topology.nodes)
+    return zlib.compress(pickle.dumps(replace(topology, nodes=nodes)))
+
+
+def unpacked_topology(data: Buffer) -> Topology:
+    """What `packed_topology` packed."""
+    topology: Topology = pickle.loads(zlib.decompress(data))
+    return topology
+
+
+def job_topology(session: Session) -> Topology:
+    """The bare cluster that a process's job runs on: its nodes, without the node groups of any config.
+
+    Raises:
+        ClusterError: the process knows of none: no `Cluster` was opened, and nobody launched it.
+    """
+    topology = session.fact(Topology)
+    if topology is None:
+        raise ClusterError(f"'{session.name}' knows of no nodes: they are found by Cluster(...)")
+    return topology

@@ -1,0 +1,87 @@
+"""What this process stands or falls with: the node's raylet; where that is no ancestor of it, its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rlinf_scheduler.session import Session
+
+_PROC = Path("/proc")
+_RAYLET = "raylet"
+_PPID = 1  # in /proc/PID/stat, after the name; see proc(5)
+
+
+def watch_parent(
+    session: Session, on_raylet_gone: Callable[[], None], on_gone: Callable[[str], None]
+) -> None:
+    """Say on the I/O thread that the raylet among this process's ancestors has ended; at once if it has already.
+
+    Where no ancestor is one, the process that started this one is watched: it may be a script, whose end says nothing
+    about the node. The kernel tells of the end: nothing is asked again and again.
+
+    Args:
+        session: whose I/O thread waits.
+        on_raylet_gone: called when it was the raylet.
+        on_gone: called with the program's name and number when it was another.
+    """
+    lineage = ancestors(os.getpid())
+    raylet = next((pid for pid, name in lineage if name == _RAYLET), None)
+    if raylet is not None:
+        _watch(session, raylet, lambda: _is_raylet(raylet), on_raylet_gone)
+        return
+    parent = os.getppid()
+    name = next((name for pid, name in lineage if pid == parent), "a process")
+    _watch(session, parent, lambda: os.getppid() == parent, lambda: on_gone(f"{name}, process {parent}"))
+
+
+def ancestors(pid: int) -> list[tuple[int, str]]:
+    """The numbers and the programs of the process that started `pid`, of the one that started that, and so on."""
+    found: list[tuple[int, str]] = []
+    with contextlib.suppress(
+        OSError, ValueError, IndexError
+    ):  # one ended, or lies beyond what this process may see
+        while (pid := _parent_of(pid)) > 0:
+            found.append((pid, _program_of(pid)))
+    return found
+
+
+def _watch(session: Session, pid: int, is_it: Callable[[], bool], on_gone: Callable[[], None]) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        session.messenger.submit(on_gone)
+        return
+    except OSError:  # beyond this process's namespace of process ids, or the kernel knows no such descriptor
+        return
+
+    def gone() -> None:
+        session.messenger.unwatch(descriptor)
+        on_gone()
+
+    def close() -> None:
+        session.messenger.unwatch(descriptor)
+        os.close(descriptor)
+
+    session.on_close_last(close)
+    session.messenger.submit(lambda: session.messenger.watch(descriptor, gone))
+    if not is_it():  # the descriptor may be that of another process with the same number
+        session.messenger.submit(on_gone)
+
+
+def _parent_of(pid: int) -> int:
+    text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    return int(text.rpartition(")")[2].split()[_PPID])
+
+
+def _program_of(pid: int) -> str:
+    # The kernel's name of a raylet is its program's; what a process calls itself may be anything.
+    return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+
+
+def _is_raylet(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _program_of(pid) == _RAYLET
+    return False

@@ -1,0 +1,89 @@
+"""Options that are misspelt: the error names the nearest one, and what else there is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from rlinf_scheduler.errors import CallArgumentError
+from rlinf_scheduler.wording import did_you_mean
+
+C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explains_calls(cls: C) -> C:
+    """A class whose public methods answer arguments which they do not take by a CallArgumentError.
+
+    A method that ends with `**_unknown: Never` looks by itself, by `if _unknown: raise unknown_argument(...)`, and
+    stays as it is: it is called too often for a call around it, or what it has taken would be lost if a signal
+    interrupted between its return and the other one. Those who read its signature do not see that parameter.
+    """
+    for name, member in inspect.getmembers_static(cls):
+        function = getattr(member, "__func__", member)
+        if name.startswith("_") or not inspect.isfunction(function):
+            continue
+        exact = inspect.signature(function)
+        if "_unknown" in function.__code__.co_varnames:
+            exact = exact.replace(parameters=[p for p in exact.parameters.values() if p.name != "_unknown"])
+            vars(function)["__signature__"] = exact
+            function.__qualname__ = f"{cls.__name__}.{name}"
+        elif not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in exact.parameters.values()):
+            explained = explains_arguments(function)
+            setattr(cls, name, explained if member is function else type(member)(explained))
+    return cls
+
+
+def explains_arguments(method: Callable[P, R]) -> Callable[P, R]:
+    """A function that answers arguments which it does not take by a CallArgumentError, with the nearest names."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # it has begun
+            raise _explained(method, args, kwargs, error) from None
+
+    return call
+
+
+def unknown_argument(method: Callable[..., Any], unknown: Mapping[str, Any]) -> CallArgumentError:
+    """What a bound method raises that got keywords that it does not know, see `explains_calls`."""
+    owner: object = method.__self__  # type: ignore[attr-defined]  # it is bound
+    problem = f"got an unexpected keyword argument '{next(iter(unknown))}'"
+    return _error(f"{type(owner).__name__}.{method.__name__}", inspect.signature(method), problem, unknown)
+
+
+def _explained(
+    method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> CallArgumentError:
+    signature = inspect.signature(method)
+    what = method.__qualname__
+    if next(iter(signature.parameters), "") in ("self", "cls"):
+        owner = args[0] if isinstance(args[0], type) else type(args[0])
+        what = owner.__name__ if method.__name__ == "__init__" else f"{owner.__name__}.{method.__name__}"
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    # What Python says begins with the class that has the method, which need not be the one that people know.
+    problem = str(error).partition("() ")[2] or str(error)
+    return _error(what, signature, problem, kwargs)
+
+
+def _error(what: str, signature: inspect.Signature, problem: str, given: Iterable[str]) -> CallArgumentError:
+    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    shown = inspect.Signature(parameters)
+    return CallArgumentError(f"{what}()", problem + keyword_hint(shown, given), str(shown))
+
+
+def keyword_hint(signature: inspect.Signature, given: Iterable[str]) -> str:
+    """What the first keyword may have meant that is none, as the end of an error's text; "" if nothing is near."""
+    known = [p.name for p in signature.parameters.values() if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
+    for name in given:
+        hint = "" if name in known else did_you_mean(name, known)
+        if hint:
+            return f"; {hint}"
+    return ""

@@ -1,0 +1,371 @@
+"""The receiving half of the mailbox: a queue for each sender and topic, and the recvs that wait at it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.promise import Fate, Promise, PromiseRef
+from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
+from rlinf_scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
+from rlinf_scheduler.mailbox.records import (
+    PUT,
+    READ,
+    SERVICE,
+    WITHDRAW,
+    MailPut,
+    MailWithdraw,
+    PutOutcome,
+    Read,
+    TensorType,
+)
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
+
+# Says why an item is not what a recv wants; None if it is.
+Check = Callable[[TensorType | None], CommError | None]
+# Items that were delivered are looked after so often.
+SWEEP_S = 1.0
+OWN = ""  # this process, among the clients of its queues
+
+_TAKEN = Arrived([])
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """An item that is here.
+
+    Attributes:
+        tensor: what it is, if it is a tensor.
+        arrived: its bytes.
+    """
+
+    tensor: TensorType | None
+    arrived: Arrived
+
+
+class _Coming:
+    """A put whose item the queue does not hold yet."""
+
+    __slots__ = ("put", "reading", "request", "unreadable")
+
+    def __init__(self, request: Request) -> None:
+        self.put: MailPut = request.head
+        self.request = request
+        self.reading: Reading | None = None
+        self.unreadable = ""
+
+
+class _Receiving(Transfer):
+    """A recv, until its item was taken or given back."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        operation: str,
+        peer: str,
+        topic: str,
+        timeout_s: float,
+        check: Check | None,
+        waiting_for: str,
+        wait_for_return: bool,
+    ) -> None:
+        super().__init__(inbox.transfers, operation, peer, timeout_s, wait_for_return=wait_for_return)
+        self.ticket = inbox.next_ticket()
+        self.queue = (peer, topic)
+        self.check = check
+        self.process_id = ""
+        self.letter: Letter | None = None
+        self.fate = Fate()
+        self._inbox = inbox
+        self._waiting_for = waiting_for
+        # Whoever drops the promise does not want the item.
+        self._promise: Callable[[], Promise[Any] | None] = lambda: None
+
+    def new_promise(self) -> OwnedPromise:
+        """The promise of the item, for the caller to keep."""
+        cancel = partial(self._inbox.end, self, CancelledError())
+        dropped = partial(self._inbox.on_dropped, self)
+        promise = OwnedPromise(self._inbox.messenger, cancel, dropped, self.awaits)
+        self.fate = promise.fate
+        ref = PromiseRef(promise, self._inbox.dropped.append)
+        ref.ticket = self.ticket
+        self._promise = ref
+        return promise
+
+    def wanted(self) -> bool:
+        """Whether anybody can still take the item."""
+        return self._promise() is not None
+
+    def found(self, endpoint: Endpoint) -> None:
+        """See `Transfer`."""
+        self.process_id = endpoint.process_id
+
+    def expire(self) -> None:
+        """See `Transfer`."""
+        self._inbox.end(self, self.timeout(self._waiting_for))
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """See `Transfer`."""
+        self._inbox.leave(self)
+        promise = self._promise()
+        if promise is not None:
+            end(promise, value, error)
+
+
+class Inbox:
+    """Holds what others sent to this process until somebody receives it.
+
+    All but the beginning and the end of a recv is on the I/O thread.
+
+    Args:
+        transfers: where recvs are under way.
+        own_name: the name that items for this process carry.
+        limit_bytes: how much is held of each sender and topic; one item may exceed it.
+    """
+
+    def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
+        self.transfers = transfers
+        self.messenger = messenger = transfers.messenger
+        self.next_ticket = itertools.count(1).__next__
+        self._own_name = own_name
+        self._state = ChannelState(max_bytes=limit_bytes)
+        self.replicas = Replicas(messenger, SERVICE, private=True)
+        # Who sends under a name that was not looked up here, until its process is gone.
+        self._owners: dict[str, str] = {}
+        self._coming: dict[tuple[str, int], _Coming] = {}
+        self._receiving: dict[int, _Receiving] = {}
+        # Those whose items were neither taken nor given back, as far as it was noticed,
+        self._delivered: dict[int, _Receiving] = {}
+        # and recvs that nobody has a promise of any more.
+        self.dropped: deque[Any] = deque()
+        self._sweep_due = False
+        self._to_do: deque[Instruction] = deque()
+        self._following = False
+        messenger.serve(PUT, self._on_put, MailPut)
+        messenger.serve(WITHDRAW, self._on_withdraw, MailWithdraw)
+        messenger.on_peer_lost(self._forget_process)
+
+    def recv(
+        self,
+        peer: str,
+        *,
+        timeout_s: float,
+        check: Check | None = None,
+        topic: str = "",
+        operation: str = "recv",
+        waiting_for: str = "an item",
+        wait_for_return: bool = False,
+    ) -> OwnedPromise:
+        """The next item from `peer`; one that `check` refuses stays where it is.
+
+        Args:
+            peer: from whom.
+            timeout_s: how long to wait for it.
+            check: see above.
+            topic: of which topic.
+            operation: what this is part of, for messages.
+            waiting_for: what would end the wait, for messages.
+            wait_for_return: whether it goes on with another process that takes the sender's name when that dies.
+
+        Returns:
+            The promise of the `Letter`: once it is dropped, an item that was not taken goes back to the head.
+        """
+        receiving = _Receiving(self, operation, peer, topic, timeout_s, check, waiting_for, wait_for_return)
+        promise = receiving.new_promise()
+        self.transfers.hand_over(partial(self._start, receiving), partial(self.end, receiving))
+        return promise
+
+    def held_bytes(self, peer: str) -> int:
+        """How many bytes from `peer` wait for a recv."""
+        return self._state.held_bytes((peer, ""))
+
+    # -- recvs -----------------------------------------------------------------------------------
+
+    def _start(self, receiving: _Receiving) -> None:
+        self._settle()
+        if not receiving.wanted():
+            return
+        self._receiving[receiving.ticket] = receiving
+        self._follow(self._state.get(OWN, receiving.ticket, receiving.queue))
+        if not receiving.over:
+            receiving.start()
+
+    def end(self, receiving: _Receiving, error: BaseException) -> None:
+        """End a recv that waits with an error."""
+        if self._receiving.get(receiving.ticket) is receiving:
+            receiving.end(error=error)
+
+    def leave(self, receiving: _Receiving) -> None:
+        """A recv does not wait any more; without an item it leaves its line, or what it was about to get goes back."""
+        self._receiving.pop(receiving.ticket, None)
+        if receiving.letter is None:
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
+
+    def on_dropped(self, receiving: _Receiving) -> None:
+        """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
+        if not receiving.fate.taken:
+            self.messenger.submit(self._settle)
+        elif receiving.letter is not None:
+            # Its memory is free at once; its delivery is confirmed when there is something else to do.
+            receiving.letter.arrived = _TAKEN
+
+    def _settle(self) -> None:
+        while self.dropped:
+            receiving = self._receiving.get(ticket := self.dropped.popleft().ticket) or self._delivered.get(
+                ticket
+            )
+            if receiving is not None:
+                self._settle_one(receiving)
+
+    def _settle_one(self, receiving: _Receiving) -> None:
+        receiving.end(error=CancelledError())
+        self._delivered.pop(receiving.ticket, None)
+        if receiving.fate.taken and receiving.letter is not None:
+            receiving.letter.arrived = _TAKEN
+            self._follow(self._state.confirm(OWN, receiving.ticket))
+        else:
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
+
+    def _sweep(self) -> None:
+        """Notice what was taken by somebody who keeps the handle."""
+        self._sweep_due = False
+        self._settle()
+        for receiving in list(self._delivered.values()):
+            if receiving.fate.taken:
+                self._settle_one(receiving)
+        self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        if self._delivered and not self._sweep_due:
+            self._sweep_due = True
+            self.messenger.call_later(SWEEP_S, self._sweep)
+
+    def _deliver(self, ticket: int, letter: Letter) -> None:
+        receiving = self._receiving.get(ticket)
+        if receiving is None or not receiving.wanted():
+            self._follow(self._state.withdraw(OWN, ticket))
+            return
+        refused = None if receiving.check is None else receiving.check(letter.tensor)
+        if refused is not None:
+            receiving.end(error=refused)
+            return
+        receiving.letter = letter
+        self._delivered[ticket] = receiving
+        receiving.end(letter)
+        self._sweep_later()
+
+    # -- puts of other processes -----------------------------------------------------------------
+
+    def _on_put(self, request: Request) -> None:
+        put: MailPut = request.head
+        if put.receiver != self._own_name:
+            raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
+        known = self.transfers.finder.known(put.sender)
+        owner = self._owners.setdefault(put.sender, request.peer_id) if known is None else known.process_id
+        request.check_claim(owner, f"it is '{put.sender}'")
+        self._settle()
+        client, queue = request.peer_id, (put.sender, put.topic)
+        coming = self._coming[client, put.ticket] = _Coming(request)
+        arrived = self._receive(coming)
+        if arrived is None:
+            self._follow(self._state.reserve(client, put.ticket, queue, size_bytes=put.size_bytes))
+        else:
+            letter = Letter(put.tensor, arrived)
+            self._follow(self._state.put(client, put.ticket, queue, letter, size_bytes=put.size_bytes))
+
+    def _on_withdraw(self, notice: Request) -> None:
+        self._follow(self._state.withdraw(notice.peer_id, notice.head.ticket))
+
+    def _receive(self, coming: _Coming) -> Arrived | None:
+        """What came with a put; None if it has to be asked for."""
+        if not coming.request.frames:
+            return None
+        try:
+            return self.messenger.parcels.receive(coming.request.frames)
+        except SharedMemoryUnreadable as error:
+            coming.unreadable = error.reason
+            return None
+
+    def _read(self, coming: _Coming) -> None:
+        """There is room for an item whose bytes are elsewhere."""
+        source = coming.put.source
+        if source is None:
+            self._give_up(coming, CommError("an item came without bytes, and without a place to read them"))
+            return
+
+        def done(_key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
+            if arrived is None:
+                self._give_up(coming, error or CommError("nothing was read"))
+            else:
+                letter = Letter(coming.put.tensor, arrived)
+                self._follow(self._state.fill(coming.request.peer_id, coming.put.ticket, letter))
+
+        coming.reading = Reading(
+            self.messenger,
+            self.replicas,
+            source.origin,
+            ask=lambda want: self.messenger.request(
+                source.origin, READ, Read(source.key, want), reply_type=ReaderAnswer
+            ),
+            done=done,
+            unreadable=coming.unreadable,
+        )
+        coming.reading.start()
+
+    def _give_up(self, coming: _Coming, error: BaseException) -> None:
+        self._coming.pop((coming.request.peer_id, coming.put.ticket), None)
+        coming.request.fail(error)
+        self._follow(self._state.withdraw(coming.request.peer_id, coming.put.ticket))
+
+    def _outcome(self, client: str, ticket: int, *, held: bool) -> None:
+        coming = self._coming.pop((client, ticket), None)
+        if coming is None:
+            return
+        if coming.reading is not None:
+            coming.reading.stop()
+        held_bytes = 0 if held else self._state.held_bytes((coming.put.sender, coming.put.topic))
+        coming.request.reply(PutOutcome(held, held_bytes))
+
+    def _forget_process(self, process_id: str) -> None:
+        for name in [name for name, owner in self._owners.items() if owner == process_id]:
+            del self._owners[name]
+        for client, ticket in [key for key in self._coming if key[0] == process_id]:
+            coming = self._coming.pop((client, ticket))
+            if coming.reading is not None:
+                coming.reading.stop()
+        self._follow(self._state.lose(process_id))
+        for receiving in [each for each in self._receiving.values() if each.process_id == process_id]:
+            receiving.process_id = ""
+            receiving.lose(PeerDied(receiving.peer, self.messenger.peers.why_lost(process_id)))
+
+    def _follow(self, instructions: list[Instruction]) -> None:
+        """Do what the queues' state asks for, in order, however much follows from it."""
+        self._to_do.extend(instructions)
+        if self._following:
+            return
+        self._following = True
+        try:
+            while self._to_do:
+                self._carry_out(self._to_do.popleft())
+        finally:
+            self._following = False
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        client, ticket = instruction.client, instruction.ticket
+        if isinstance(instruction, Deliver):
+            self._deliver(ticket, instruction.items[0].payload)
+        elif isinstance(instruction, Grant):
+            coming = self._coming.get((client, ticket))
+            if coming is not None:
+                self._read(coming)
+        elif client != OWN:
+            self._outcome(client, ticket, held=isinstance(instruction, Accept))

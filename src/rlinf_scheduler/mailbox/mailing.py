@@ -1,0 +1,170 @@
+"""One object on its way to one process (send) or to several (broadcast).
+
+Each of them gets it as a put to a queue of its own, in order, and waits for room there. What is large and goes to
+several is published once: processes of this machine get descriptors of it, those of another machine share a replica.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.comm.codec import Encoded, encode
+from rlinf_scheduler.comm.replication import Key
+from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf_scheduler.comm.transfer import FOREVER_S, OwnedPromise, end
+from rlinf_scheduler.comm.waits import MESSAGE, Wait
+from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
+from rlinf_scheduler.mailbox.outbox import Outbox, Sending
+from rlinf_scheduler.mailbox.records import TensorType
+
+
+class Mailing:
+    """One object to some processes, whose promise is done when all have it or never will.
+
+    Everything but making it is on the I/O thread.
+
+    Args:
+        outbox: through which it goes.
+        operation: "send" or "broadcast", for messages.
+        targets: the receivers' names.
+        topic: what keeps an order of its own.
+        obj: the object.
+        tensor: what it is, if it is a tensor.
+        timeout_s: how long it may take, from now on.
+        wait_s: how long the calling thread may wait for shared memory.
+        wait_for_return: as of `Sending`.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        operation: str,
+        targets: Sequence[str],
+        topic: str,
+        obj: Any,
+        *,
+        tensor: TensorType | None = None,
+        timeout_s: float,
+        wait_s: float,
+        wait_for_return: bool = False,
+    ) -> None:
+        outbox.messenger.check_process()
+        self._started = time.monotonic()
+        self._outbox = outbox
+        self._operation = operation
+        self._targets = targets
+        self._topic = topic
+        self._tensor = tensor
+        self._timeout_s = timeout_s
+        self._waits_for_return = wait_for_return
+        self._parcel: Parcel | None = self._pack(encode(obj), wait_s)
+        self._sendings: list[Sending] = []
+        self._num_left = len(targets)
+        self._errors: dict[str, BaseException] = {}
+        self._key: Key | None = None
+        self._promise: OwnedPromise | None = None
+
+    def begin(self) -> OwnedPromise:
+        """Hand it over to the I/O thread."""
+        messenger = self._outbox.messenger
+        promise = OwnedPromise(messenger, self._cancel, None, self._awaits)
+        self._outbox.transfers.hand_over(partial(self._start, promise), promise.set_exception)
+        return promise
+
+    def _awaits(self) -> Wait:
+        targets = ", ".join(map(repr, self._targets))
+        limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
+        waited_s = time.monotonic() - self._started
+        left = tuple(sending.peer for sending in tuple(self._sendings) if not sending.over)
+        return Wait(MESSAGE, f"{self._operation}({targets})", waited_s, limit_s, left or tuple(self._targets))
+
+    def _pack(self, encoded: Encoded, wait_s: float) -> Parcel:
+        parcels = self._outbox.messenger.parcels
+        found = [self._outbox.transfers.finder.known(target) for target in self._targets]
+        readers = [peer for peer in found if peer is None or parcels.reads_ours(peer.process_id)]
+        # Shared memory that nobody reads would be a copy for nothing.
+        peer = None if readers else found[0]
+        left_s = max(0.0, self._started + self._timeout_s - time.monotonic())
+        return parcels.pack(encoded, peer, snapshot=True, wait_s=min(wait_s, left_s), shared=len(readers) > 1)
+
+    def _start(self, promise: OwnedPromise) -> None:
+        """All receivers hear of it in one go, so each gets what belongs to a topic in the same order."""
+        parcel, self._parcel = self._parcel, None
+        if parcel is None:
+            return
+        self._promise = promise
+        if len(self._targets) > 1 and parcel.size_bytes >= SHARED_BYTES:
+            self._key = Key(self._topic, self._outbox.next_ticket())
+            self._outbox.publisher.publish(self._key, parcel, replicated=True)
+        self._sendings = [
+            Sending(
+                self._outbox,
+                self._operation,
+                target,
+                self._topic,
+                parcel,
+                started=self._started,
+                timeout_s=self._timeout_s,
+                done=partial(self._part_ended, target),
+                tensor=self._tensor,
+                key=self._key,
+                wait_for_return=self._waits_for_return,
+            )
+            for target in self._targets
+        ]
+        for sending in list(self._sendings):
+            sending.start()
+
+    def _part_ended(self, target: str, error: BaseException | None) -> None:
+        if error is not None:
+            self._errors[target] = error
+        self._num_left -= 1
+        if self._num_left:
+            return
+        if self._key is not None:
+            self._outbox.publisher.release(self._key)
+        self._sendings.clear()
+        promise, self._promise = self._promise, None
+        if promise is not None:
+            end(promise, None, self._what_failed())
+
+    def _what_failed(self) -> BaseException | None:
+        """One error for all who do not have the object."""
+        for error in self._errors.values():
+            if isinstance(error, CancelledError):
+                return error
+        errors = {target: self._errors[target] for target in self._targets if target in self._errors}
+        return _joined(self._operation, errors) if errors else None
+
+    def _cancel(self) -> None:
+        for sending in list(self._sendings):
+            sending.cancel()
+
+
+def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:
+    if len(errors) == 1:
+        return next(iter(errors.values()))
+    missing = ", ".join(errors)
+    reasons = "; ".join(_reason(name, error) for name, error in errors.items())
+    if all(isinstance(error, PeerDied) for error in errors.values()):
+        return PeerDied(missing, reasons)
+    late = [error for error in errors.values() if isinstance(error, (CommTimeout, PeerNotFound))]
+    if late:
+        return CommTimeout(operation, missing, max(error.waited_s for error in late), reasons)
+    return CommError(reasons)
+
+
+def _reason(name: str, error: BaseException) -> str:
+    """Why somebody does not have the object."""
+    if isinstance(error, PeerNotFound):
+        return f"'{name}', which never registered"
+    if isinstance(error, CommTimeout):
+        return f"'{name}' ({error.waiting_for})"
+    if isinstance(error, PeerDied):
+        return f"'{name}', which is gone ({error.reason})"
+    return f"'{name}' ({error})"

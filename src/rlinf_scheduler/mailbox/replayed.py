@@ -1,0 +1,69 @@
+"""A mailbox that answers from the recording of a rank; nothing leaves the process."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, SupportsIndex
+
+from rlinf_scheduler.comm.codec import decode, encode
+from rlinf_scheduler.comm.codec.destinations import copy_into
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.mailbox.mailbox import checked_target
+from rlinf_scheduler.mailbox.members import Groups, parse_members
+from rlinf_scheduler.tape.player import Player
+
+
+class ReplayedMailbox:
+    """Stands for `Mailbox`.
+
+    Args:
+        player: what was recorded.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    def send(self, obj: Any, dst: str, **_options: Any) -> AsyncHandle[None]:
+        """See `Mailbox`."""
+        return AsyncHandle(self._player.given("send", dst, lambda: encode(obj)), None, f"send to '{dst}'")
+
+    def send_tensor(self, tensor: Any, dst: str, **_options: Any) -> AsyncHandle[None]:
+        """See `Mailbox`."""
+        return self.send(tensor.detach(), dst)
+
+    def recv(self, src: str, **_options: Any) -> AsyncHandle[Any]:
+        """See `Mailbox`."""
+        return AsyncHandle(self._player.promised("recv", src), _load, f"recv from '{src}'")
+
+    def recv_tensor(self, tensor: Any, src: str, **_options: Any) -> AsyncHandle[Any]:
+        """See `Mailbox`."""
+        checked_target(tensor)
+
+        def fill(brought: tuple[Any, list[bytearray]]) -> Any:
+            copy_into(sys.modules["torch"], tensor, _load(brought))
+            return tensor
+
+        return AsyncHandle(self._player.promised("recv_tensor", src), fill, f"recv_tensor from '{src}'")
+
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        **_options: Any,
+    ) -> AsyncHandle[Any]:
+        """See `Mailbox`."""
+        own_name = self._player.recorded.address
+        members = parse_members(groups, src, own_name)
+        what = f"broadcast from '{members.source}'"
+        if members.source != own_name:
+            return AsyncHandle(self._player.promised("broadcast", members.source), _load, what)
+        if not members.targets:
+            return AsyncHandle.completed(obj, what)
+        given = self._player.given("broadcast", members.topic, lambda: encode(obj))
+        return AsyncHandle(given, lambda _: obj, what)
+
+
+def _load(brought: tuple[Any, list[bytearray]]) -> Any:
+    head, *buffers = brought[1]
+    return decode(head, buffers)

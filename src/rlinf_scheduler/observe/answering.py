@@ -1,0 +1,93 @@
+"""Says what this process is at, from its I/O thread: so also when its main thread is blocked, or computes."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import msgspec
+
+from rlinf_scheduler.comm import Request
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.observe.additions import Additions
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.notes import Doing, Enlist, Silent
+from rlinf_scheduler.observe.outside import birth_of, look_at
+from rlinf_scheduler.observe.past import NOTE_S, PastStates
+from rlinf_scheduler.observe.stack_file import offer_stacks
+from rlinf_scheduler.observe.stacks import Threads
+from rlinf_scheduler.observe.time_sheets import TimeSheets
+from rlinf_scheduler.observe.tracing import Tracer
+from rlinf_scheduler.session import Session
+
+# Services of every process of a job.
+DOING = "job.doing"
+LOOK_AT = "job.look_at"
+# Of its home.
+ENLIST = "job.enlist"
+
+
+class LookAt(msgspec.Struct, frozen=True, array_like=True):
+    """Look from outside at a process of the same machine, of this name, and wait so long for its stacks -> `Silent`."""
+
+    process: str
+    known: Enlist
+    stacks_s: float
+
+
+class Doings(Additions[Doing]):
+    """What this process says of itself; a service of its session. On the I/O thread but for its making.
+
+    Args:
+        session: this process's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._messenger = messenger = session.messenger
+        self._threads = session.service(Threads)
+        self._past = session.service(PastStates)
+        session.service(TimeSheets)
+        session.service(Tracer)
+        # Who can be asked what it is at can be asked for these, too.
+        session.service(VitalSigns)
+        messenger.serve(DOING, self._on_ask, None)
+        messenger.serve(LOOK_AT, self._on_look_at, LookAt)
+        number = offer_stacks(messenger.run_directory)
+        pid = os.getpid()
+        self.enlisted = Enlist(messenger.endpoint, pid, birth_of(pid), number)
+        messenger.submit(self._begin)
+
+    def now(self) -> Doing:
+        """What this process is at."""
+        stacks = tuple(self._threads.stacks())
+        return self.applied(Doing(self._session.name, os.getpid(), platform.node(), stacks=stacks))
+
+    def _begin(self) -> None:
+        if not self._messenger.why_closed:
+            self._messenger.notify(self._session.home, ENLIST, self.enlisted)
+            self._look()
+
+    def _look(self) -> None:
+        if not self._messenger.why_closed:
+            self._messenger.call_later(NOTE_S, self._look)
+            self._threads.look()
+            self._past.note()
+
+    def _on_ask(self, request: Request) -> None:
+        request.reply(self.now())
+
+    def _on_look_at(self, request: Request) -> None:
+        # Not here: it waits for what the other process writes.
+        run_beside_in_time(self._messenger.call_later, _answer_look, request)
+
+
+def _answer_look(request: Request) -> None:
+    question: LookAt = request.head
+    request.reply(look_at(question.process, question.known, question.stacks_s))
+
+
+def silence(process: str, known: Enlist | None, detail: str) -> Silent:
+    """What is left to say of a process at which nobody could look."""
+    return Silent(process, 0 if known is None else known.pid, "unknown", detail)

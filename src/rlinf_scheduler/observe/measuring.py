@@ -1,0 +1,67 @@
+"""Measures this process when the job is looked at, on its I/O thread: well under a millisecond."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+from rlinf_scheduler.comm import Request
+from rlinf_scheduler.observe.additions import Additions
+from rlinf_scheduler.observe.device_memory import DeviceMemories
+from rlinf_scheduler.observe.stacks import Threads
+from rlinf_scheduler.observe.status import DRIVERS, WORKERS
+from rlinf_scheduler.observe.vitals import Vitals
+from rlinf_scheduler.session import Session
+
+# A service of every process of a job.
+VITALS = "job.vitals"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MEMORY = Path("/proc/self/statm")
+
+
+class VitalSigns(Additions[Vitals]):
+    """What this process measures of itself, and what its parts add to that; a service of its session.
+
+    All but its making is on the I/O thread.
+
+    Args:
+        session: this process's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        messenger = session.messenger
+        self._threads = session.service(Threads)
+        self._name = session.name
+        self._kind = DRIVERS if session.home.process_id == messenger.endpoint.process_id else WORKERS
+        self._host = platform.node()
+        self._device_memories = DeviceMemories(messenger.call_later, messenger.submit)
+        messenger.serve(VITALS, self._on_ask, None)
+
+    def now(self) -> Vitals:
+        """What is so now."""
+        wait = self._threads.longest_wait()
+        return self.applied(
+            Vitals(
+                self._name,
+                os.getpid(),
+                self._host,
+                time.monotonic(),
+                time.process_time(),
+                resident_bytes(),
+                self._device_memories.last(),
+                wait="" if wait is None else wait.operation,
+                wait_since_s=0.0 if wait is None else wait.since_s,
+                kind=self._kind,
+            )
+        )
+
+    def _on_ask(self, request: Request) -> None:
+        request.reply(self.now())
+
+
+def resident_bytes() -> int:
+    """How much memory this process has, what it shares with others included."""
+    return int(_MEMORY.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES

@@ -1,0 +1,223 @@
+"""What processes say of themselves when the job asks what they are at, as data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.waits import Wait
+from rlinf_scheduler.observe.status import GoneProcess
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """A line of a stack.
+
+    Attributes:
+        file: its path.
+        line: its number, from 1.
+        function: in which function.
+        calls: what is called there, e.g. "time.sleep", as far as the bytecode tells; "" where it was not asked.
+        is_own: whether it belongs to this library.
+        is_library: whether it belongs to Python's library or to an installed package, this one included.
+    """
+
+    file: str
+    line: int
+    function: str
+    calls: str = ""
+    is_own: bool = False
+    is_library: bool = False
+
+
+class Stack(msgspec.Struct, frozen=True, array_like=True):
+    """What one thread, or one task of an event loop, is at.
+
+    Attributes:
+        name: the thread's, e.g. "MainThread"; of a task, "task".
+        frames: the innermost first.
+        wait: what it waits for in this library; None where it waits for nothing there.
+        same_for_s: for how long it was seen at the same line, in seconds; 0 where nobody looked before.
+        still_for_s: for how long of that the kernel has not let it run: it is in one call that has not returned.
+        thread: the thread's number in its process; of a task, its loop's.
+    """
+
+    name: str
+    frames: tuple[Frame, ...]
+    wait: Wait | None = None
+    same_for_s: float = 0.0
+    still_for_s: float = 0.0
+    thread: int = 0
+
+
+class RunningCall(msgspec.Struct, frozen=True, array_like=True):
+    """A call that a rank has got and not answered.
+
+    Attributes:
+        method: what was called.
+        since_s: for how long it runs, in seconds; None: it waits for its turn.
+        caller: the process that called it.
+        thread: the number of the thread that runs it; of an `async def` method, its event loop's.
+        wait: what it waits for in this library or in a collective, where that was looked at.
+    """
+
+    method: str
+    since_s: float | None
+    caller: str
+    thread: int = 0
+    wait: Wait | None = None
+
+
+class User(msgspec.Struct, frozen=True, array_like=True):
+    """A process that uses a queue of a channel, or did.
+
+    Attributes:
+        process: its name.
+        num_operations: how many items it has put, or how often it has asked for some.
+        last_s: how long ago it did so last, in seconds.
+        is_gone: whether it has left the channel, or its process is gone.
+    """
+
+    process: str
+    num_operations: int
+    last_s: float
+    is_gone: bool = False
+
+
+class Waiter(msgspec.Struct, frozen=True, array_like=True):
+    """An operation on a queue that is not over: who, what, and for how long, in seconds."""
+
+    process: str
+    operation: str
+    since_s: float
+
+
+class QueueNote(msgspec.Struct, frozen=True, array_like=True):
+    """One queue of a channel.
+
+    Attributes:
+        name: as `repr` writes it.
+        num_items: how many a getter can take.
+        weight: their weight.
+        waiting: gets and puts that wait.
+        held: deliveries that are not confirmed, and leases.
+        limits: the bounds that puts wait for.
+        ended: whether it takes no further put.
+        putters: who has put there.
+        getters: who has asked for items there.
+    """
+
+    name: str
+    num_items: int
+    weight: float
+    waiting: tuple[Waiter, ...] = ()
+    held: tuple[Waiter, ...] = ()
+    limits: tuple[str, ...] = ()
+    ended: bool = False
+    putters: tuple[User, ...] = ()
+    getters: tuple[User, ...] = ()
+
+
+class ChannelNote(msgspec.Struct, frozen=True, array_like=True):
+    """A channel, as the process that holds it says.
+
+    Attributes:
+        name: the channel's.
+        held_by: that process's name; "" if nobody holds it now.
+        queues: those at which somebody waits or has something, and some others: whose items nobody gets, or used last.
+        producers: who has still something to put, where producers are counted.
+        num_untold: how many queues it has besides these.
+    """
+
+    name: str
+    held_by: str
+    queues: tuple[QueueNote, ...] = ()
+    producers: str = ""
+    num_untold: int = 0
+
+
+class TurnNote(msgspec.Struct, frozen=True, array_like=True):
+    """A rank that has devices alone, or waits for them."""
+
+    process: str
+    devices: tuple[str, ...]
+    since_s: float
+    granted: bool
+
+
+class Doing(msgspec.Struct, frozen=True, array_like=True):
+    """What a process is at.
+
+    Attributes:
+        process: its name, e.g. "rollout:1".
+        pid: its number on its node.
+        host: the node's name.
+        calls: that it has got and not answered, the first one first; None of a process that takes none.
+        stacks: of its threads, its main thread first, and of tasks that run calls; not of this library's own threads.
+        channels: that it holds.
+        weights: that it publishes: the name and the newest version.
+        turns: on devices, of the job's home.
+    """
+
+    process: str
+    pid: int
+    host: str
+    calls: tuple[RunningCall, ...] | None = None
+    stacks: tuple[Stack, ...] = ()
+    channels: tuple[ChannelNote, ...] = ()
+    weights: dict[str, int] = {}
+    turns: tuple[TurnNote, ...] = ()
+
+
+class Enlist(msgspec.Struct, frozen=True, array_like=True):
+    """A process takes part in the job, and this is how it is looked at from outside when it does not answer.
+
+    Attributes:
+        endpoint: how it is reached.
+        pid: its number.
+        born: when it began, as the kernel counts it.
+        stack_signal: a signal that makes it write its stacks, whatever it is at; 0: none does.
+    """
+
+    endpoint: Endpoint
+    pid: int
+    born: int
+    stack_signal: int = 0
+
+
+class Silent(msgspec.Struct, frozen=True, array_like=True):
+    """A process that does not answer, as seen from outside.
+
+    Attributes:
+        process: its name.
+        pid: its number.
+        state: "stopped", "gone", "stuck": it runs or sleeps, and something keeps its interpreter; "unknown": nobody on
+            its machine could look, or it is cut off.
+        detail: what the kernel says of it, a phrase.
+        silent_s: for how long nothing was heard of it, in seconds; 0 where that is not known.
+        stacks: of its threads, as far as they could be had.
+        process_id: its id in the job, by which others call it that are not connected with it yet; "" where not known.
+    """
+
+    process: str
+    pid: int
+    state: str
+    detail: str = ""
+    silent_s: float = 0.0
+    stacks: tuple[Stack, ...] = ()
+    process_id: str = ""
+
+
+class JobLook(msgspec.Struct, frozen=True, array_like=True):
+    """What all processes of a job are at.
+
+    Attributes:
+        doing: those that answered.
+        silent: those that did not.
+        gone: those that are gone, the last ones.
+        took_s: how long it took to ask, in seconds.
+    """
+
+    doing: tuple[Doing, ...] = ()
+    silent: tuple[Silent, ...] = ()
+    gone: tuple[GoneProcess, ...] = ()
+    took_s: float = 0.0

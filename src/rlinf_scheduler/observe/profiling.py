@@ -1,0 +1,133 @@
+"""A profile of a process: its stacks, sampled by a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from rlinf_scheduler.comm import Request
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.observe.stacks import frames_of_threads, is_own_thread
+from rlinf_scheduler.session import Session
+
+# A service of every rank.
+PROFILE = "job.profile"
+RATE_HZ = 100.0
+MAX_FRAMES = 200
+
+# A line as (file, line, function), and a stack of them, the outermost first.
+Place = tuple[str, int, str]
+
+
+class TakeProfile(msgspec.Struct, frozen=True, array_like=True):
+    """Sample the stacks of a process for so long, so often -> `Profile`."""
+
+    seconds: float
+    rate_hz: float
+
+
+class Profile(msgspec.Struct, frozen=True, array_like=True):
+    """Where the threads of a process were.
+
+    Attributes:
+        seconds: for how long it was looked.
+        places: files, lines and functions.
+        counts: by thread: each stack, as numbers of places, the outermost first, and how often it was seen.
+    """
+
+    seconds: float
+    places: list[Place]
+    counts: dict[str, list[tuple[list[int], int]]]
+
+
+def serve_profiles(session: Session) -> None:
+    """Let this process be profiled by whoever asks."""
+
+    def begin(request: Request) -> None:
+        run_beside_in_time(session.messenger.call_later, _answer, request)
+
+    session.messenger.serve(PROFILE, begin, TakeProfile)
+
+
+def _answer(request: Request) -> None:
+    wanted: TakeProfile = request.head
+    request.reply(sample(wanted.seconds, wanted.rate_hz))
+
+
+def sample(seconds: float, rate_hz: float) -> Profile:
+    """Look where all threads are but this one, so often, for so long."""
+    own, pause_s = threading.get_ident(), 1 / rate_hz
+    seen: Counter[tuple[int, tuple[Place, ...]]] = Counter()
+    began = next_at = time.monotonic()
+    while next_at < began + seconds:
+        for ident, frame in frames_of_threads().items():
+            if ident != own:
+                seen[ident, _places(frame)] += 1
+        next_at += pause_s
+        # Where it was held up, what was missed is missed.
+        next_at = max(next_at, time.monotonic())
+        time.sleep(max(0.0, next_at - time.monotonic()))
+    names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
+    return _profile(time.monotonic() - began, seen, names)
+
+
+def _places(frame: FrameType | None) -> tuple[Place, ...]:
+    found: list[Place] = []
+    while frame is not None and len(found) < MAX_FRAMES:
+        code = frame.f_code
+        found.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname))
+        frame = frame.f_back
+    return tuple(reversed(found))
+
+
+def _profile(seconds: float, seen: Counter[tuple[int, tuple[Place, ...]]], names: dict[int, str]) -> Profile:
+    numbers: dict[Place, int] = {}
+    counts: dict[str, list[tuple[list[int], int]]] = {}
+    for (ident, places), count in seen.items():
+        name = names.get(ident, f"thread {ident}")
+        if not is_own_thread(name):
+            stack = [numbers.setdefault(place, len(numbers)) for place in places]
+            counts.setdefault(name, []).append((stack, count))
+    return Profile(seconds, list(numbers), counts)
+
+
+def speedscope(title: str, profiles: Iterable[tuple[str, Profile]]) -> dict[str, Any]:
+    """Profiles of processes, by name, as a file of https://www.speedscope.app, a profile for each thread.
+
+    >>> profile = Profile(2.0, [("a.py", 1, "main"), ("a.py", 9, "step")], {"MainThread": [([0, 1], 3), ([0], 1)]})
+    >>> file = speedscope("two ranks", [("actor:0", profile)])
+    >>> [frame["name"] for frame in file["shared"]["frames"]], file["profiles"][0]["weights"]
+    (['main', 'step'], [1.5, 0.5])
+    """
+    frames: dict[Place, int] = {}
+    found = []
+    for process, profile in profiles:
+        numbers = [frames.setdefault(place, len(frames)) for place in profile.places]
+        for thread, stacks in sorted(profile.counts.items(), key=lambda each: each[0] != "MainThread"):
+            each_s = profile.seconds / max(1, sum(count for _, count in stacks))
+            found.append(
+                {
+                    "type": "sampled",
+                    "name": f"{process} {thread}",
+                    "unit": "seconds",
+                    "startValue": 0,
+                    "endValue": profile.seconds,
+                    "samples": [[numbers[place] for place in stack] for stack, _ in stacks],
+                    "weights": [count * each_s for _, count in stacks],
+                }
+            )
+    shared = [{"name": name, "file": file, "line": line} for file, line, name in frames]
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": title,
+        "exporter": "rlinf",
+        "activeProfileIndex": 0,
+        "shared": {"frames": shared},
+        "profiles": found,
+    }

@@ -1,0 +1,134 @@
+"""The short form of why somebody waits, for the error at a deadline and for a Ctrl-C that ends a wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.errors import CommError, ResultTimeout, WaitTimeout
+from rlinf_scheduler.session import Session
+
+# A service of the job's home.
+REASON = "job.reason"
+# Shorter waits are mostly polls: nobody is asked because of them.
+ASK_FROM_S = 1.0
+# A process asks so often at most.
+ASK_EVERY_S = 5.0
+# A deadline may end late by so much of itself, or by this (see the page on deadlines), and in any case by no more.
+LATE_FRACTION, MIN_LATE_S, MAX_LATE_S = 0.1, 0.25, 2.0
+# How long Ctrl-C may be held up; another one ends that.
+INTERRUPTED_S = 1.0
+_log = Reporter(__name__)
+
+
+class AskReason(msgspec.Struct, frozen=True, array_like=True):
+    """Ask why a thread waits -> a text of few lines.
+
+    Attributes:
+        process: its process's name.
+        within_s: how long that may take, in seconds.
+        thread: its number.
+        waited_s: for how long it has waited, in seconds.
+    """
+
+    process: str
+    within_s: float
+    thread: int
+    waited_s: float
+
+
+class Reasons:
+    """Asks why this process waits; one for each session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._asked_at = -ASK_EVERY_S
+
+    def reason(self, within_s: float, waited_s: float) -> str:
+        """Why this thread has waited so long, if that is known in time, and was not asked just before; else ""."""
+        now = time.monotonic()
+        if within_s <= 0 or now - self._asked_at < ASK_EVERY_S or self._session.messenger.on_io_thread():
+            return ""
+        self._asked_at = now
+        session = self._session
+        question = AskReason(session.name, within_s, threading.get_ident(), waited_s)
+        asked = session.messenger.request(session.home, REASON, question, timeout_s=within_s, reply_type=str)
+        try:
+            # By this thread's clock, too: the I/O thread may be what is stuck.
+            text: str = asked.result(within_s).head
+        except (CommError, TimeoutError):
+            return ""
+        return text
+
+
+def explain(session: Session | None, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+    """Add to what ended a wait why it did not end by itself: to a deadline, and to the driver's Ctrl-C.
+
+    It only ever adds text: what fails on the way is logged, and takes the place of nothing.
+
+    Args:
+        session: this process's.
+        error: what ended it.
+        limit_s: its deadline, in seconds; None: it had none.
+        waited_s: how long it took, in seconds.
+    """
+    if session is None or session.closed:
+        return
+    try:
+        _explain(session, error, limit_s, waited_s)
+    except Exception as failure:
+        if raised_by_signal_handler(failure):
+            raise
+        _log.exception("why a wait ended could not be found out")
+
+
+def _explain(session: Session, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+    if isinstance(error, WaitTimeout):
+        if limit_s is not None and limit_s >= ASK_FROM_S:
+            late_s = min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * limit_s))
+            error.explain(_reasons(session).reason(limit_s + late_s - waited_s, waited_s))
+    elif isinstance(error, KeyboardInterrupt) and _is_home(session) and waited_s >= ASK_FROM_S:
+        text = _reasons(session).reason(INTERRUPTED_S, waited_s)
+        if text:
+            error.add_note(f"it waited for this: {text}")
+
+
+def offer_reasons(session: Session) -> None:
+    """Let `explain` be asked by handles of this process's sends, receives and fetches, which know no session."""
+    session.messenger.explain = partial(explain, session)
+
+
+class explaining:  # noqa: N801 - used as a function is
+    """A block that waits, begun now or then on the monotonic clock: what ends it is given to `explain`."""
+
+    __slots__ = ("_began", "_limit_s", "_session")
+
+    def __init__(self, session: Session | None, limit_s: float | None, started: float | None = None) -> None:
+        self._session = session
+        self._limit_s = limit_s
+        self._began = time.monotonic() if started is None else started
+
+    def __enter__(self) -> None:
+        """It waits from here on."""
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, (ResultTimeout, KeyboardInterrupt)):
+            explain(self._session, error, self._limit_s, time.monotonic() - self._began)
+
+
+def _reasons(session: Session) -> Reasons:
+    # Not `service`, which waits for the I/O thread: that may be what is stuck.
+    found = session.fact(Reasons)
+    if found is None:
+        session.provide(Reasons, found := Reasons(session))
+    return found
+
+
+def _is_home(session: Session) -> bool:
+    return session.home.process_id == session.messenger.endpoint.process_id

@@ -1,0 +1,338 @@
+"""What a job does, given what its processes have measured of themselves, now and the time before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from rlinf_scheduler.observe.event_log import LostRank
+from rlinf_scheduler.observe.notes import RunningCall, Silent
+from rlinf_scheduler.observe.status import (
+    CHANNEL_PROCESSES,
+    DRIVERS,
+    IDLE_RANK,
+    LOST,
+    RUNNING,
+    STARTING,
+    UNRESPONSIVE,
+    WAITING,
+    WORKERS,
+    CallStatus,
+    ChannelStatus,
+    DeviceStatus,
+    EventRecord,
+    GoneProcess,
+    GroupStatus,
+    JobStatus,
+    NodeStatus,
+    RankStatus,
+    SilentProcess,
+    WeightsStatus,
+)
+from rlinf_scheduler.observe.vitals import ChannelVitals, DeviceMemory, Vitals
+from rlinf_scheduler.planning import Node
+
+_ORDER_OF_KINDS = {DRIVERS: 0, WORKERS: 1, CHANNEL_PROCESSES: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class JobVitals:
+    """One look at all processes of a job.
+
+    Attributes:
+        at_s: when, in seconds since 1970.
+        vitals: of those that answered, by name.
+        silent: those that did not, as seen from outside.
+        gone: those that are gone, the last ones.
+        took_s: how long it took, in seconds.
+    """
+
+    at_s: float
+    vitals: Mapping[str, Vitals] = field(default_factory=dict)
+    silent: tuple[Silent, ...] = ()
+    gone: tuple[GoneProcess, ...] = ()
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What is known of a job besides.
+
+    Attributes:
+        job: what its driver runs.
+        driver_pid: its driver's process id.
+        home: the process that keeps the job's directory.
+        nodes: in the order of their ranks.
+        ailing_nodes: the state of each node that is not well, by rank, and why.
+        lost: the ranks that were lost, by address.
+        events: the last ones, the newest last.
+        event_counts: how many there were of each class, by its name.
+        earlier: of processes that answered before, what they said last and when, in seconds since 1970.
+    """
+
+    job: str = ""
+    driver_pid: int = 0
+    home: str = "driver"
+    nodes: tuple[Node, ...] = ()
+    ailing_nodes: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    lost: Mapping[str, LostRank] = field(default_factory=dict)
+    events: tuple[EventRecord, ...] = ()
+    event_counts: Mapping[str, int] = field(default_factory=dict)
+    earlier: Mapping[str, tuple[Vitals, float]] = field(default_factory=dict)
+
+
+def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> JobStatus:
+    """What a job does.
+
+    Args:
+        look: at it.
+        before: an earlier one, which rates are from; None: they are 0.
+        facts: what is known besides.
+    """
+    earlier: Mapping[str, Vitals] = {} if before is None else before.vitals
+    ranks = [*_answering(look, earlier), *_unresponsive(look, facts), *_lost(look, facts)]
+    return JobStatus(
+        at_s=look.at_s,
+        job=facts.job,
+        driver_pid=facts.driver_pid,
+        home=facts.home,
+        took_s=look.took_s,
+        nodes=tuple(_nodes(facts, look.vitals.values(), [rank for _, rank in ranks])),
+        groups=_groups(ranks),
+        channels=_channels(look.vitals.values(), earlier),
+        weights=_weights(look.vitals.values()),
+        events=facts.events,
+        event_counts=dict(facts.event_counts),
+        silent=tuple(
+            SilentProcess(each.process, each.pid, each.state, each.detail, each.silent_s)
+            for each in look.silent
+        ),
+        gone=look.gone,
+    )
+
+
+# -- ranks -------------------------------------------------------------------------------------------
+
+
+def _answering(look: JobVitals, earlier: Mapping[str, Vitals]) -> Iterator[tuple[str, RankStatus]]:
+    for name, vitals in look.vitals.items():
+        memory = [each.reserved_bytes for each in vitals.device_memory]
+        yield (
+            vitals.kind,
+            RankStatus(
+                name,
+                rank_of(name),
+                vitals.node_rank,
+                vitals.pid,
+                vitals.host,
+                vitals.devices,
+                state_of(vitals, earlier.get(name)),
+                method=vitals.method,
+                method_since_s=vitals.method_since_s,
+                wait=vitals.wait,
+                wait_since_s=vitals.wait_since_s,
+                cpu_percent=_cpu_percent(vitals, earlier.get(name)),
+                cpu_s=vitals.cpu_s,
+                rss_bytes=vitals.rss_bytes,
+                device_memory_bytes=sum(memory) if memory else None,
+                restarts=vitals.num_restarts,
+                calls_queued=vitals.calls_queued,
+                calls=tuple(map(_call, vitals.calls)),
+                items_per_s=_items_per_s(vitals, earlier.get(name)),
+            ),
+        )
+
+
+def state_of(vitals: Vitals, before: Vitals | None) -> str:
+    """What a process that answers is at, in a word, given what it said before."""
+    if vitals.is_starting:
+        return STARTING
+    if vitals.wait:
+        return WAITING
+    is_at_work = vitals.method or not vitals.takes_calls or _items_per_s(vitals, before) > 0
+    return RUNNING if is_at_work else IDLE_RANK
+
+
+def _call(call: RunningCall) -> CallStatus:
+    wait, since_s = ("", 0.0) if call.wait is None else (call.wait.operation, call.wait.since_s)
+    return CallStatus(call.method, call.since_s or 0.0, call.caller, wait, since_s)
+
+
+def _items_per_s(vitals: Vitals, before: Vitals | None) -> float:
+    """How many items go through the channels that a process holds."""
+    span_s = _span_s(vitals, before)
+    if before is None or not span_s:
+        return 0.0
+    old = {each.status.name: each.status for each in before.channels}
+    pairs = ((each.status, old.get(each.status.name, each.status)) for each in vitals.channels)
+    moved = (max(0, now.num_put - then.num_put) + max(0, now.num_got - then.num_got) for now, then in pairs)
+    return sum(moved) / span_s
+
+
+def _cpu_percent(vitals: Vitals, before: Vitals | None) -> float:
+    span_s = _span_s(vitals, before)
+    return 0.0 if before is None or not span_s else 100 * max(0.0, vitals.cpu_s - before.cpu_s) / span_s
+
+
+def _span_s(vitals: Vitals, before: Vitals | None) -> float:
+    """How much later a process said one thing than another, in seconds; 0 if it is not the same process."""
+    if before is None or before.pid != vitals.pid or before.host != vitals.host:
+        return 0.0
+    return max(0.0, vitals.clock_s - before.clock_s)
+
+
+def _unresponsive(look: JobVitals, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
+    for silent in look.silent:
+        name = silent.process
+        if silent.state == "gone" or name in facts.lost or name in look.vitals:
+            continue
+        known, answered_s = facts.earlier.get(name, (Vitals(name, silent.pid, "", 0.0), look.at_s))
+        silent_s = max(silent.silent_s, look.at_s - answered_s)
+        yield _away(known, UNRESPONSIVE, silent.detail, silent_s)
+
+
+def _lost(look: JobVitals, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
+    for name, lost in facts.lost.items():
+        if name not in look.vitals:
+            known, _ = facts.earlier.get(name, (Vitals(name, 0, "", 0.0), 0.0))
+            yield _away(known, LOST, lost.reason, max(0.0, look.at_s - lost.at_s))
+
+
+def _away(known: Vitals, state: str, detail: str, silent_s: float) -> tuple[str, RankStatus]:
+    rank = RankStatus(
+        known.process,
+        rank_of(known.process),
+        known.node_rank,
+        known.pid,
+        known.host,
+        known.devices,
+        state,
+        detail,
+        silent_s,
+        known.method,
+        cpu_s=known.cpu_s,
+        restarts=known.num_restarts,
+    )
+    return known.kind, rank
+
+
+def group_of(name: str) -> str:
+    """Which group a process belongs to.
+
+    >>> group_of("rollout:1"), group_of("driver")
+    ('rollout', 'driver')
+    """
+    group, _, rank = name.rpartition(":")
+    return group if rank.isdecimal() and group else name
+
+
+def rank_of(name: str) -> int:
+    """A process's number in its group; 0 of one that is in none."""
+    rank = name.rpartition(":")[2]
+    return int(rank) if rank.isdecimal() and rank != name else 0
+
+
+def _groups(ranks: Iterable[tuple[str, RankStatus]]) -> tuple[GroupStatus, ...]:
+    found: dict[str, tuple[str, list[RankStatus]]] = {}
+    for kind, rank in ranks:
+        found.setdefault(group_of(rank.address), (kind, []))[1].append(rank)
+    groups = (
+        GroupStatus(name, tuple(sorted(members, key=lambda each: each.rank)), kind)
+        for name, (kind, members) in found.items()
+    )
+    return tuple(sorted(groups, key=lambda group: (_ORDER_OF_KINDS.get(group.kind, 1), group.name)))
+
+
+# -- channels ----------------------------------------------------------------------------------------
+
+
+def _channels(vitals: Iterable[Vitals], earlier: Mapping[str, Vitals]) -> tuple[ChannelStatus, ...]:
+    found = []
+    for holder in vitals:
+        before = earlier.get(holder.process)
+        span_s = _span_s(holder, before)
+        old = {each.status.name: each for each in before.channels} if before is not None and span_s else {}
+        found += [_channel(holder, each, old.get(each.status.name), span_s) for each in holder.channels]
+    return tuple(sorted(found, key=lambda channel: channel.name))
+
+
+def _channel(
+    holder: Vitals, channel: ChannelVitals, before: ChannelVitals | None, span_s: float
+) -> ChannelStatus:
+    old = channel if before is None else before
+    status, then = channel.status, old.status
+
+    def per_s(now: int, then: int) -> float:
+        return max(0, now - then) / span_s if span_s else 0.0
+
+    def each_per_s(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, float]:
+        return {name: per_s(number, then.get(name, 0)) for name, number in now.items()}
+
+    return replace(
+        status,
+        held_by=holder.process,
+        node_rank=holder.node_rank,
+        puts_per_s=per_s(status.num_put, then.num_put),
+        gets_per_s=per_s(status.num_got, then.num_got),
+        bytes_per_s=per_s(status.bytes_put, then.bytes_put),
+        putters=each_per_s(channel.putters, old.putters),
+        getters=each_per_s(channel.getters, old.getters),
+    )
+
+
+# -- weights -----------------------------------------------------------------------------------------
+
+
+def _weights(vitals: Iterable[Vitals]) -> tuple[WeightsStatus, ...]:
+    every = list(vitals)
+    readers: dict[str, dict[str, int]] = {}
+    for process in every:
+        for name, version in process.fetched.items():
+            readers.setdefault(name, {})[process.process] = version
+    published = {each.name: (process.process, each) for process in every for each in process.weights}
+    found = []
+    for name in sorted({*readers, *published}):
+        publisher, newest = published.get(name, ("", None))
+        version = max(readers.get(name, {}).values(), default=-1) if newest is None else newest.version
+        oldest = min(readers.get(name, {}).values(), default=version)
+        size_bytes = 0 if newest is None else newest.size_bytes
+        found.append(
+            WeightsStatus(
+                name, version, publisher, size_bytes, readers.get(name, {}), max(0, version - oldest)
+            )
+        )
+    return tuple(found)
+
+
+# -- nodes -------------------------------------------------------------------------------------------
+
+
+def _nodes(facts: JobFacts, vitals: Iterable[Vitals], ranks: Iterable[RankStatus]) -> Iterator[NodeStatus]:
+    holders: dict[tuple[int, int], list[str]] = {}
+    for rank in sorted(ranks, key=lambda each: (group_of(each.address), each.rank)):
+        for device in rank.devices:
+            holders.setdefault((rank.node_rank, device), []).append(rank.address)
+    memory = {(each.node_rank, device.index): device for each in vitals for device in each.device_memory}
+    for number, node in enumerate(facts.nodes):
+        state, detail = facts.ailing_nodes.get(number, ("alive", ""))
+        devices = (_device(facts, number, index, holders, memory) for index in range(node.num_accelerators))
+        yield NodeStatus(number, node.node_id, node.ip, state, detail, tuple(devices))
+
+
+def _device(
+    facts: JobFacts,
+    node_rank: int,
+    index: int,
+    holders: Mapping[tuple[int, int], list[str]],
+    memory: Mapping[tuple[int, int], DeviceMemory],
+) -> DeviceStatus:
+    node, key = facts.nodes[node_rank], (node_rank, index)
+    found = memory.get(key)
+    return DeviceStatus(
+        index,
+        node.accelerator_model or node.accelerator_type,
+        node.uuids[index] if node.uuids else "",
+        tuple(holders.get(key, ())),
+        None if found is None else found.used_bytes,
+        None if found is None else found.total_bytes,
+    )

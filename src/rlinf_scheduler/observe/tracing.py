@@ -1,0 +1,327 @@
+"""Writes down what this process is at, span by span, while the job is traced; a service of every process.
+
+A thread beside all others writes it to the process's spool once a second: so a process that is killed leaves all but
+the last moment. What has gathered is fetched when the trace ends, by whoever lives then.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rlinf_scheduler.comm import Reply, Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.comm.timekeeping import TIMES, Span
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
+from rlinf_scheduler.observe.open_spans import open_spans
+from rlinf_scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen
+from rlinf_scheduler.observe.spool_folder import (
+    drop_spools,
+    folder_of,
+    hold_folder,
+    part_of,
+    spools_in,
+)
+from rlinf_scheduler.observe.spool_thread import MAX_GATHERED, SpoolThread
+from rlinf_scheduler.session import Session
+
+# Services of every process of a job,
+TRACE = "job.trace"
+SPOOLS = "job.spools"
+# and of its home: what time it is.
+CLOCK = "job.clock"
+# So often the clocks of machines are compared, each time by so many questions.
+COMPARE_S, NUM_TRIPS = 10.0, 8
+# So often it is noted what has not ended and takes longer than that: of a killed process that is told.
+OPEN_S = 1.0
+# A process that leaves waits so long until its spool is written.
+CLOSING_S = 2.0
+
+
+class TraceOn(msgspec.Struct, tag=0, frozen=True, array_like=True):
+    """Write down what you are at -> None.
+
+    Attributes:
+        trace_id: of this trace.
+        max_bytes: how much you may write, from now on.
+    """
+
+    trace_id: str
+    max_bytes: int
+
+
+class TraceOff(msgspec.Struct, tag=1, frozen=True, array_like=True):
+    """Do not write any more -> None, when all is written."""
+
+    trace_id: str
+
+
+class ListSpools(msgspec.Struct, tag=0, frozen=True, array_like=True):
+    """Ask which spools of a trace are on a machine -> list of `SpoolFile`."""
+
+    trace_id: str
+
+
+class ReadSpool(msgspec.Struct, tag=1, frozen=True, array_like=True):
+    """Ask for a part of a spool -> None, and it in a frame."""
+
+    trace_id: str
+    name: str
+    start: int
+    size_bytes: int
+
+
+class DropSpools(msgspec.Struct, tag=2, frozen=True, array_like=True):
+    """The spools of a trace on a machine are not needed any more -> None."""
+
+    trace_id: str
+
+
+class OpenSpool(NamedTuple):
+    """A spool to be written: the file, and what keeps its folder there."""
+
+    trace_id: str
+    lock_fd: int
+    writer: SpoolWriter
+
+    def close(self) -> None:
+        """Nobody writes it."""
+        self.writer.close()
+        os.close(self.lock_fd)
+
+
+class Tracer:
+    """The spool of this process; on the I/O thread, which touches no file, but for its making and its end.
+
+    Args:
+        session: this process's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._messenger = messenger = session.messenger
+        self._spool: SpoolThread | None = None
+        self._trace_id = ""
+        # Who has asked for traces whose spools are being opened.
+        self._opening: dict[str, list[Request]] = {}
+        # Spans since the first of these asked; a process is traced from then on.
+        self._early: deque[Span] = deque(maxlen=MAX_GATHERED)
+        # Of the folder of the last trace, until what lies there was fetched.
+        self._lock_fd = -1
+        messenger.serve(TRACE, self._on_trace, TraceOn | TraceOff)
+        messenger.serve(SPOOLS, self._on_ask, ListSpools | ReadSpool | DropSpools)
+        if self.is_home:
+            messenger.serve(CLOCK, lambda request: _answer(request, time.monotonic()), None)
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this is the job's home, by whose clock all times are told."""
+        return self._session.home.process_id == self._messenger.endpoint.process_id
+
+    def open(self, order: TraceOn) -> OpenSpool:
+        """Open the file of a spool, for `begin`; not on the I/O thread: somebody may remove its folder just now.
+
+        Raises:
+            ClusterError: there is no folder for it.
+            OSError: it cannot be written.
+        """
+        folder = self._folder(order.trace_id)
+        lock_fd = hold_folder(folder)
+        try:
+            head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
+            process_id = self._messenger.endpoint.process_id
+            return OpenSpool(order.trace_id, lock_fd, SpoolWriter(folder / process_id, head, order.max_bytes))
+        except BaseException:
+            os.close(lock_fd)
+            raise
+
+    def begin(self, opened: OpenSpool) -> None:
+        """Write from now on; what was written before is over.
+
+        Raises:
+            ClusterError: there is no thread for it.
+        """
+        try:
+            spool = SpoolThread(opened.writer, self._session.name)
+        except RuntimeError as error:
+            opened.close()
+            raise ClusterError(f"'{self._session.name}' is not traced: {error}") from error
+        self.end(self._trace_id)
+        self.release(self._trace_id)
+        self._lock_fd, self._spool, self._trace_id = opened.lock_fd, spool, opened.trace_id
+        self._session.on_close_last(self._release)
+        self._session.on_fork(self._release)
+        self._session.on_close(self._end_at_close)
+        TIMES.trace(spool.add)
+        self._compare_clocks(opened.trace_id)
+        self._note_open(opened.trace_id)
+
+    def limit(self, order: TraceOn) -> bool:
+        """Write as much as is said now, if that trace goes on; whether it does."""
+        spool = self._spool
+        if spool is None or self._trace_id != order.trace_id:
+            return False
+        spool.limit(order.max_bytes)
+        return True
+
+    def end(self, trace_id: str) -> Promise[None]:
+        """Write what is left of a trace, and no more; done when that is written. From any thread."""
+        spool = self._spool
+        if spool is None or trace_id != self._trace_id:
+            done: Promise[None] = Promise()
+            done.set_result(None)
+            return done
+        self._spool = None
+        if TIMES.spool == spool.add:
+            TIMES.trace(None)
+        self._session.forget(self._end_at_close)
+        # From another thread it would be in the way of those who look at stacks: what was said last holds.
+        on_io_thread = self._messenger.on_io_thread()
+        spool.end(StillOpen(time.monotonic(), open_spans()) if on_io_thread else None)
+        return spool.ended
+
+    def release(self, trace_id: str) -> None:
+        """What was written of a trace is not needed any more; from any thread."""
+        if trace_id == self._trace_id:
+            self._release()
+
+    def _release(self) -> None:
+        lock_fd, self._lock_fd = self._lock_fd, -1
+        if lock_fd >= 0:
+            self._session.forget(self._release)
+            os.close(lock_fd)
+
+    def _end_at_close(self) -> None:
+        ended = self.end(self._trace_id)
+        if not self._messenger.on_io_thread():
+            ended.wait(CLOSING_S)
+
+    def _note_open(self, trace_id: str) -> None:
+        """Note again and again what has not ended: this process may be killed."""
+        spool = self._spool  # another thread may end it
+        if spool is None or not self._writes(trace_id) or self._messenger.why_closed:
+            return
+        now = time.monotonic()
+        lasting = [span for span in open_spans() if now - span.began >= OPEN_S]
+        spool.note_open(StillOpen(now, lasting))
+        self._messenger.call_later(OPEN_S, partial(self._note_open, trace_id))
+
+    # -- clocks ----------------------------------------------------------------------------------
+
+    def _compare_clocks(self, trace_id: str) -> None:
+        """Find out again and again how the clock differs from the home's; those of one machine are the same."""
+        if self.is_home or self._session.home.machine_id == self._messenger.endpoint.machine_id:
+            return
+        if self._writes(trace_id) and not self._messenger.why_closed:
+            self._ask_time([])
+            self._messenger.call_later(COMPARE_S, partial(self._compare_clocks, trace_id))
+
+    def _ask_time(self, trips: list[RoundTrip]) -> None:
+        asked = self._messenger.request(
+            self._session.home, CLOCK, None, timeout_s=COMPARE_S, reply_type=float
+        )
+        asked.add_done_callback(partial(self._on_time, trips, time.monotonic()))
+
+    def _on_time(self, trips: list[RoundTrip], asked_at: float, answer: Promise[Reply]) -> None:
+        now, spool = time.monotonic(), self._spool  # another thread may end it
+        if answer.exception(0) is not None or spool is None:
+            return
+        trips.append(RoundTrip(asked_at, answer.result(0).head, now))
+        if len(trips) < NUM_TRIPS:
+            self._ask_time(trips)
+        else:
+            spool.note_clock(ClockNote(now, *offset_of(trips)))
+
+    def _writes(self, trace_id: str) -> bool:
+        spool = self._spool  # another thread may end it
+        return spool is not None and trace_id == self._trace_id and not spool.ended.done()
+
+    def _folder(self, trace_id: str) -> Path:
+        return folder_of(trace_id, self._messenger.endpoint.machine_id)
+
+    # -- what others ask -------------------------------------------------------------------------
+
+    def _on_trace(self, request: Request) -> None:
+        order = request.head
+        if isinstance(order, TraceOff):
+            for opening in self._opening.pop(order.trace_id, ()):
+                opening.reply(None)
+            self.end(order.trace_id).add_done_callback(lambda _: request.reply(None))
+        elif self.limit(order):
+            request.reply(None)
+        elif order.trace_id in self._opening:
+            self._opening[order.trace_id].append(request)
+        else:
+            self._opening[order.trace_id] = [request]
+            if TIMES.spool is None:
+                TIMES.trace(self._early.append)
+            self._beside(self._open, order)
+
+    def _open(self, order: TraceOn) -> None:
+        """Open a spool, in a thread of its own."""
+        opened: Promise[OpenSpool] = Promise()
+        opened.set_from(lambda: self.open(order))
+        self._messenger.submit(partial(self._on_opened, order, opened))
+
+    def _on_opened(self, order: TraceOn, opened: Promise[OpenSpool]) -> None:
+        asked = self._opening.pop(order.trace_id, None)
+        try:
+            spool = opened.result(0)
+            if asked is None or self._messenger.why_closed:  # it is over by now
+                spool.close()
+                self._forget_early()
+                return
+            self.begin(spool)
+        except (ClusterError, OSError) as error:
+            self._forget_early()
+            for request in asked or ():
+                request.fail(error)
+        else:
+            if self._spool is not None:
+                for span in tuple(self._early):
+                    self._spool.add(span)
+            self._forget_early()
+            for request in asked:
+                self.limit(request.head)
+                request.reply(None)
+
+    def _forget_early(self) -> None:
+        if TIMES.spool == self._early.append:
+            TIMES.trace(None)
+        self._early.clear()
+
+    def _on_ask(self, request: Request) -> None:
+        if isinstance(request.head, DropSpools):
+            self.release(request.head.trace_id)
+        self._beside(self._answer_spools, request)
+
+    def _answer_spools(self, request: Request) -> None:
+        """Answer what is asked of a trace's folder, in a thread of its own."""
+        try:
+            match request.head:
+                case ListSpools(trace_id):
+                    request.reply(spools_in(self._folder(trace_id)))
+                case ReadSpool(trace_id, name, start, size_bytes):
+                    request.reply(None, [part_of(self._folder(trace_id), name, start, size_bytes)])
+                case DropSpools(trace_id):
+                    drop_spools(self._folder(trace_id))
+                    request.reply(None)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            request.fail(error)
+
+    def _beside(self, function: Callable[..., object], *args: Any) -> None:
+        run_beside_in_time(self._messenger.call_later, function, *args)
+
+
+def _answer(request: Request, value: float) -> None:
+    request.reply(value)

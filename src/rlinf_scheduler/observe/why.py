@@ -1,0 +1,310 @@
+"""Why a job does not go on: who waits for whom, what ends no chain of waits, and where everybody is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import msgspec
+
+from rlinf_scheduler.comm.endpoint import local_machine_id
+from rlinf_scheduler.errors import ClusterError, CommError
+from rlinf_scheduler.observe import culprits as certainty
+from rlinf_scheduler.observe.asking_home import reply_of_home
+from rlinf_scheduler.observe.chains import chain_of
+from rlinf_scheduler.observe.culprits import Culprit, culprits_of
+from rlinf_scheduler.observe.graph import Blocked, WaitGraph, graph_of
+from rlinf_scheduler.observe.notes import Enlist, Frame, JobLook, Stack
+from rlinf_scheduler.observe.outside import birth_of, is_stopped, look_at
+from rlinf_scheduler.observe.queue_waits import some_names
+from rlinf_scheduler.observe.roll_call import ROLL_CALL, CallRoll
+from rlinf_scheduler.observe.stack_file import STACK_SIGNAL
+from rlinf_scheduler.observe.stacks import MAIN, TASK
+from rlinf_scheduler.observe.words import STANDS_S, call_text, state_text, wait_text
+from rlinf_scheduler.planning.caret import printable
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.job_file import RunningJob
+
+# How long all processes together may take to answer, in seconds.
+WITHIN_S = 1.5
+# So often all are looked at, and with such a pause in between, in seconds, before anybody is named who moves.
+MAX_LOOKS, PAUSE_S = 3, 0.15
+DRIVER = "driver"
+# So many waits and frames are written out, and of one who waits for another so many.
+_MAX_WAITS, _MAX_FRAMES, _MAX_LINKS = 24, 12, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Who waits for whom in a job, and why: `print(cluster.why())`.
+
+    Attributes:
+        graph: all waits.
+        culprits: what the others wait for in the end, the most probable first.
+        took_s: how long it took to ask all processes, in seconds.
+    """
+
+    graph: WaitGraph
+    culprits: tuple[Culprit, ...]
+    took_s: float = 0.0
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """The most probable culprit: its `address`, `operation` and `since_s`; None if nobody waits."""
+        return self.culprits[0] if self.culprits else None
+
+    @property
+    def headline(self) -> str:
+        """The most probable culprit in a line, and who waits for it."""
+        if self.culprit is None:
+            return "nobody waits for anybody"
+        waiters = self.culprit.waiters
+        wait = f"; {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''} for it" if waiters else ""
+        moves = "the job seems to move: " if self._is_on_the_way(self.culprit) else ""
+        return f"{moves}{self.culprit.reason}{wait}"
+
+    @staticmethod
+    def _is_on_the_way(culprit: Culprit) -> bool:
+        """Whether it is only what happens to be waited for now, in a job where items come and go."""
+        return culprit.certainty == certainty.WAITS and culprit.since_s < STANDS_S
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether another look would name the same culprit: nothing moves there, or could."""
+        if self.culprit is None:
+            return False
+        stands = self.culprit.certainty == certainty.HOPELESS and self.culprit.since_s >= STANDS_S
+        return stands or self.culprit.certainty <= certainty.DEADLOCK
+
+    def about(self, process: str, thread: int = 0, waited_s: float = 0.0) -> str:
+        """In few lines: what a process waits for or is at, link by link, and what that comes to in the end.
+
+        Args:
+            process: which.
+            thread: whose wait is meant, by its number in that process; of others, and without, the longest is.
+            waited_s: for how long that one has waited, in seconds: this look may be older, and of the tasks of an event
+                loop it says which one.
+        """
+        chain = chain_of(self.graph, self.culprits, process, thread, waited_s)
+        lines = [wait_text(self.graph, each) for each in chain.links]
+        if lines and chain.links[0].thread == thread:
+            first = chain.links[0]
+            wait = msgspec.structs.replace(first.wait, since_s=max(first.wait.since_s, waited_s))
+            lines[0] = wait_text(self.graph, replace(first, wait=wait))
+        if len(lines) > _MAX_LINKS:
+            lines[_MAX_LINKS:] = [f"and so on, by {len(lines) - _MAX_LINKS} more"]
+        lines = lines or [state_text(self.graph, process)]
+        if chain.end is not None and chain.end.reason not in "\n".join(lines):
+            lines.append(chain.end.reason)
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        data: dict[str, Any] = msgspec.to_builtins(
+            {
+                "culprits": [asdict(each) for each in self.culprits],
+                "waits": [
+                    {
+                        "process": each.process,
+                        "wait": msgspec.structs.asdict(each.wait),
+                        **asdict(each.ends),
+                    }
+                    for waits in self.graph.blocked.values()
+                    for each in waits
+                ],
+                "processes": [msgspec.structs.asdict(each) for each in self.graph.doing.values()],
+                "silent": [msgspec.structs.asdict(each) for each in self.graph.silent.values()],
+                "gone": self.graph.gone,
+                "took_s": self.took_s,
+            }
+        )
+        return data
+
+    def __str__(self) -> str:
+        found = [*self._others(), *self._waits(), *self._stacks()] if self.culprit else [*self._at_work()]
+        # Names of channels and files are the users' own.
+        return "\n".join(map(printable, [self.headline, *found]))
+
+    def _at_work(self) -> Iterator[str]:
+        """Where those are who wait for nobody: what they stand at may be a wait that is not this library's."""
+        names = [
+            name for name, each in self.graph.doing.items() if each.stacks and self.graph.is_at_work(name)
+        ]
+        if names:
+            yield "at work:"
+        for name in names[:_MAX_WAITS]:
+            yield f"  {state_text(self.graph, name)}"
+        if len(names) > _MAX_WAITS:
+            yield f"  and {len(names) - _MAX_WAITS} more"
+
+    def _others(self) -> Iterator[str]:
+        for each in self.culprits[1:]:
+            if each.certainty < certainty.IDLE:
+                yield f"also: {each.reason}"
+
+    def _waits(self) -> Iterator[str]:
+        alike: dict[str, list[Blocked]] = {}
+        for each in (wait for waits in self.graph.blocked.values() for wait in waits):
+            alike.setdefault(call_text(self.graph, each), []).append(each)
+        if alike:
+            yield "waits:"
+        for waits in list(alike.values())[:_MAX_WAITS]:
+            yield f"  {wait_text(self.graph, *waits)}"
+        if len(alike) > _MAX_WAITS:
+            yield f"  and {len(alike) - _MAX_WAITS} more"
+
+    def _stacks(self) -> Iterator[str]:
+        shown = dict.fromkeys(
+            name
+            for each in self.culprits
+            if each.certainty < certainty.WAITS
+            for name in (each.address, *each.cycle)
+        )
+        for name in list(dict.fromkeys([*shown, *self.graph.blocked]))[:_MAX_WAITS]:
+            stacks = self._stacks_of(name)
+            if stacks:
+                yield f"{name}:"
+                yield from stack_lines(stacks)
+
+    def _stacks_of(self, name: str) -> tuple[Stack, ...]:
+        if name in self.graph.silent:
+            return self.graph.silent[name].stacks
+        doing = self.graph.doing.get(name)
+        stacks = () if doing is None else doing.stacks
+        return tuple(each for each in stacks if each.wait is not None or each.name in (MAIN, TASK))
+
+
+def stack_lines(stacks: Iterable[Stack], *, whole: bool = False) -> Iterator[str]:
+    """Stacks as lines, the innermost frame first; without `whole`, only the main parts of what is the user's."""
+    for stack in stacks:
+        frames = stack.frames if whole else _telling(stack.frames)
+        if not frames:
+            continue
+        yield f"  {stack.name}"
+        for frame in frames if whole else frames[:_MAX_FRAMES]:
+            calls = f"  ({frame.calls})" if frame.calls else ""
+            yield f"    {frame.file}:{frame.line} {frame.function}{calls}"
+
+
+def _telling(frames: Sequence[Frame]) -> list[Frame]:
+    """Those that are the user's; and the innermost one, unless it is this library's, or none is the user's."""
+    found = [frame for frame in frames if not frame.is_library]
+    is_beyond = bool(found) and frames[0].is_library and not frames[0].is_own
+    return [frames[0], *found] if is_beyond else found
+
+
+def why_of(look: JobLook) -> Why:
+    """What there is to say, given what all processes are at."""
+    graph = graph_of(look)
+    return Why(graph, tuple(culprits_of(graph)), look.took_s)
+
+
+class Conclusions:
+    """What there is to say of the last look, found out once, however many ask; a service of the job's home.
+
+    Args:
+        session: the home's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        del session
+        self._lock = threading.Lock()
+        self._last: tuple[JobLook, Why] | None = None
+
+    def of(self, look: JobLook) -> Why:
+        """`why_of`; it may take a while, so not on the I/O thread."""
+        with self._lock:
+            if self._last is None or self._last[0] is not look:
+                self._last = look, why_of(look)
+            return self._last[1]
+
+
+def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobLook:
+    """What all processes of a job are at, or these ones.
+
+    Raises:
+        ClusterError: the process that keeps the job's directory does not answer.
+    """
+    wanted = CallRoll(within_s, names=names)
+    asked = session.messenger.request(
+        session.home, ROLL_CALL, wanted, timeout_s=within_s + 1.0, reply_type=JobLook
+    )
+    look: JobLook = reply_of_home(asked, "what the job is at").head
+    return look
+
+
+def why(session: Session, within_s: float = WITHIN_S) -> Why:
+    """Ask all processes of a job what they are at, and say who waits for whom and why.
+
+    Raises:
+        ClusterError: the process that keeps the job's directory does not answer.
+    """
+    return why_of_several(lambda: ask_job(session, within_s), within_s)
+
+
+def why_of_several(look: Callable[[], JobLook], within_s: float) -> Why:
+    """Look until it is sure what is wrong, at most `MAX_LOOKS` times, and name who was found most often.
+
+    One look may meet a moment in which everybody is between two steps, or another than the slowest one is at work.
+
+    Args:
+        look: asks what all are at.
+        within_s: no further look begins that would end later than after so long, as far as the last one tells.
+    """
+    began = time.monotonic()
+    found = [why_of(look())]
+    while len(found) < MAX_LOOKS and not found[-1].is_sure:
+        if time.monotonic() - began + PAUSE_S + found[-1].took_s > within_s:
+            break
+        time.sleep(PAUSE_S)
+        with suppress(ClusterError, CommError):  # then what is known is told
+            found.append(why_of(look()))
+            continue
+        break
+    return most_probable(found)
+
+
+def most_probable(found: Sequence[Why]) -> Why:
+    """Return the look that is sure, or whose culprit was the most probable one most often.
+
+    Of several such culprits it is the one that was told of most often at all.
+
+    Args:
+        found: what was found by several looks, the last one last.
+    """
+    if found[-1].is_sure:
+        return found[-1]
+    first = Counter(each.culprit and each.culprit.address for each in found)
+    told = Counter(address for each in found for address in {culprit.address for culprit in each.culprits})
+    return max(
+        reversed(found),
+        key=lambda each: (
+            first[each.culprit and each.culprit.address],
+            told[each.culprit.address if each.culprit else ""],
+        ),
+    )
+
+
+def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
+    """The same of a job whose driver runs on this machine, asked as a process called `name` that only looks.
+
+    A driver that does not answer is looked at from outside: then there is nothing to say of the others.
+
+    Raises:
+        CommError: it cannot be reached.
+        ClusterError: it does not answer, and its process is not to be seen from here.
+    """
+    if job.home.machine_id != local_machine_id():
+        # Of a container, say, whose files are seen here: its number means another process, or none.
+        with job.attach(name) as session:
+            return why(session, within_s)
+    if not is_stopped(job.pid):
+        with job.attach(name) as session, suppress(ClusterError):
+            return why(session, within_s)
+    known = Enlist(job.home, job.pid, birth_of(job.pid), int(STACK_SIGNAL))
+    return why_of(JobLook(silent=(look_at(DRIVER, known),)))

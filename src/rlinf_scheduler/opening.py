@@ -1,0 +1,222 @@
+"""Opening a job: Ray started or joined, its nodes probed, and the process that is the job's home made ready."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rlinf_scheduler.channel import Starter
+from rlinf_scheduler.comm import ClusterSecret, local_machine_id
+from rlinf_scheduler.config import ClusterConfig
+from rlinf_scheduler.config.fleet import Fleet
+from rlinf_scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
+from rlinf_scheduler.engine.engine import (
+    RayEngine,
+    join_or_start,
+    own_address,
+    probe_nodes,
+    ray_address,
+    simulate_nodes,
+    wait_for_nodes,
+)
+from rlinf_scheduler.engine.lost_nodes import NodeLooks, check_patience, num_lost_nodes
+from rlinf_scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
+from rlinf_scheduler.engine.probe import NodeReport
+from rlinf_scheduler.errors import ClusterError, ConfigError
+from rlinf_scheduler.events import NodeJoined
+from rlinf_scheduler.host.info import KeptJob
+from rlinf_scheduler.host.log_lines import receive_log_lines
+from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.observe.reasoner import Reasoner
+from rlinf_scheduler.observe.reasons import offer_reasons
+from rlinf_scheduler.observe.stalls import StallDesk
+from rlinf_scheduler.observe.status_desk import StatusDesk
+from rlinf_scheduler.observe.time_desk import TimeDesk
+from rlinf_scheduler.observe.trace_desk import trace_whole_job
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.session import Session, set_current
+from rlinf_scheduler.session.job_file import RunningJob, announce
+from rlinf_scheduler.session.session import INTERRUPTED
+from rlinf_scheduler.wording import counted
+from rlinf_scheduler.worker.channel_starter import ChannelStarter
+from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.node_watch import NodeWatch
+
+DRIVER_NAME = "driver"
+
+
+def open_session(
+    shape: Topology | None,
+    num_nodes: int | None,
+    address: str | None,
+    timeout_s: float,
+    config: ClusterConfig,
+) -> Session:
+    """The session of a driver that is the home of its job.
+
+    Args:
+        shape: the nodes to simulate; None: Ray's are taken.
+        num_nodes: how many there must be.
+        address: of the Ray to join.
+        timeout_s: how long all of it may take, in seconds.
+        config: what the job is told.
+
+    Raises:
+        ConfigError, ClusterTimeout, ClusterError: as of `Cluster`.
+    """
+    begun = time.monotonic()
+    if shape is not None:
+        check_node_count(shape, num_nodes)
+        engine = simulate_nodes(shape.nodes, timeout_s)
+        num_nodes = len(shape.nodes)
+        begun = time.monotonic()  # what is started here has a deadline for each step
+    else:
+        engine = join_or_start(address, num_nodes, timeout_s)
+    restore = exit_on_sigterm()
+    try:
+        reports = look_at_nodes(num_nodes, timeout_s, begun)
+        return _join_as_driver(engine, restore, reports, config)
+    except BaseException:
+        engine.stop()
+        restore()
+        raise
+
+
+def look_at_nodes(num_nodes: int | None, timeout_s: float, begun: float) -> list[NodeReport]:
+    """What the nodes say of themselves, in rank order; see `wait_for_nodes` and `probe_nodes`."""
+    nodes = wait_for_nodes(num_nodes, timeout_s, begun)
+    return order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:num_nodes]
+
+
+def check_node_count(topology: Topology, wanted: int | None) -> None:
+    """Make sure that there are so many nodes.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    if wanted is not None and wanted > len(topology.nodes):
+        raise ConfigError(
+            f"num_nodes is {wanted}, but this cluster has {counted(len(topology.nodes), 'node')}",
+            path="cluster.num_nodes",
+        )
+
+
+def _join_as_driver(
+    engine: RayEngine, restore_signals: Callable[[], None], reports: list[NodeReport], config: ClusterConfig
+) -> Session:
+    # The Ray is stopped last of all, when what it started has ended.
+    session = open_home(DRIVER_NAME, reports, config, at_last=(engine.stop, restore_signals))
+    leave_when_interrupted(session)
+    tell_nodes(session, reports)
+    return session
+
+
+def leave_when_interrupted(session: Session) -> None:
+    """Have a driver's session closed at the program's end, and at Ctrl-C before threads are waited for."""
+    atexit.register(session.close)
+    close_when_interrupted(partial(session.close, INTERRUPTED))
+
+
+def tell_nodes(session: Session, reports: Sequence[NodeReport]) -> None:
+    """Tell of the nodes that there are."""
+    for rank, report in enumerate(reports):
+        session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
+
+
+def open_home(
+    name: str,
+    reports: Sequence[NodeReport],
+    config: ClusterConfig,
+    *,
+    at_last: Sequence[Callable[[], None]] = (),
+    kept: KeptJob | None = None,
+    program: str = "",
+) -> Session:
+    """Make this process the home of a job: its directory, its watch over processes and nodes, its channels.
+
+    Args:
+        name: what this process is called in the job.
+        reports: the nodes, in rank order.
+        config: what the job is told.
+        at_last: called when the session is closed, in this order, after all else; also if it cannot be opened.
+        kept: the job outlives its drivers: nobody looks at this process's output.
+        program: what the job file says that runs here; "" for this program.
+    """
+    crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
+    if crosses_machines:
+        check_patience(config.unreachable_after_s)
+    session = Session(
+        ClusterSecret.generate(),
+        name,
+        host=own_address(),
+        tcp=crosses_machines,
+        encryption=config.network.encryption,
+        ports=config.network.ports,
+        unreachable_after_s=config.unreachable_after_s,
+    )
+    for step in at_last:
+        session.on_close_last(step)
+    try:
+        if kept is not None:
+            session.provide(KeptJob, kept)
+        fleet = fleet_of(list(reports))
+        session.provide(Fleet, fleet)
+        session.provide(Topology, fleet.topology)
+        session.provide(LogFolder, LogFolder.fresh())
+        receive_log_lines(session, shows=kept is None)
+        session.service(Reasoner)
+        offer_reasons(session)
+        session.service(StallDesk)
+        session.service(TimeDesk)
+        session.service(StatusDesk)
+        starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
+        session.provide(Starter, session.service(starts_channels))
+        session.service(DeviceDesk)
+        session.service(NodeWatch).follow(NodeLooks(ray_address()))
+        job = announce(
+            session,
+            encryption=config.network.encryption,
+            program=program,
+            kept="" if kept is None else kept.name,
+        )
+        session.provide(RunningJob, job)
+        set_current(session)
+        if kept is None:
+            trace_whole_job(session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def refresh_nodes(session: Session, timeout_s: float) -> Topology:
+    """Ask Ray anew which nodes there are, in the job's home; see `Cluster.refresh`."""
+    before = session.fact(Fleet)
+    if before is None:
+        raise ClusterError("only the driver keeps what the nodes said about themselves")
+    records = wait_for_nodes(None, timeout_s)
+    reports = probe_nodes(records, timeout_s)
+    _check_reachable(session, reports)
+    fleet = fleet_after(before, reports)
+    alive = {report.node_id for report in reports}
+    known = {node.node_id for node in before.nodes}
+    session.provide(Fleet, fleet)
+    session.provide(Topology, fleet.topology)
+    session.service(NodeWatch).renew(fleet.topology.nodes, alive)
+    for rank, node in enumerate(fleet.topology.nodes):
+        if node.node_id not in known:
+            session.bus.emit(NodeJoined(rank, node.node_id, node.ip, node.num_accelerators))
+    return fleet.topology
+
+
+def _check_reachable(session: Session, reports: Sequence[NodeReport]) -> None:
+    if session.crosses_machines:
+        return
+    for report in reports:
+        if report.machine_id != local_machine_id():
+            raise ClusterError(
+                f"{report.describe()} is another machine, and this job was opened on one alone: its processes do not "
+                "listen to others; close the cluster and open it again"
+            )

@@ -1,0 +1,129 @@
+"""What the state machine asks its shell to do. Tuples: one is made for every operation of a channel."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+
+from rlinf_scheduler.queueing.groups import GroupName
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.queue_name import QueueName
+from rlinf_scheduler.queueing.sharding import Part
+
+
+class Reason(Enum):
+    """Why an operation was refused."""
+
+    FULL = "full"  # put without waiting: no room
+    EMPTY = "empty"  # get without waiting: nothing there, or others came first
+    CLOSED = "closed"  # the channel is closed (and, for getters, drained)
+    ENDED = "ended"  # the queue has ended (and, for getters, is drained)
+    SUCCEEDED = "succeeded"  # another one asks for the same shard now
+    IMPOSSIBLE = "impossible"  # a batch that no future put can complete
+    SPENT = "spent"  # put with a slot that is over
+    TOO_EARLY = "too early"  # the version may not move on: items would be older than they may be
+    OVERSIZE = "oversize"  # a batch, before which an item stands that is more than it is to be
+    LOST = "lost"  # items that it would have had are gone, with the node that held their bytes
+    CANCELLED = "cancelled"  # its own client withdrew it
+
+
+class Accept(NamedTuple):
+    """The queue holds the item of this put: tell its producer."""
+
+    client: str
+    ticket: int
+
+
+class Grant(NamedTuple):
+    """There is room for the item that was announced: ask its producer for the bytes, then call `fill`."""
+
+    client: str
+    ticket: int
+
+
+class OnLease(NamedTuple):
+    """Under which generation items are on lease, and how often each was given out, this time included."""
+
+    generation: int
+    attempts: list[int]
+
+
+class OnSlot(NamedTuple):
+    """Leave to make an item: which slot, and with which version, at least."""
+
+    number: int
+    version: int
+
+
+class Deliver(NamedTuple):
+    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken).
+
+    A batch that is not `complete` is what was left when its queue had ended or was flushed. What is on lease is not
+    confirmed: its consumer says what became of it.
+    """
+
+    client: str
+    ticket: int
+    items: list[Item]
+    complete: bool = True
+    part: Part | None = None  # of a shard
+    lease: OnLease | None = None
+    group: GroupName | None = None  # that the items belong to, where a group was asked for
+    slot: OnSlot | None = (
+        None  # instead of items: it is its owner's until an item is put with it, or it is withdrawn
+    )
+    queue: QueueName | None = None  # where the items were
+
+
+class Refuse(NamedTuple):
+    """The operation failed; nothing was put or taken. `state` says what its queue looks like, in a phrase."""
+
+    client: str
+    ticket: int
+    reason: Reason
+    state: str
+
+
+class Ripen(NamedTuple):
+    """Call `ripen` after so many seconds: a batch may have what is there then."""
+
+    client: str
+    ticket: int
+    after_s: float
+
+
+class StartClock(NamedTuple):
+    """Call `lapse` after so many seconds. Of two for one generation the later time counts.
+
+    It is of the lease that came with a ticket, or of items that come back after a delay, which are no client's.
+    """
+
+    client: str
+    ticket: int
+    generation: int
+    after_s: float
+
+
+class StopClock(NamedTuple):
+    """Do not call `lapse` any more."""
+
+    client: str
+    ticket: int
+    generation: int
+
+
+class Bury(NamedTuple):
+    """A question became a dead letter: tell its asker, who knows it by `ticket`, that nobody will answer."""
+
+    client: str
+    ticket: int
+    attempts: int
+    consumer: str
+    reason: str
+
+
+Instruction = Accept | Grant | Deliver | Refuse | Ripen | StartClock | StopClock | Bury
+# As the classes make them, without a call of Python code: of most operations there is one of these.
+accepted = partial(tuple.__new__, Accept)
+delivered = partial(tuple.__new__, Deliver)

@@ -1,0 +1,257 @@
+"""The queues of a channel and its clients, and what follows when one of them has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.operations import Client, Getter, Putter
+from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.tally import Tally
+from rlinf_scheduler.queueing.tap_queue import TapQueue
+from rlinf_scheduler.queueing.weights import check_maxsize
+
+# So many other queues are named to a get that does not come, of so many that are looked at for that.
+NUM_NAMED, NUM_LOOKED_AT = 3, 256
+
+
+class Totals(NamedTuple):
+    """What the queues of a channel hold together.
+
+    Attributes:
+        num_items: items that getters can take; queued_bytes: their size.
+        num_leased: items on lease, and those that come back after a delay.
+        num_dead: dead letters.
+        num_queues: queues that hold something or are waited for.
+    """
+
+    num_items: int
+    queued_bytes: int
+    num_leased: int
+    num_dead: int
+    num_queues: int
+
+
+class QueueSet:
+    """Named queues, which come and go as they are used, and subscriptions, which see what enters them."""
+
+    queue_type: type[NamedQueue] = NamedQueue
+    tap_type: type[TapQueue] = TapQueue
+
+    def __init__(
+        self,
+        maxsize: int = 0,
+        max_bytes: int = 0,
+        total_bytes: int = 0,
+        *,
+        max_attempts: int = 0,
+        max_leased: int = 0,
+        priority_wait_s: float | None = None,
+    ) -> None:
+        self.leases = Leases(max_attempts, max_leased)
+        self.maxsize = check_maxsize(maxsize)
+        self.max_bytes = max_bytes
+        self.closed = False
+        self._all_ended = False
+        # The queues that were ended alone, the latest last.
+        self._ended: dict[QueueName, None] = {}
+        self._tally = Tally(total_bytes, self.leases, QueueClock(priority_wait_s))
+        self._queues: dict[QueueName, NamedQueue] = {}
+        self._taps: dict[str, TapQueue] = {}
+        self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other
+        self._clients: dict[str, Client[NamedQueue]] = {}
+        self._admitting: dict[NamedQueue, None] = {}
+
+    def clear(self) -> None:
+        """Forget every client and everything that is held: nobody uses it any more."""
+        self._clients.clear()
+        self._queues.clear()
+        self._taps.clear()
+        self._admitting.clear()
+        self._tally.clear()
+        self.leases.clear()
+
+    @property
+    def num_accepted(self) -> int:
+        """How many items were put since the beginning."""
+        return self._tally.num_items
+
+    @property
+    def num_lost(self) -> int:
+        """How many of them were lost, with those who held their bytes."""
+        return self._tally.num_lost
+
+    @property
+    def lost_bytes(self) -> int:
+        """The size of those."""
+        return self._tally.lost_bytes
+
+    @property
+    def accepted_bytes(self) -> int:
+        """How many bytes were put since the beginning."""
+        return self._tally.size_bytes
+
+    def num_items(self, queue_name: QueueName) -> int:
+        """Return how many items a getter of this queue can take."""
+        queue = self._queues.get(queue_name)
+        return len(queue.fifo) if queue else 0
+
+    def held_bytes(self, queue_name: QueueName) -> int:
+        """Return how many bytes a queue holds, those that it has room for and waits for included."""
+        queue = self._queues.get(queue_name)
+        return queue.fifo.size_bytes + queue.reserved_bytes + queue.leased_bytes if queue else 0
+
+    @property
+    def bounded_bytes(self) -> int:
+        """How many bytes count against the bound of the channel; 0 where there is none."""
+        return self._tally.held_bytes if self._tally.max_bytes else 0
+
+    @property
+    def total_held_bytes(self) -> int:
+        """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
+        return self._tally.held_bytes
+
+    @property
+    def totals(self) -> Totals:
+        """What all queues hold together, subscriptions apart."""
+        tally = self._tally
+        queued_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
+        num_queues = len(self._queues) - len(self._taps)
+        return Totals(tally.num_here, queued_bytes, tally.num_leased, tally.num_dead, num_queues)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether puts wait, and all queues together hold about as much as they may."""
+        tally = self._tally
+        return tally.max_bytes > 0 and any(
+            tally.held_bytes + next(iter(queue.putters)).item.size_bytes > tally.max_bytes
+            for queue in tally.crowded
+        )
+
+    def is_full(self, queue_name: QueueName) -> bool:
+        """Return whether a put to this queue would wait."""
+        queue = self._queues.get(queue_name)
+        return queue.full if queue else False
+
+    def has_ended(self, queue_name: QueueName) -> bool:
+        """Return whether a queue was ended, alone or with all."""
+        return self._all_ended or queue_name in self._ended
+
+    def describe(self, queue_name: QueueName) -> str:
+        """Return what a queue looks like, in a phrase."""
+        queue = self._queues.get(queue_name)
+        return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
+
+    def set_clock(self, now: float) -> None:
+        """Tell the time, in seconds: what comes from now on began then.
+
+        Only `priority_wait_s` is decided by it; all else is for reports.
+        """
+        self._tally.clock.now = now
+
+    def _describe_for(
+        self, operation: Getter[NamedQueue] | Putter[NamedQueue], *, waited: bool = True
+    ) -> str:
+        """What the queue of an operation looks like; for one that takes, also what the others hold: it may mean one.
+
+        A get that did not wait for its item is one of many, perhaps, and only looks at its own.
+        """
+        text = operation.queue.describe()
+        if isinstance(operation, Getter) and operation.terms is not None:
+            client = operation.client
+            if self.leases.is_at_bound(client):
+                text = f"{text}; this consumer has {client.num_leased} on lease, and may have {self.leases.max_leased}"
+        if isinstance(operation, Putter):
+            return text
+        if operation.wanted is None and not operation.is_shard and not waited:
+            return text
+        # What subscriptions have is there for them alone.
+        others = [
+            queue
+            for queue in islice(self._queues.values(), NUM_LOOKED_AT)
+            if queue is not operation.queue and queue.fifo.num_items and not isinstance(queue.name, Tapped)
+        ]
+        named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
+        num_more = len(others) - min(len(others), NUM_NAMED)
+        if len(self._queues) > NUM_LOOKED_AT:
+            named.append(f"there are {len(self._queues) - len(self._taps)} queues")
+        elif num_more:
+            named.append(f"{num_more} more hold something")
+        return "; ".join([text, *named])
+
+    def _settled(self, queues: Iterable[NamedQueue]) -> list[Instruction]:
+        out: list[Instruction] = []
+        self._settle(queues, out)
+        return out
+
+    def _settle(self, queues: Iterable[NamedQueue], out: list[Instruction]) -> None:
+        for queue in queues:
+            queue.settle(self.closed, out)
+            queue.touch_taps()
+            self._drop_if_idle(queue)
+        if self._tally.crowded or self._tally.touched:
+            self._follow(out)
+
+    def _follow(self, out: list[Instruction]) -> None:
+        """What happened to a queue is seen by its subscriptions, and by others; where there is room now, puts enter."""
+        tally = self._tally
+        while True:
+            touched, tally.touched = tally.touched, {}
+            for queue in touched:
+                queue.settle(self.closed, out)
+                queue.touch_taps()
+                self._drop_if_idle(queue)
+            self._relieve(out)
+            if not tally.touched:
+                return
+
+    def _relieve(self, out: list[Instruction]) -> None:
+        """Let puts enter that waited for what other queues held."""
+        for queue in list(self._tally.crowded):
+            queue.settle(self.closed, out)
+
+    def _taps_of(self, name: QueueName) -> tuple[TapQueue, ...]:
+        return tuple(tap for tap in self._taps.values() if tap.terms.queue_name in (None, name))
+
+    def _is_gone(self, name: QueueName) -> bool:
+        """Whether that is a subscription which is not there."""
+        return type(name) is Tapped and name not in self._queues
+
+    def _unsubscribed(self, client: str, ticket: int) -> list[Instruction]:
+        return [Refuse(client, ticket, Reason.ENDED, "there is no such subscription any more")]
+
+    def _queue(self, name: QueueName) -> NamedQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = self.queue_type(name, self.maxsize, self.max_bytes, self._tally)
+            queue.ended = self._all_ended or name in self._ended
+            if self._taps:
+                queue.taps = self._taps_of(name)
+        return queue
+
+    def _client(self, name: str) -> Client[NamedQueue]:
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = Client(name)
+        return client
+
+    def _operation(self, client: str, ticket: int) -> Getter[NamedQueue] | Putter[NamedQueue] | None:
+        known = self._clients.get(client)
+        return known.operations.get(ticket) if known else None
+
+    def _delivery(self, client: str, ticket: int) -> Getter[NamedQueue] | None:
+        operation = self._operation(client, ticket)
+        return operation if isinstance(operation, Getter) and operation.items is not None else None
+
+    def _drop_if_idle(self, queue: NamedQueue) -> None:
+        if queue.num_dead and isinstance(queue, TapQueue) and queue.removed:
+            for number in [number for number, letter in self.leases.dead.items() if letter.queue is queue]:
+                self.leases.discard(number)
+        if queue.idle:
+            self._queues.pop(queue.name, None)
+            self._admitting.pop(queue, None)

@@ -1,0 +1,123 @@
+"""What all queues of a channel have in common: who lends, who sees what enters, and what was counted."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rlinf_scheduler.queueing.instructions import Instruction
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.wanted import LeaseTerms
+from rlinf_scheduler.queueing.watch import Watch
+
+
+class Lender(Protocol):
+    """Who knows what a channel has given out on lease (see `Leases`)."""
+
+    def next_number(self) -> int:
+        """Number what it gives out."""
+
+    def is_at_bound(self, client: Any) -> bool:
+        """Whether a client has as many items on lease as it may."""
+
+    def begin(self, getter: Any, terms: LeaseTerms, items: list[Item], out: list[Instruction]) -> None:
+        """Give items to a getter."""
+
+
+class Tap(Protocol):
+    """What a subscription reads (see `TapQueue`)."""
+
+    name: QueueName
+    reserved: int
+    reserved_bytes: int
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether it can see an item of this size."""
+
+    def see(self, item: Item) -> None:
+        """An item has entered a queue."""
+
+    def settle(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve who reads it."""
+
+
+class Tally:
+    """What all queues of a channel accepted so far, and what they hold together.
+
+    Args:
+        max_bytes: how many bytes they may hold; 0 is unbounded.
+        leases: of all of them.
+        clock: as their shell tells it.
+
+    Attributes:
+        watches: each is told what enters which queue.
+        num_lost: of the items accepted, those that are lost; lost_bytes: their size.
+        has_losses: some bytes are gone, of items here or of such as may come back.
+        held_bytes: what all queues hold, dead letters included; subscriptions see the same bytes.
+        num_here: items that getters of queues can take; those that subscriptions see are the same, here as below.
+        num_leased: items on lease; leased_bytes: their size.
+        num_dead: dead letters; dead_bytes: their size, and that of subscriptions' ones.
+        reserved_bytes: the size of items that have room and are not here yet.
+        touched: subscriptions, and queues, for which what happened to another one may have changed something.
+    """
+
+    __slots__ = (
+        "clock",
+        "crowded",
+        "dead_bytes",
+        "has_losses",
+        "held_bytes",
+        "leased_bytes",
+        "leases",
+        "lost_bytes",
+        "max_bytes",
+        "num_dead",
+        "num_gets",
+        "num_here",
+        "num_items",
+        "num_leased",
+        "num_lost",
+        "reserved_bytes",
+        "size_bytes",
+        "touched",
+        "watches",
+    )
+
+    def __init__(self, max_bytes: int, leases: Lender, clock: QueueClock | None = None) -> None:
+        self.leases = leases
+        self.clock = clock or QueueClock()
+        self.num_gets = 0
+        self.num_items = 0
+        self.size_bytes = 0
+        self.num_lost = self.lost_bytes = 0
+        self.has_losses = False
+        self.max_bytes = max_bytes
+        self.held_bytes = self.reserved_bytes = 0
+        self.num_here = 0
+        self.num_leased = self.leased_bytes = 0
+        self.num_dead = self.dead_bytes = 0
+        # Queues with puts that may wait for what other queues hold.
+        self.crowded: dict[Any, None] = {}
+        self.touched: dict[Any, None] = {}
+        self.watches: list[Watch] = []
+
+    def note_leased(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
+        """So much more of a queue is on lease, or less."""
+        if type(queue_name) is not Tapped:
+            self.num_leased += num_items
+            self.leased_bytes += size_bytes
+
+    def note_dead(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
+        """A queue has so many dead letters more, or less."""
+        self.held_bytes += size_bytes
+        self.dead_bytes += size_bytes
+        if type(queue_name) is not Tapped:
+            self.num_dead += num_items
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self.crowded.clear()
+        self.touched.clear()
+        self.held_bytes = self.reserved_bytes = self.num_here = 0
+        self.num_leased = self.leased_bytes = self.num_dead = self.dead_bytes = 0

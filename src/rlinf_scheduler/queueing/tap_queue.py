@@ -1,0 +1,169 @@
+"""What a subscription reads: a queue that sees each item that enters another one, or any.
+
+- It sees what enters after its beginning; the payload is the same, and what becomes of it here is nothing to the queue
+  where it was put.
+- It has a bound of its own. When that is reached, puts to the queues that it sees wait, or (`drops`) it gives up its
+  oldest items, and counts them.
+- It ends when what it sees has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from rlinf_scheduler.queueing.depth import QueueDepth
+from rlinf_scheduler.queueing.instructions import Instruction
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf_scheduler.queueing.records import TapRecord
+from rlinf_scheduler.queueing.tally import Tally
+from rlinf_scheduler.wording import counted, size_text
+
+
+class TapTerms(NamedTuple):
+    """What a subscription is; all its members say the same.
+
+    Attributes:
+        queue_name: which queue it sees; None for all.
+        drops: whether it gives up its oldest items when it is full; else puts wait for it.
+        maxsize: how many items it holds; 0 is unbounded.
+        max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded.
+    """
+
+    queue_name: QueueName | None
+    drops: bool = True
+    maxsize: int = 0
+    max_bytes: int = 0
+
+    def describe(self) -> str:
+        """It in a phrase."""
+        what = "all queues" if self.queue_name is None else f"queue {self.queue_name!r}"
+        full = "drops its oldest items when it is full" if self.drops else "lets puts wait when it is full"
+        bounds = [
+            *([counted(self.maxsize, "item")] if self.maxsize else []),
+            *([size_text(self.max_bytes)] if self.max_bytes else []),
+        ]
+        most = f"at most {' and '.join(bounds)}" if bounds else "any number of items"
+        return f"it sees {what}, may hold {most}, and {full}"
+
+
+class TapQueue(NamedQueue):
+    """The queue of one subscription.
+
+    Args:
+        subscription: its name.
+        terms: what it is.
+        tally: of the channel.
+        sources: returns the queues that it sees, those that are there.
+
+    Attributes:
+        members: who reads it, by client and a number of that client's.
+        vacancy: the number of the last time when its last member had left.
+        num_dropped: items that it gave up.
+        removed: nobody reads it any more.
+    """
+
+    __slots__ = (
+        "_sources",
+        "drops",
+        "members",
+        "num_dropped",
+        "removed",
+        "subscription",
+        "terms",
+        "vacancy",
+    )
+
+    def __init__(
+        self, subscription: str, terms: TapTerms, tally: Tally, sources: Callable[[], Iterable[NamedQueue]]
+    ) -> None:
+        super().__init__(Tapped(subscription), terms.maxsize, terms.max_bytes, tally)
+        self.subscription = subscription
+        self.terms = terms
+        self.drops = terms.drops
+        self.members: dict[tuple[str, int], None] = {}
+        self.vacancy = 0
+        self.num_dropped = 0
+        self.removed = False
+        self._sources = sources
+
+    def see(self, item: Item) -> None:
+        """An item has entered a queue."""
+        twin = item.for_subscription()
+        self.fifo.push(twin)
+        for watch in self.tally.watches:
+            watch.entered.append((self.name, twin))  # its bytes are counted where it was put
+        while self.drops and self.fifo.num_items and self._is_over():
+            self.fifo.take_oldest()
+            self.num_dropped += 1
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether it can see an item of this size without having more than its bound."""
+        return self.drops or not (
+            0 < self.maxsize <= self.num_held
+            or (self.max_bytes and self.num_held and self.held_bytes + size_bytes > self.max_bytes)
+        )
+
+    def _is_over(self) -> bool:
+        num_held = self.num_held - self.reserved
+        held_bytes = self.held_bytes - self.reserved_bytes
+        return 0 < self.maxsize < num_held or (num_held > 1 and 0 < self.max_bytes < held_bytes)
+
+    def remove(self) -> None:
+        """Nobody reads it any more: who waits is told, and what is here, or comes back, is dropped."""
+        self.removed = self.ended = True
+
+    @property
+    def idle(self) -> bool:
+        """It stays until it is removed."""
+        return False
+
+    def record(self, *, at_rest: bool) -> TapRecord:
+        """What it is, and who reads it: nobody, at rest, since no vacancy that is numbered."""
+        members, vacancy = ([], 0) if at_rest else (list(self.members), self.vacancy)
+        return TapRecord(*self.terms, members, vacancy, self.num_dropped, self.removed)
+
+    def load(self, record: TapRecord) -> None:
+        """Take what `record` gave."""
+        self.members = dict.fromkeys(record.members)
+        self.vacancy, self.num_dropped = record.vacancy, record.num_dropped
+        if record.removed:
+            self.remove()
+
+    def depth(self) -> QueueDepth:
+        """Return what is here, as data."""
+        return replace(super().depth(), num_dropped=self.num_dropped)
+
+    def settle(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve getters; what comes back when nobody reads it any more is dropped."""
+        if self.removed:
+            self.fifo.take_all()
+        super().settle(closed, out)
+
+    def count(self) -> None:
+        """What it holds is bound by itself, and counts nowhere else."""
+
+    def _count_lost(self, lost: list[Item]) -> None:
+        """They are counted where they were put."""
+
+    def _is_last(self, closed: bool) -> bool:
+        if self.removed:
+            return True
+        return (closed or self.ended) and not any(each.putters or each.reserved for each in self._sources())
+
+    def _may_come_back(self) -> bool:
+        return not self.removed and super()._may_come_back()
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing can enter before something is taken here."""
+        if self.drops or self.num_leases or self.reserved:
+            return False
+        if 0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes:
+            return True
+        return any(
+            each.putters and not self.has_room(next(iter(each.putters)).item.size_bytes)
+            for each in self._sources()
+        )

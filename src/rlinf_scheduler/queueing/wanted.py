@@ -1,0 +1,127 @@
+"""What a batch has to be: a weight to reach, bounds to keep, and how long to wait for more than the least of it.
+
+And what a lease has to be.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rlinf_scheduler.queueing.fifo import WeightedFifo
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.weights import Exact
+
+
+class Limits(NamedTuple):
+    """What a batch has to be besides its weight.
+
+    Attributes:
+        min_items: it has at least so many items.
+        max_items: it has at most so many; 0: any number.
+        max_bytes: it has at most so many bytes, or is a single larger item; 0: any number.
+        max_wait_s: from when it has `min_items`, it waits so long for its weight (without a weight, for its bounds),
+            and then is what is there. None: for its weight as long as it takes, for its bounds not at all.
+        oversize: what becomes of an item that alone is heavier than the batch's weight, or larger than its bytes. "":
+            the batch that it falls in is as heavy as it makes it. "alone": it is a batch of its own, and "raise": it is
+            none; in both cases a batch ends before it.
+    """
+
+    min_items: int = 1
+    max_items: int = 0
+    max_bytes: int = 0
+    max_wait_s: float | None = None
+    oversize: str = ""
+
+    def reached(self, num_items: int, size_bytes: int) -> bool:
+        """Whether a batch of this size cannot grow."""
+        return 0 < self.max_items <= num_items or 0 < self.max_bytes <= size_bytes
+
+    def exceeded(self, num_items: int, size_bytes: int) -> bool:
+        """Whether a batch of this size is too large."""
+        return 0 < self.max_items < num_items or 0 < self.max_bytes < size_bytes
+
+
+NO_LIMITS = Limits()
+
+
+class WantedGroup(NamedTuple):
+    """A group that somebody wants: the first that has so many items."""
+
+    size: int
+
+
+class LeaseTerms(NamedTuple):
+    """How long a lease lasts unless it is extended, in seconds, and who has it, for reports."""
+
+    ttl_s: float
+    consumer: str = ""
+
+
+class Wanted(NamedTuple):
+    """A batch that somebody wants: the shortest run of first items of a weight; without a weight, what is there.
+
+    >>> fifo = WeightedFifo()
+    >>> for weight in (3, 1, 2):
+    ...     fifo.push(Item("x", weight))
+    >>> Wanted(4, Limits(min_items=3)).is_ready(fifo, waited=False), Wanted(7).is_ready(fifo, waited=False)
+    (True, False)
+    >>> items, complete = Wanted(None, Limits(max_items=2)).take(fifo)
+    >>> len(items), complete
+    (2, True)
+    """
+
+    weight: Exact | None
+    limits: Limits = NO_LIMITS
+
+    def is_ready(self, fifo: WeightedFifo, *, waited: bool) -> bool:
+        """Whether `take` may be called; `waited` says that `max_wait_s` is over. Never scans the queue."""
+        limits = self.limits
+        if limits.reached(fifo.num_items, fifo.size_bytes) or (
+            limits.oversize and self.is_oversize(fifo.head())
+        ):
+            return True
+        if fifo.num_items < limits.min_items:
+            return False
+        if self.weight is None:
+            return waited or limits.max_wait_s is None
+        return waited or fifo.weight >= self.weight
+
+    def refuses(self, fifo: WeightedFifo) -> bool:
+        """Whether no batch can come, for an oversize item stands at the head."""
+        return self.limits.oversize == "raise" and self.is_oversize(fifo.head())
+
+    def is_oversize(self, item: Item | None) -> bool:
+        """Whether an item alone is more than the batch is to be."""
+        if item is None:
+            return False
+        is_heavy = self.weight is not None and item.weight > self.weight
+        return is_heavy or 0 < self.limits.max_bytes < item.size_bytes
+
+    def take(self, fifo: WeightedFifo, most: int = -1) -> tuple[list[Item], bool]:
+        """Take the batch, or as much of it as there is, or `most` items; and whether it is what was wanted."""
+        limits = self.limits
+        batch: list[Item] = []
+        weight: Exact = 0
+        size_bytes = 0
+        while (item := fifo.head()) is not None:
+            if self.weight is not None and self._is_enough(weight, len(batch)):
+                return batch, True
+            if batch and self._ends_before(item, len(batch), size_bytes):
+                return batch, True
+            if len(batch) == most:
+                break
+            batch.append(fifo.take())
+            weight += item.weight
+            size_bytes += item.size_bytes
+            if limits.oversize and self.is_oversize(item):
+                return batch, True
+        return batch, self._is_enough(weight, len(batch)) or limits.reached(len(batch), size_bytes)
+
+    def _ends_before(self, item: Item, num_items: int, size_bytes: int) -> bool:
+        limits = self.limits
+        if limits.oversize and self.is_oversize(item):
+            return True
+        return limits.exceeded(num_items + 1, size_bytes + item.size_bytes)
+
+    def _is_enough(self, weight: Exact, num_items: int) -> bool:
+        return num_items >= self.limits.min_items and (self.weight is None or weight >= self.weight)

@@ -1,0 +1,174 @@
+"""How another terminal finds a running job: a file of the driver's that only its user can read.
+
+It lies in the private run directory of the driver's process, which the system unlocks however that process ends.
+Whoever can read it may take part in the job; it is of mode 0600, in a directory of mode 0700.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from rlinf_scheduler.comm import ClusterSecret, Endpoint
+from rlinf_scheduler.comm.port_range import PortRange
+from rlinf_scheduler.comm.rundir import JOB_NAME, living_drivers
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.session.session import Session
+from rlinf_scheduler.version import __version__
+from rlinf_scheduler.wording import nearest_name, printable
+
+_MAX_PROGRAM = 120
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """A job that runs on this machine, as its driver describes it.
+
+    Attributes:
+        pid: of the driver's process.
+        program: what runs there.
+        started: when it began, in seconds since 1970.
+        key: what lets a process take part.
+        home: how the driver is reached.
+        encryption: whether what goes from machine to machine is encrypted.
+        ports: the first and the last of the ports that its processes take; None: any.
+        unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
+        version: of this package, as the driver has it.
+        kept: the job's name, where it outlives its drivers, and its keeper is what is called driver here; "" where not.
+    """
+
+    pid: int
+    program: str
+    started: float
+    key: bytes
+    home: Endpoint
+    encryption: bool
+    ports: PortRange | None = None
+    unreachable_after_s: float = GRACE_S
+    version: str = ""
+    kept: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Job {self.pid}: {self.program}>"
+
+    def attach(self, name: str, host: str = "127.0.0.1") -> Session:
+        """Take part in it as a process called `name`.
+
+        Args:
+            name: see above.
+            host: this machine's address, for those who want something of this process.
+
+        Raises:
+            CommError: its driver cannot be reached.
+            ClusterError: it has another version of this package: what processes say to each other differs.
+        """
+        if self.version != __version__:
+            raise ClusterError(
+                f"the job of process {self.pid} ({self.program}) runs on version {self.version or 'unknown'} of "
+                f"rlinf-scheduler, and this program has {__version__}: use the same one in both"
+            )
+        secret = ClusterSecret(self.key)
+        return Session(
+            secret,
+            name,
+            home=self.home,
+            host=host,
+            tcp=bool(self.home.tcp_address),
+            encryption=self.encryption,
+            ports=self.ports,
+            unreachable_after_s=self.unreachable_after_s,
+        )
+
+
+def own_program() -> str:
+    """What runs in this process, as it was called."""
+    return " ".join(sys.orig_argv)[:_MAX_PROGRAM]
+
+
+def announce(session: Session, *, encryption: bool, program: str = "", kept: str = "") -> RunningJob:
+    """Let other terminals of this user find the job whose home this is.
+
+    Args:
+        session: the home's.
+        encryption: whether what goes from machine to machine is encrypted.
+        program: what runs here; "" for this program.
+        kept: the job's name, if it outlives its drivers.
+    """
+    job = RunningJob(
+        os.getpid(),
+        program or own_program(),
+        time.time(),
+        session.secret.exported(),
+        session.messenger.endpoint,
+        encryption,
+        session.messenger.ports,
+        session.unreachable_after_s,
+        __version__,
+        kept,
+    )
+    path = session.messenger.run_directory / JOB_NAME
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.msgpack.encode(job))
+    return job
+
+
+def running_jobs() -> list[RunningJob]:
+    """The jobs of this user whose drivers run on this machine, the newest first."""
+    found = []
+    for directory in living_drivers():
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            found.append(msgspec.msgpack.decode(_read(directory / JOB_NAME), type=RunningJob))
+    return sorted(found, key=lambda job: -job.started)
+
+
+def find_job(which: int | str | None = None) -> RunningJob:
+    """The job of a driver, by its process's id, or a job that outlives its drivers, by its name or its keeper's id.
+
+    Args:
+        which: that; None: the one job that there is.
+
+    Raises:
+        ClusterError: there is none, or there are several; the text names them.
+    """
+    jobs = running_jobs()
+    if which is not None:
+        return _called(str(which), jobs)
+    if len(jobs) == 1:
+        return jobs[0]
+    if not jobs:
+        raise ClusterError("no job of yours has its driver on this machine")
+    raise ClusterError(
+        f"there are several jobs; say which by its driver's process id, `--job {jobs[0].pid}` for one: {_known(jobs)}"
+    )
+
+
+def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
+    of_process = [job for job in jobs if str(job.pid) == wanted]
+    if of_process:
+        return of_process[0]  # the newest, where a process has had several
+    named = [job for job in jobs if job.kept and job.kept == wanted]
+    if len(named) > 1:  # each of another Ray
+        problem = f"several jobs are called '{printable(wanted)}'; say which by its keeper's process id"
+        raise ClusterError(f"{problem}, `--job {named[0].pid}` for one: {_known(named)}")
+    if named:
+        return named[0]
+    what = f"driver is process {wanted}" if wanted.isdecimal() else f"keeper or name is '{printable(wanted)}'"
+    near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
+    hint = f"; did you mean '{near}'?" if near else ""
+    raise ClusterError(f"no job's {what} of this machine; there are {_known(jobs) or 'none'}{hint}")
+
+
+def _known(jobs: list[RunningJob]) -> str:
+    return "; ".join(f"{job.pid}: {job.program}" for job in jobs)
+
+
+def _read(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with os.fdopen(fd, "rb") as file:
+        return file.read()

@@ -1,0 +1,37 @@
+"""Weights that come from the recording of a rank; nothing leaves the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.tape.player import Player
+from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+
+
+class ReplayedWeights:
+    """Stands for `Weights`.
+
+    Args:
+        player: what was recorded.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+        """See `Weights`."""
+        del version
+        self._player.give("publish", name, lambda: encode_state_dict(name, state_dict))
+
+    def fetch(self, name: str, into: Any, **_options: Any) -> AsyncHandle[int]:
+        """See `Weights`."""
+        writer = StateDictWriter(name, into)
+
+        def write(brought: tuple[int, list[bytearray]]) -> int:
+            version, frames = brought
+            writer.write(version, frames)
+            return version
+
+        return AsyncHandle(self._player.promised("fetch", name), write, f"fetch of weights '{name}'")

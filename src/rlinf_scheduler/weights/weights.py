@@ -1,0 +1,250 @@
+"""Weights by name: one process publishes versions, any other copies the newest into tensors of its own."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.device import Devices, Staged
+from rlinf_scheduler.comm.device.cuda_driver import cuda_driver
+from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
+from rlinf_scheduler.comm.finder import Finder
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.replication import Replicas
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf_scheduler.comm.timekeeping import FETCH, PUBLISH, TIMES
+from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
+from rlinf_scheduler.errors import CommError, CommTimeout, WeightsError
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.notes import Doing
+from rlinf_scheduler.observe.vitals import PublishedVersion, Vitals
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.tape.shared_devices import open_devices
+from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
+from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
+from rlinf_scheduler.weights.records import NO_VERSION, SERVICE
+from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+from rlinf_scheduler.weights.versions import Versions, check_growth
+
+logger = Reporter(__name__)
+
+# How long the I/O thread may take to do its part of a publication.
+PUT_TIMEOUT_S = 30.0
+
+
+class Weights:
+    """Publishes weights of this process, and fetches those of others; at most one on a messenger.
+
+    A publication writes the weights once, into shared memory where there is room, and stays until the next version
+    replaces it. Readers of the same machine copy from there; of each other machine one reader gets the bytes,
+    from the publisher or from another such reader, and hands them on there in the same way. A version is never
+    changed: who has begun to read it reads all of it, whatever is published meanwhile, and its memory is free when
+    the last one has ended.
+
+    Args:
+        messenger: this process's messenger.
+        directory: where publishers are found, as "weights/<name>".
+        tape: notes what is published and fetched.
+        devices: what this process shares on devices; None: those that torch has initialised.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        directory: DirectoryClient,
+        tape: Tape = NO_TAPE,
+        devices: Devices | None = None,
+    ) -> None:
+        self._tape = tape
+        self._devices = devices or Devices(messenger, cuda_driver)
+        self._messenger = messenger
+        self._directory = directory
+        self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
+        self._versions = Versions(messenger, self._devices)
+        # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
+        self._replicas = Replicas(messenger, SERVICE, private=False)
+        self._claimed: set[str] = set()
+        self._told: set[str] = set()
+        # The last version that was copied of each name.
+        self._fetched: dict[str, int] = {}
+
+    def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+        """Make a version the one that readers get from now on. It waits for no reader.
+
+        Args:
+            name: what the weights are called.
+            state_dict: tensors (on any device) and arrays by key; they may be changed after this call.
+            version: larger than the one before.
+
+        Raises:
+            WeightsError: the version does not grow, or something in the dict is neither tensor nor array.
+            NameTaken: another living process publishes under that name.
+            CommError: this process has left the cluster.
+        """
+        self._messenger.check_process()
+        began = time.monotonic()
+        number = _checked_version(name, version)
+        encoded = encode_state_dict(_checked_name(name), state_dict, self._devices.device_of)
+        check_growth(name, self._versions.version(name), number)
+        self._claim(name)
+        note = self._tape.begin("publish", name, encoded)
+        new = self._devices.stage(f"weights '{name}'", encoded) or self._packed(name, encoded)
+        # The memory of the version before is given back in this thread.
+        self._put(name, number, new)
+        note.took()
+        TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
+
+    def fetch(
+        self,
+        name: str,
+        into: Any,
+        *,
+        min_version: int | None = None,
+        version: int | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> AsyncHandle[int]:
+        """Copy the newest version into `into`; the handle's result is that version's number.
+
+        The version is chosen when the publisher answers. It is copied by whoever waits for the handle, in that thread,
+        even if `into` has that version already. Until then the version's memory stays in use. An interruption while it
+        is copied is raised when the whole version is there; a second one meanwhile leaves a part, and the handle's
+        next `wait` copies it again.
+
+        Args:
+            name: what the weights are published as.
+            into: a `torch.nn.Module`, or a dict of tensors and arrays: every value is overwritten in place and
+                keeps its dtype and its device.
+            min_version: wait until there is this version or a newer one; None: until there is any.
+            version: wait until there is this version, and take no newer one.
+            timeout_s: how long, in seconds; None: as long as it takes, 0: take what is there now.
+
+        Raises:
+            WeightsError: `into` is no such thing (at once). Or there is a newer version than `version` already.
+            CommError: `timeout_s` is no number of at least 0 (at once).
+            WeightsMismatch: keys, shapes or dtypes do not fit, or something of `into` cannot be written to; nothing was
+                written (from the handle, like the others).
+            PeerNotFound: nobody publishes under that name at the deadline.
+            PeerDied: the publisher is gone; another may take over the name, and then be fetched from.
+            CommTimeout: there was no such version at the deadline; it says which one was.
+        """
+        self._messenger.check_process()
+        writer = StateDictWriter(_checked_name(name), into)
+        if version is not None and min_version is not None:
+            problem = "version= is exactly that one, and min_version= that or a newer one: say one of them"
+            raise WeightsError(name, problem)
+        least = min_version if version is None else version
+        wanted = NO_VERSION if least is None else _checked_version(name, least)
+        into_devices = self._devices.of(writer.tensors)
+        limit_s = checked_timeout(timeout_s)
+        fetch = Fetch(
+            self._transfers,
+            self._replicas,
+            self._devices,
+            into_devices,
+            name,
+            wanted,
+            limit_s,
+            exact=version is not None,
+        )
+
+        note, promise = self._tape.begin("fetch", name), fetch.begin()
+        note.follow(promise)
+
+        def write(delivery: FetchedWeights) -> int:
+            began = time.monotonic()
+            note.took(delivery.frames, delivery.version)
+            self._fetched[name] = number = delivery.write(writer)
+            # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
+            self._messenger.parcels.release_dropped_soon()
+            TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))
+            return number
+
+        return AsyncHandle(promise, write, f"fetch of weights '{name}'")
+
+    def add_to(self, doing: Doing) -> Doing:
+        """Add what this process publishes to what it says of itself; on the I/O thread."""
+        versions = {name: self._versions.version(name) for name in self._claimed.copy()}
+        return replace(doing, weights={**doing.weights, **versions})
+
+    def add_vitals(self, vitals: Vitals) -> Vitals:
+        """Add what this process publishes, and what it has fetched; on the I/O thread."""
+        published = tuple(
+            PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
+            for name in self._claimed.copy()
+        )
+        return replace(vitals, weights=published, fetched=self._fetched.copy())
+
+    def _claim(self, name: str) -> None:
+        if name in self._claimed:
+            return
+        self._versions.expect(name)
+        # Again, if this process was interrupted before it noted that it has the name.
+        self._directory.register(entry_of(name), self._messenger.endpoint, again=True)
+        self._claimed.add(name)
+
+    def _packed(self, name: str, encoded: Encoded) -> Parcel:
+        parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
+        if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
+            self._tell_once(name, parcel.size_bytes)
+        return parcel
+
+    def _put(self, name: str, version: int, new: Parcel | Staged) -> object:
+        done: Promise[object] = Promise()
+        self._transfers.hand_over(
+            lambda: done.set_from(lambda: self._versions.put(name, version, new)), done.set_exception
+        )
+        try:
+            return done.result(PUT_TIMEOUT_S)
+        except TimeoutError as error:
+            raise CommTimeout(
+                "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"
+            ) from error
+
+    def _tell_once(self, name: str, size_bytes: int) -> None:
+        if name in self._told:
+            return
+        self._told.add(name)
+        arena = self._messenger.parcels.arena
+        logger.warning(
+            "no room in shared memory for the %d MiB of weights '%s': each reader gets them through a socket. Two "
+            "versions have to fit into %d MiB, with all else that this machine's processes share; set "
+            "RLINF_ARENA_MIB to more",
+            -(-size_bytes >> 20),
+            name,
+            (0 if arena is None else arena.limit_bytes) >> 20,
+        )
+
+
+def open_weights(session: Session) -> Weights:
+    """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
+    devices = session.service(open_devices)
+    weights = Weights(session.messenger, session.directory, tape_of(session), devices)
+    session.service(Doings).add(weights.add_to)
+    session.service(VitalSigns).add(weights.add_vitals)
+    return weights
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise CommError(f"weights have a name, a string that is not empty; it is {name!r}")
+    return name
+
+
+def _checked_version(name: str, version: int) -> int:
+    try:
+        number = operator.index(version)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise WeightsError(name, f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
+    return number

@@ -1,0 +1,308 @@
+"""One call on the ranks of a group, as the calling process's I/O thread sees it: sent, answered, failed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
+from rlinf_scheduler.comm.failure import Failure, load_failure
+from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf_scheduler.comm.timekeeping import Cause
+from rlinf_scheduler.comm.waits import RESULT
+from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.info import WorkerAddress
+
+# Of a call, and of each value that is asked for.
+next_number = itertools.count(1).__next__
+
+
+class Target(NamedTuple):
+    """A rank that is called.
+
+    Attributes:
+        address: its name.
+        endpoint: how its process is reached; None: it has none now, and the call waits for the next one.
+        gone: done when that process is gone, with why.
+    """
+
+    address: WorkerAddress
+    endpoint: Endpoint | None
+    gone: Promise[str] | None = None
+
+
+# What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
+RankOutcome: TypeAlias = Arrived | Failure | BaseException
+
+
+class CallEnd(Promise[None]):
+    """The end of a call, which knows what is waited for: no wait has to put it in words."""
+
+    __slots__ = ("_title",)
+
+    def __init__(self, title: str, by: str) -> None:
+        super().__init__()
+        self._title = title
+        self.by = by
+
+    def cause(self) -> Cause:
+        """See `Promise`."""
+        return Cause(RESULT, self._title)
+
+
+class Call:
+    """One call on several ranks.
+
+    Made by the calling thread, which hands it over to the I/O thread with `messenger.submit(call.start)`: so all of
+    its ranks are called or none is, wherever that thread is interrupted. From then on the I/O thread alone changes it.
+
+    Args:
+        messenger: this process's messenger.
+        method: what is called.
+        targets: the ranks.
+        encoded: the arguments: one for all ranks, or one a rank.
+        kind: what is to be done with `method`.
+        next_target: given a rank that died with its part, says where that is sent again: nowhere (None), or to another
+            process, which may not be there yet; without this nothing is sent again.
+
+    Attributes:
+        method: what is called.
+        addresses: the ranks, in the order of the results.
+        outcomes: what came of it on each rank; None where that is not known yet.
+        durations: what was timed on each rank, in seconds; empty where that is not known.
+        sent_at: when each rank's part was sent last, on the monotonic clock; 0 where it waits for a process.
+        answered_at: when each outcome came, likewise; 0 where there is none.
+        aborted: why nobody should wait any more; None as long as somebody should.
+        settled: done when every rank has answered or one has failed.
+        complete: done when every rank has answered or failed.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        method: str,
+        targets: Sequence[Target],
+        encoded: Encoded | Sequence[Encoded],
+        kind: protocol.CallKind = "call",
+        next_target: Callable[[WorkerAddress], Target | None] = lambda _: None,
+    ) -> None:
+        self.method = method
+        self.addresses = tuple(target.address for target in targets)
+        self.outcomes: list[RankOutcome | None] = [None] * len(targets)
+        self.durations: list[dict[str, float]] = [{} for _ in targets]
+        self.sent_at = [0.0] * len(targets)
+        self.answered_at = [0.0] * len(targets)
+        self.aborted: WorkerDied | CallCancelled | None = None
+        # Of one rank it is known beforehand who ends it, also for a wait that ends at its deadline.
+        by = str(self.addresses[0]) if len(targets) == 1 else ""
+        self.settled: Promise[None] = CallEnd(self.title, by)
+        self.complete: Promise[None] = CallEnd(self.title, by)
+        self.messenger = messenger
+        self._head = protocol.CallRequest(method, next_number(), kind)
+        self._targets = list(targets)
+        self._next_target = next_target
+        self._left = len(targets)
+        self._is_cancelled = False
+        self._began = time.monotonic()
+        # Kept until every rank has answered: what lies in shared memory must stay there until then.
+        self._parcels: list[Parcel] = self._packed(encoded)
+
+    def _packed(self, encoded: Encoded | Sequence[Encoded]) -> list[Parcel]:
+        """Write the arguments, once where they are the same; nobody waits here for room in shared memory."""
+        parcels = self.messenger.parcels
+        if not isinstance(encoded, Encoded):
+            pairs = zip(encoded, self._targets, strict=True)
+            return [parcels.pack(each, target.endpoint, snapshot=True) for each, target in pairs]
+        endpoints = [target.endpoint for target in self._targets]
+        readers = [each for each in endpoints if each is None or parcels.reads_ours(each.process_id)]
+        peer = (readers or endpoints)[0]
+        parcel = parcels.pack(encoded, peer, snapshot=True, shared=len(endpoints) > 1)
+        return [parcel] * len(endpoints)
+
+    @property
+    def title(self) -> str:
+        """What is called, for messages."""
+        return f"{self.addresses[0].group}.{self.method}()"
+
+    def owed_since(self, index: int) -> float:
+        """Return since when a rank owes something, on the monotonic clock; infinity: nothing. On the I/O thread."""
+        return self._began if self.outcomes[index] is None else math.inf
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has failed, or the call was aborted."""
+        answers = (outcome for outcome in self.outcomes if outcome is not None)
+        return self.aborted is not None or not all(isinstance(answer, Arrived) for answer in answers)
+
+    def start(self) -> None:
+        """Send it to every rank."""
+        # Released before the ranks hear of this call: then they find their memory warm.
+        self.messenger.parcels.release_dropped()
+        for index in range(len(self._targets)):
+            ending(partial(self._send, index), partial(self._note, index))()
+
+    def aim(self, index: int, target: Target) -> None:
+        """Before it is started: a rank may have another process by now, or none."""
+        self._targets[index] = target
+
+    def go_on(self, target: Target) -> None:
+        """A rank for whose process it waited has one."""
+        index = self._waiting_for(target.address)
+        if index is not None:
+            self._targets[index] = target
+            self._send(index)
+
+    def refuse(self, error: WorkerDied) -> None:
+        """A rank for whose process it waited gets none."""
+        index = self._waiting_for(WorkerAddress(error.group, error.rank))
+        if index is not None:
+            self._note(index, error)
+
+    def awaits(self, rank: int) -> bool:
+        """Whether it has a part for a rank that has never been sent: there was no process to send it to."""
+        pairs = zip(self.addresses, self.sent_at, strict=True)
+        return any(address.rank == rank and not sent_at for address, sent_at in pairs)
+
+    def _waiting_for(self, address: WorkerAddress) -> int | None:
+        if address not in self.addresses:
+            return None
+        index = self.addresses.index(address)
+        waits = self._targets[index].endpoint is None and self.outcomes[index] is None
+        return index if waits else None
+
+    def why_gone(self, address: WorkerAddress) -> Promise[str] | None:
+        """What is done when the process is gone that a rank's part was sent to, with why."""
+        return self._targets[self.addresses.index(address)].gone
+
+    def abort(self, error: WorkerDied) -> None:
+        """End the wait with `error`: a rank died that this call may depend on."""
+        if not self.settled.done():
+            self.aborted = error
+        self._end()
+
+    def fail(self, error: Exception) -> None:
+        """It cannot be carried out here: no rank will answer that has not."""
+        for index, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                self._note(index, error)
+
+    def _end(self) -> None:
+        self.settled.set_result(None)
+        self.complete.set_result(None)
+
+    def cancel(self) -> None:
+        """Give it up: nobody waits any more, and the ranks leave it where they wait."""
+        if self._left == 0:
+            return
+        self._is_cancelled = True
+        for index, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                self._send_cancel(index)
+        if not self.settled.done():
+            self.aborted = CallCancelled(self.addresses[0].group, self.method)
+        self.settled.set_result(None)
+        for index, target in enumerate(self._targets):
+            if target.endpoint is None and self.outcomes[index] is None:
+                self._note(index, CallCancelled(target.address.group, self.method, target.address.rank))
+
+    def _send_cancel(self, index: int) -> None:
+        endpoint = self._targets[index].endpoint
+        if endpoint is not None:
+            self.messenger.notify(endpoint, protocol.CANCEL, protocol.Cancel(self._head.number))
+
+    def _send(self, index: int) -> None:
+        endpoint = self._targets[index].endpoint
+        if not self._parcels or endpoint is None:
+            return
+        self.sent_at[index] = time.monotonic()
+        frames = self._parcels[index].frames_for(endpoint)
+        answer = self.messenger.request(
+            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
+        )
+        answer.add_done_callback(partial(self._on_answer, index))
+        if self._is_cancelled:  # while the rank could not read its arguments
+            self._send_cancel(index)
+
+    def _on_answer(self, index: int, answer: Future[Reply]) -> None:
+        error = answer.exception()
+        if error is not None:
+            target = self._target_after(index, error)
+            if target is None:
+                self._note(index, error)
+            else:
+                self._targets[index] = target
+                self._send(index)
+            return
+        frames = answer.result().frames
+        match answer.result().head:
+            case protocol.Unread(reason):
+                # The rank keeps the call's place in its line.
+                endpoint = self._targets[index].endpoint
+                if endpoint is not None:
+                    self.messenger.parcels.distrust(endpoint.process_id, reason)
+                self._send(index)
+            case protocol.Raised(durations):
+                self.durations[index] = durations
+                self._note(index, load_failure(frames[0]))
+            case protocol.Cancelled(durations):
+                self.durations[index] = durations
+                address = self.addresses[index]
+                self._note(index, CallCancelled(address.group, self.method, address.rank))
+            case protocol.Returned(durations):
+                self.durations[index] = durations or self.durations[index]
+                self._take_result(index, frames)
+
+    def _target_after(self, index: int, error: BaseException) -> Target | None:
+        """Where the part of a rank that failed to answer is sent again; None if it is not."""
+        goes_on = isinstance(error, PeerDied) and not self._is_cancelled and self.aborted is None
+        return self._next_target(self.addresses[index]) if goes_on else None
+
+    def _take_result(self, index: int, frames: list[Buffer]) -> None:
+        """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""
+        try:
+            self._note(index, self.messenger.parcels.receive(frames))
+        except SharedMemoryUnreadable as error:
+            self._ask_again(index, self._head.number, error, partial(self._on_answer, index))
+
+    def _ask_again(
+        self,
+        index: int,
+        number: int,
+        error: SharedMemoryUnreadable,
+        on_answer: Callable[[Future[Reply]], None],
+    ) -> None:
+        """Have a rank send as bytes what this process cannot read where it lies."""
+        endpoint = self._targets[index].endpoint
+        if endpoint is not None:
+            again = protocol.ResultAsBytes(number, str(error))
+            answer = self.messenger.request(endpoint, protocol.AGAIN, again, reply_type=protocol.CallAnswer)
+            answer.add_done_callback(on_answer)
+
+    def _note(self, index: int, outcome: RankOutcome) -> None:
+        self.outcomes[index] = outcome
+        self.answered_at[index] = time.monotonic()
+        self._left -= 1
+        if self._left == 0:
+            self._ended_by(index)
+            self._parcels = []
+            self._end()
+            return
+        if not isinstance(outcome, Arrived) and not self.settled.done():
+            self.settled.by = str(self.addresses[index])
+            self.settled.set_result(None)
+        if self._left == 1:  # then a wait that ends at its deadline is its, too
+            self._ended_by(self.outcomes.index(None))
+
+    def _ended_by(self, index: int) -> None:
+        """A rank answers last, or has answered."""
+        self.complete.by = name = str(self.addresses[index])
+        if not self.settled.done():
+            self.settled.by = name

@@ -1,0 +1,192 @@
+"""What the end of a rank means for its group. Pure: events come in, and what is to be done about them goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from rlinf_scheduler.errors import WorkerDied
+from rlinf_scheduler.events import WorkerLost
+
+Verdict: TypeAlias = Literal["fail", "restart", "ignore"]
+# What a launch may be told: what a death means, or who says so for each one.
+OnFailure: TypeAlias = Verdict | Callable[[WorkerLost], Verdict]
+# "end" is as "fail", and the group is stopped so that its name is free; nothing is reported. The way of channels.
+Policy: TypeAlias = OnFailure | Literal["end"]
+VERDICTS: tuple[str, ...] = get_args(Verdict)
+# How a rank is: another process is to take its place ("away"); it is gone for good, alone or with the whole group.
+RankState: TypeAlias = Literal["there", "away", "dead", "fatal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences:
+    """What is to be done about the end of a rank.
+
+    Attributes:
+        report: what listeners are told; None: nothing.
+        ends_calls: every pending call of the group is over.
+        stop: the group is to be stopped.
+        kill: its process may live on behind a connection that is cut: it is to be killed.
+        restart: another process is to take its place; until then calls to it wait.
+        ask: whoever decides is to be asked what it means; until then calls to it wait.
+    """
+
+    report: WorkerLost | None = None
+    ends_calls: bool = False
+    stop: bool = False
+    kill: bool = False
+    restart: bool = False
+    ask: bool = False
+
+
+NOTHING = Consequences()
+
+
+class Deaths:
+    """Which ranks of a group are gone, which of these come back, and what follows from it.
+
+    One thread tells it of events; any thread may ask.
+
+    Args:
+        group: the group's name.
+        on_failure: what the death of a rank means for the others.
+
+    Attributes:
+        dead: why each rank that is gone for good is gone, in a line; further ones have what it wrote last.
+        away: likewise of each rank whose place another process is to take, or may.
+        stopping: the group is being ended, so that ends are no deaths.
+    """
+
+    def __init__(self, group: str, on_failure: Policy) -> None:
+        self.group = group
+        self.dead: dict[int, str] = {}
+        self.away: dict[int, str] = {}
+        self.stopping = False
+        self._on_failure = on_failure
+        # Of the dead, those with whom the whole group ends.
+        self._fatal: set[int] = set()
+        # Of those away, those about whom nobody has said yet what it means.
+        self._undecided: set[int] = set()
+
+    @property
+    def may_return(self) -> bool:
+        """Whether a rank that dies may come back."""
+        return self._on_failure == "restart" or callable(self._on_failure)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def on_exit(self, rank: int, reason: str) -> Consequences:
+        """A rank's process has ended: Ray says so."""
+        if self.stopping or rank in self.dead or rank in self.away:
+            return NOTHING
+        lost = WorkerLost(self.group, rank, reason.partition("\n")[0])
+        if self.may_return:
+            self.away[rank] = reason
+            asks = callable(self._on_failure)
+            if asks:
+                self._undecided.add(rank)
+            return Consequences(lost, restart=not asks, ask=asks)
+        ends_group = self._on_failure == "end"
+        ends_calls = self._die(rank, reason, fatal=self._on_failure != "ignore")
+        return Consequences(None if ends_group else lost, ends_calls=ends_calls, stop=ends_group)
+
+    def on_lost(self, rank: int, reason: str) -> Consequences:
+        """A rank's connection has been gone for a while, and Ray says nothing of its process."""
+        consequences = self.on_exit(rank, reason)
+        return consequences if consequences is NOTHING else replace(consequences, kill=True)
+
+    def on_restart(self, rank: int, reason: str) -> Consequences:
+        """Somebody wants another process in a rank's place, be it dead or alive."""
+        if self.stopping:
+            return NOTHING
+        if rank in self.away:
+            return Consequences(restart=True) if self._decide(rank) else NOTHING
+        died_before = self.dead.pop(rank, None)
+        self._fatal.discard(rank)
+        self.away[rank] = died_before or reason
+        lost = None if died_before is not None else WorkerLost(self.group, rank, reason)
+        return Consequences(lost, restart=True, kill=died_before is None)
+
+    def on_verdict(self, rank: int, verdict: Verdict) -> Consequences:
+        """Whoever was asked has said what a rank's death means; too late if somebody else has decided meanwhile."""
+        if self.stopping or not self._decide(rank):
+            return NOTHING
+        if verdict == "restart":
+            return Consequences(restart=True)
+        return self.give_up(rank, self.away.get(rank, ""), fatal=verdict == "fail")
+
+    def _decide(self, rank: int) -> bool:
+        """Whether what a death means was open until now."""
+        was_open = rank in self._undecided
+        self._undecided.discard(rank)
+        return was_open
+
+    def give_up(self, rank: int, reason: str, *, fatal: bool = True) -> Consequences:
+        """A rank that was away does not come back."""
+        ends_calls = self._die(rank, reason, fatal=fatal)
+        self.away.pop(rank, None)
+        return Consequences(ends_calls=ends_calls)
+
+    def on_return(self, rank: int) -> None:
+        """Another process has taken a rank's place."""
+        self.away.pop(rank, None)
+
+    def _die(self, rank: int, reason: str, *, fatal: bool) -> bool:
+        # In this order: other threads ask, and look at the dead first.
+        if fatal:
+            self._fatal.add(rank)
+        self.dead[rank] = reason
+        return fatal
+
+    def told(self, rank: int, state: RankState, reason: str) -> bool:
+        """Who supervises the group elsewhere says how a rank is; whether that ends every pending call."""
+        if state in ("dead", "fatal"):
+            ends_calls = self._die(rank, reason, fatal=state == "fatal")
+            self.away.pop(rank, None)
+            return ends_calls
+        if state == "away":
+            self.away[rank] = reason
+        self.dead.pop(rank, None)
+        self._fatal.discard(rank)
+        if state == "there":
+            self.away.pop(rank, None)
+        return False
+
+    def state_of(self, rank: int) -> RankState:
+        """How a rank is, as `told` takes it."""
+        if rank in self.dead:
+            return "fatal" if rank in self._fatal else "dead"
+        return "away" if rank in self.away else "there"
+
+    def reason_of(self, rank: int) -> str:
+        """Why a rank is not there; "" if it is."""
+        return self.dead.get(rank) or self.away.get(rank, "")
+
+    # -- what it means for a call ----------------------------------------------------------------
+
+    def refusal(self, wanted: Sequence[int], why_stopped: str) -> WorkerDied | None:
+        """Why a call to these ranks cannot succeed; None if it can.
+
+        Args:
+            wanted: the ranks that it goes to.
+            why_stopped: what to say if the group is being ended.
+        """
+        if self.stopping:
+            return WorkerDied(self.group, wanted[0], "", why_stopped)
+        for rank, reason in self.dead.copy().items():
+            if rank in wanted:
+                return WorkerDied(self.group, rank, "", reason)
+            if rank in self._fatal:
+                first, newline, more = reason.partition("\n")
+                policy = "restart" if self._on_failure == "restart" else "fail"
+                whole = f"; launched with on_failure='{policy}', the whole group ends with it"
+                return WorkerDied(self.group, rank, "", first + whole + newline + more)
+        return None
+
+    def end_of_call(self, method: str) -> WorkerDied | None:
+        """What a pending call ends with, whatever its ranks; None if it goes on."""
+        for rank, reason in self.dead.items():
+            if rank in self._fatal:
+                return WorkerDied(self.group, rank, method, reason)
+        return None

@@ -1,0 +1,299 @@
+"""Ranks that share a device take turns on it: the driver gives them, and a process that dies gives its own back."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Never, ParamSpec, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from rlinf_scheduler.comm import Request, RequestFuture
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
+from rlinf_scheduler.comm.waits import DEVICE, Wait, awaited
+from rlinf_scheduler.errors import CallArgumentError, CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf_scheduler.host.timing import Stopwatch
+from rlinf_scheduler.keywords import explains_arguments
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.notes import Doing
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.offload import Offload
+from rlinf_scheduler.worker.turns import Turn, Turns
+
+ASK = "devices.ask"
+GIVE_BACK = "devices.give_back"
+# How long after its deadline the word of the process that gives turns is waited for.
+_GRACE_S = 1.0
+# Who drops a turn says so, unless an interruption comes in between; then it is found after so long.
+_SWEEP_S = 1.0
+_next_number = itertools.count(1).__next__
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AskTurn(msgspec.Struct, frozen=True, array_like=True):
+    """A process wants some devices alone; the answer comes when it has them.
+
+    Attributes:
+        number: its own, to give them back by.
+        devices: which.
+        timeout_s: how long it waits for them, in seconds.
+    """
+
+    number: int
+    devices: tuple[str, ...]
+    timeout_s: float
+
+
+class GiveBack(msgspec.Struct, frozen=True, array_like=True):
+    """A process needs its devices alone no more, or does not wait for them any more."""
+
+    number: int
+
+
+class DeviceDesk:
+    """Gives the turns of a job; a service of the job's home. Everything is on the I/O thread.
+
+    Args:
+        session: of the process that gives them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._messenger = messenger = session.messenger
+        self._turns = Turns()
+        self._waiting: dict[tuple[str, int], tuple[Request, Timer]] = {}
+        messenger.serve(ASK, self._on_ask, AskTurn)
+        messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
+        messenger.on_peer_lost(self._on_peer_lost)
+        session.service(Doings).add(self._add_to)
+
+    def _add_to(self, doing: Doing) -> Doing:
+        return replace(doing, turns=tuple(self._turns.notes(time.monotonic())))
+
+    def _on_ask(self, request: Request) -> None:
+        wanted: AskTurn = request.head
+        now, devices = time.monotonic(), frozenset(wanted.devices)
+        turn = Turn(request.peer_id, wanted.number, request.peer_name, devices, now)
+        if self._turns.ask(turn):
+            request.reply(None)
+            return
+        timer = self._messenger.call_later(wanted.timeout_s, partial(self._expire, turn, wanted.devices))
+        self._waiting[turn.process_id, turn.number] = request, timer
+
+    def _expire(self, turn: Turn, devices: Sequence[str]) -> None:
+        request, _ = self._waiting.pop((turn.process_id, turn.number))
+        now = time.monotonic()
+        holders = [_describe(other, now) for other in self._turns.before(turn)]
+        request.fail(DeviceLockTimeout(devices, now - turn.since, holders))
+        self._grant(self._turns.give_back(turn.process_id, turn.number, now))
+
+    def _on_give_back(self, notice: Request) -> None:
+        key = notice.peer_id, notice.head.number
+        self._stop_waiting(key)
+        self._grant(self._turns.give_back(*key, time.monotonic()))
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        for key in [key for key in self._waiting if key[0] == process_id]:
+            self._stop_waiting(key)
+        self._grant(self._turns.forget(process_id, time.monotonic()))
+
+    def _stop_waiting(self, key: tuple[str, int]) -> Request | None:
+        request, timer = self._waiting.pop(key, (None, None))
+        if timer is not None:
+            timer.cancel()
+        return request
+
+    def _grant(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            request = self._stop_waiting((turn.process_id, turn.number))
+            if request is not None:
+                request.reply(None)
+
+
+def _describe(turn: Turn, now: float) -> str:
+    verb = "has them" if turn.granted else "comes first and has waited"
+    return f"'{turn.who}' {verb} for {now - turn.since:.1f} s"
+
+
+class _OwnTurn:
+    """Stands for a turn of this process, asked for or had: it goes back when nobody has this object any more."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _OwnTurnRef(weakref.ref[_OwnTurn]):
+    """Refers to a turn; given a deque's `append` as its callback, it is in that deque once the turn is dropped.
+
+    The interpreter puts it there itself: no interruption comes in between, as it may in a `__del__`.
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+
+class _OwnTurns:
+    """The turns of this process: those that were dropped are given back.
+
+    Args:
+        session: this process's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._messenger = session.messenger
+        self._desk = session.home
+        self._dropped: deque[weakref.ref[_OwnTurn]] = deque()
+        self._refs: set[_OwnTurnRef] = set()
+        self._sweep_due = False
+
+    def watch(self, turn: _OwnTurn) -> int:
+        """Give it back as soon as `turn` is dropped; its number."""
+        ref = _OwnTurnRef(turn, self._dropped.append)
+        ref.number = _next_number()
+        self._refs.add(ref)
+        self._messenger.submit(self._sweep_later)
+        return ref.number
+
+    def ask(self, number: int, devices: tuple[str, ...], timeout_s: float) -> RequestFuture:
+        """Ask for devices.
+
+        It knows the turn by its number only: who keeps a traceback from in here does not keep the devices.
+        """
+        wanted = AskTurn(number, devices, timeout_s)
+        limit_s = min(FOREVER_S, timeout_s * (1 + GRACE_FRACTION) + _GRACE_S)
+        return self._messenger.request(self._desk, ASK, wanted, timeout_s=limit_s, reply_type=None)
+
+    def look(self) -> None:
+        """Give back what was dropped, soon."""
+        self._messenger.submit(self._drain)
+
+    def _drain(self) -> None:
+        while self._dropped:
+            ref = self._dropped.popleft()
+            if isinstance(ref, _OwnTurnRef):
+                self._refs.discard(ref)
+                self._messenger.notify(self._desk, GIVE_BACK, GiveBack(ref.number))
+
+    def _sweep_later(self) -> None:
+        if self._refs and not self._sweep_due:
+            self._sweep_due = True
+            self._messenger.call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Whoever drops a turn says so, unless an interruption came in between."""
+        self._sweep_due = False
+        self._drain()
+        self._sweep_later()
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    lock: DeviceLock = local["self"]
+    devices = ", ".join(lock._devices)
+    return Wait(DEVICE, f"device_lock() of {devices}", timeout_s=lock._timeout_s, subject=devices)
+
+
+class DeviceLock:
+    """A `with` block in which this worker has its devices alone, as far as others ask for them too.
+
+    Args:
+        session: this process's; None: it belongs to no job, and nobody shares its devices.
+        devices: which devices; none: it waits for nobody.
+        timeout_s: how long to wait for its turn, in seconds; None: as long as it takes.
+        offload: what is on the devices in the block only.
+    """
+
+    def __init__(
+        self,
+        session: Session | None,
+        devices: Sequence[str],
+        timeout_s: float | None = None,
+        offload: Offload | None = None,
+    ) -> None:
+        self._turns = None if session is None else session.service(_OwnTurns)
+        self._devices = tuple(devices)
+        self._timeout_s = checked_timeout(timeout_s)
+        self._offload = offload
+        self._turn: _OwnTurn | None = None
+
+    def __enter__(self) -> DeviceLock:
+        """Wait for the turn, and bring to the device what is there in turns only.
+
+        Raises:
+            DeviceLockTimeout: others had the devices until the deadline; the text says who.
+            ConfigError: this block is entered already.
+        """
+        if self._turn is not None:
+            raise ConfigError("this device_lock() is entered already: each `with` takes one of its own")
+        self._take()
+        if self._offload is not None:
+            try:
+                with Stopwatch("onload"):
+                    self._offload.bring()
+            except BaseException:
+                self._drop()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._offload is not None:
+                with Stopwatch("offload"):
+                    self._offload.take_away()
+        finally:
+            self._drop()
+
+    @awaited(_awaits)
+    def _take(self) -> None:
+        if self._turns is not None and self._devices:
+            self._turn = _OwnTurn()
+            try:
+                self._turns.ask(self._turns.watch(self._turn), self._devices, self._timeout_s).result()
+            except CommTimeout as error:
+                self._drop()
+                raise DeviceLockTimeout(self._devices, error.waited_s) from error
+            except BaseException:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        self._turn = None
+        if self._turns is not None:
+            self._turns.look()
+
+
+class _Uncalled(partial[Any]):
+    """The method of a worker; `with` takes what it returns, and not the method."""
+
+    def __enter__(self) -> Never:
+        name, signature = self.func.__name__, inspect.signature(self)
+        what = f"{type(self.args[0]).__name__}.{name}()"
+        bare = signature.replace(
+            parameters=[each.replace(annotation=each.empty) for each in signature.parameters.values()],
+            return_annotation=signature.empty,
+        )
+        raise CallArgumentError(what, f"it is called: write `with self.{name}():`", str(bare))
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _CalledInWith:
+    """A method of a class whose objects say, in a `with` without parentheses, what to write."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = explains_arguments(method)
+        self.__doc__ = method.__doc__
+
+    def __get__(self, worker: object, _owner: type) -> Callable[..., Any]:
+        return self._method if worker is None else _Uncalled(self._method, worker)
+
+
+def called_in_with(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a method of which `with self.method:`, without parentheses, is answered by what to write."""
+    return cast("Callable[P, R]", _CalledInWith(method))

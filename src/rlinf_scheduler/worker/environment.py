@@ -1,0 +1,61 @@
+"""The variables a rank starts with: pure, so that the rule can be read and tested in one place."""
+
+from __future__ import annotations
+
+from rlinf_scheduler.hardware.vendors import visibility_settings
+from rlinf_scheduler.host.seeds import SEED_VARIABLE
+from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.planning.environments import LAUNCH_VARIABLES
+
+
+def rank_environment(
+    placement: Placement,
+    *,
+    group: str,
+    world_size: int,
+    accelerator_type: str,
+    master_address: str,
+    master_port: int,
+    seed: int,
+) -> dict[str, str]:
+    """What the launch sets for one rank.
+
+    RANK to MASTER_PORT are what `torch.distributed.init_process_group` reads for `env://`. LOCAL_RANK is the index
+    to hand to `torch.cuda.set_device`: 0 of the rank's own mask where it is isolated, the first device's index on
+    the node where all are visible, and the rank's number among its group's ranks on that node where it
+    was given no accelerator.
+
+    Args:
+        placement: where the rank runs and what it sees.
+        group: its group's name.
+        world_size: how many ranks the group has.
+        accelerator_type: the vendor of the node's accelerators, "" where there are none.
+        master_address: the address of rank 0's node.
+        master_port: a port that rank 0 has reserved there.
+        seed: of its random numbers.
+    """
+    rendezvous = (
+        placement.rank,
+        world_size,
+        device_index(placement),
+        placement.local_world_size,
+        placement.placement_node_rank,
+        master_address,
+        master_port,
+    )
+    return {
+        **dict(zip(LAUNCH_VARIABLES, map(str, rendezvous), strict=True)),
+        **visibility_settings(accelerator_type, placement.visible_accelerators),
+        "RLINF_GROUP": group,
+        SEED_VARIABLE: str(seed),
+        "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),
+        "RLINF_WORKER_NODE_RANK": str(placement.node_rank),
+        "RLINF_LOCAL_HARDWARE_RANKS": ",".join(map(str, placement.local_hardware_ranks)),
+    }
+
+
+def device_index(placement: Placement) -> int:
+    """The number of a rank's first device among those that its process sees: LOCAL_RANK."""
+    if not placement.has_accelerators:
+        return placement.local_rank
+    return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]

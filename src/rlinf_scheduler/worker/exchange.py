@@ -1,0 +1,548 @@
+"""What a worker exchanges data by: messages, weights and channels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Never, SupportsIndex, TypeAlias, overload
+
+from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
+from rlinf_scheduler.comm import WAIT_S, AsyncHandle
+from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
+from rlinf_scheduler.comm.handle import Later, Now, Seconds
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.keywords import unknown_argument
+from rlinf_scheduler.mailbox import open_mailbox
+from rlinf_scheduler.session import Session, current_session
+
+if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start at once
+    import torch
+
+    from rlinf_scheduler.channel import Channel, Restorable
+    from rlinf_scheduler.mailbox import Groups, Mailbox
+    from rlinf_scheduler.weights import Weights
+
+Source: TypeAlias = tuple[str, SupportsIndex] | None
+
+
+class Exchange:
+    """Sends and receives, publishes and fetches, opens channels; the part of `Worker` that is about others.
+
+    Classes of users may have any names: what the library keeps in a worker begins with `_rlinf_`, and no function of it
+    asks a worker for anything else.
+    """
+
+    _rlinf_session: Session | None
+
+    @overload
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> None: ...
+
+    @overload
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> AsyncHandle[None]: ...
+
+    @overload
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> AsyncHandle[None] | None: ...
+
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
+        **_unknown: Never,
+    ) -> AsyncHandle[None] | None:
+        """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
+
+        Args:
+            obj: any picklable object; tensors and arrays in it travel as bytes, not through pickle. With `async_op` it
+                is sent as it is during this call, whatever becomes of it afterwards.
+            dst_group_name: the receiver's group.
+            dst_rank: its rank there.
+            async_op: return a handle at once; else return when the receiver's process holds the object.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+            wait_for_return: if the receiver dies before it holds the object, and is started again (`on_failure` of its
+                launch), send it to its successor; False: raise PeerDied.
+
+        Raises:
+            PeerNotFound: no such worker at the deadline.
+            PeerDied: the receiver is gone.
+            CommTimeout: the receiver had no room at the deadline.
+        """
+        if _unknown:
+            raise unknown_argument(Exchange.send.__get__(self), _unknown)
+        handle = _mailbox_of(self).send(
+            obj,
+            f"{dst_group_name}:{dst_rank}",
+            timeout_s=timeout_s,
+            wait_s=_room_s(async_op),
+            wait_for_return=wait_for_return,
+        )
+        return handle if async_op else handle.wait()
+
+    @overload
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> AsyncHandle[Any]: ...
+
+    @overload
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = ...,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> Any: ...
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
+        **_unknown: Never,
+    ) -> Any:
+        """The next object that a worker sent to this one.
+
+        Args:
+            src_group_name: the sender's group.
+            src_rank: its rank there.
+            async_op: return a handle at once.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+            wait_for_return: if the sender dies, and is started again (`on_failure` of its launch), wait for what its
+                successor sends; False: raise PeerDied.
+
+        Raises:
+            PeerDied: the sender is gone, and nothing of it is left to receive.
+            CommTimeout: nothing came before the deadline.
+        """
+        if _unknown:
+            raise unknown_argument(Exchange.recv.__get__(self), _unknown)
+        handle = _mailbox_of(self).recv(
+            f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
+        )
+        return handle if async_op else handle.wait()
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> None: ...
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> AsyncHandle[None]: ...
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> AsyncHandle[None] | None: ...
+
+    def send_tensor(
+        self,
+        tensor: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
+        **_unknown: Never,
+    ) -> AsyncHandle[None] | None:
+        """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
+        if _unknown:
+            raise unknown_argument(Exchange.send_tensor.__get__(self), _unknown)
+        handle = _mailbox_of(self).send_tensor(
+            tensor,
+            f"{dst_group_name}:{dst_rank}",
+            timeout_s=timeout_s,
+            wait_s=_room_s(async_op),
+            wait_for_return=wait_for_return,
+        )
+        return handle if async_op else handle.wait()
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> torch.Tensor: ...
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> AsyncHandle[torch.Tensor]: ...
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
+    ) -> torch.Tensor | AsyncHandle[torch.Tensor]: ...
+
+    def recv_tensor(
+        self,
+        tensor: Any,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
+        **_unknown: Never,
+    ) -> Any:
+        """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
+
+        Args:
+            tensor: where the values go: a plain dense tensor of the shape and dtype that the sender sends.
+            src_group_name: the sender's group.
+            src_rank: its rank there.
+            async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+            wait_for_return: as of `recv`.
+
+        Raises:
+            CommError: shape or dtype differ, or `tensor` cannot be written to (it is expanded, sparse, a DTensor ...);
+                nothing is taken.
+            PeerDied: the sender is gone.
+            CommTimeout: nothing came before the deadline.
+        """
+        if _unknown:
+            raise unknown_argument(Exchange.recv_tensor.__get__(self), _unknown)
+        handle = _mailbox_of(self).recv_tensor(
+            tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
+        )
+        return handle if async_op else handle.wait()
+
+    def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+        """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
+
+        They are written once, on this node, and stay until the next version replaces them. This waits for no reader,
+        and no reader sees a mixture of versions.
+
+        Args:
+            name: what they are called; one living worker publishes under a name.
+            state_dict: tensors (on any device) and numpy arrays by key; free to be changed after this call.
+            version: a whole number, larger than that of the version before.
+
+        Raises:
+            WeightsError: the version does not grow, or some value is neither tensor nor array.
+            NameTaken: another living worker publishes under that name.
+        """
+        _weights().publish(name, state_dict, version)
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        version: int | None = ...,
+    ) -> int: ...
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        version: int | None = ...,
+    ) -> AsyncHandle[int]: ...
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = ...,
+        *,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+        version: int | None = ...,
+    ) -> int | AsyncHandle[int]: ...
+
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        version: int | None = None,
+        **_unknown: Never,
+    ) -> Any:
+        """Copy the newest published weights into tensors that are there already; the version's number.
+
+        Args:
+            name: what they were published as.
+            into: a `torch.nn.Module`, or a dict of tensors and numpy arrays: they are overwritten in place, and keep
+                their dtypes and devices.
+            min_version: wait for this version or a newer one; None: for any.
+            async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
+                thread that does so, when the handle is waited for.
+            timeout_s: how long to wait, in seconds; None: as long as it takes; 0: take what is there now.
+            version: wait for this version, and take no newer one.
+
+        Raises:
+            WeightsMismatch: keys or shapes differ from those of `into`, or a tensor of it cannot be written to (it is
+                expanded, sparse, a DTensor, on the meta device ...); nothing was written.
+            WeightsError: there is a newer version than `version` already.
+            PeerNotFound: nobody publishes under that name at the deadline.
+            PeerDied: the worker that published is gone.
+            CommTimeout: no such version at the deadline; it says which one is there.
+        """
+        if _unknown:
+            raise unknown_argument(Exchange.fetch_weights.__get__(self), _unknown)
+        handle = _weights().fetch(name, into, min_version=min_version, version=version, timeout_s=timeout_s)
+        return handle if async_op else handle.wait()
+
+    @overload
+    def broadcast(
+        self,
+        obj: Any = ...,
+        groups: Groups = ...,
+        src: Source = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+    ) -> AsyncHandle[Any]: ...
+
+    @overload
+    def broadcast(
+        self,
+        obj: Any = ...,
+        groups: Groups = ...,
+        src: Source = ...,
+        async_op: bool = ...,
+        timeout_s: Seconds = ...,
+    ) -> Any: ...
+
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        **_unknown: Never,
+    ) -> Any:
+        """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
+
+            weights = self.broadcast(weights, groups=[("actor", [0]), ("rollout", [0, 1, 2])], src=("actor", 0))
+
+        Members may call in any order. Broadcasts of one source to the same members are received in the order of
+        its calls; those to other members, and `send`, do not mix with them. On every node the object is written
+        once, however many members run there; the arrays and tensors that a member gets are its own all the same.
+
+        Args:
+            obj: what to send; looked at on the source only, and not changed until the call returns. With `async_op`
+                it is sent as it is during this call.
+            groups: the members, the source among them: groups' names with a rank, or a list of ranks.
+            src: the source's group and rank; None: the first member in `groups`.
+            async_op: return an `AsyncHandle` of the object at once.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+
+        Returns:
+            The object: on the source `obj` itself, once every member's process holds it.
+
+        Raises:
+            CommError: a member is named twice, or this worker or the source is none.
+            PeerDied: the source is gone, and nothing of it is left to receive; on the source: the members named
+                in it are gone, and the others have the object.
+            PeerNotFound: the source, or on the source the one member that is missing, was not there at the deadline.
+            CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
+                started, or had no room, and the others have the object.
+        """
+        if _unknown:
+            raise unknown_argument(Exchange.broadcast.__get__(self), _unknown)
+        handle = _mailbox_of(self).broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
+        return handle if async_op else handle.wait()
+
+    @classmethod
+    def create_channel(
+        cls,
+        channel_name: str,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+        maxsize: int = 0,
+        *,
+        max_bytes: int | None = None,
+        producers: int | None = None,
+        successor_s: float = SUCCESSOR_S,
+        max_attempts: int | None = None,
+        max_leased: int | None = None,
+        restore: Restorable | None = None,
+        own_process: bool | None = None,
+        holds: str | None = None,
+        durable: str | os.PathLike[str] | None = None,
+        survives: Survives = "machine",
+        stall_after_s: float | None = None,
+        device_items: bool = False,
+        priority_wait_s: float | None = None,
+    ) -> Channel:
+        """Create a channel and return this process's end of it.
+
+        Args:
+            channel_name: its name in the job.
+            group_affinity: the group beside whose worker the channel is held; None: this worker's group.
+            group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
+            maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
+            max_bytes: how many bytes all its queues hold before `put` waits; see `Channel.create`, like the others.
+            producers: how many there will be; the channel ends when the last of them is done.
+            successor_s: how long a producer that failed or died may be replaced before it counts as done, in seconds;
+                likewise the last member of a subscription.
+            max_attempts: how often an item is given out on lease before it is a dead letter; None: any number.
+            max_leased: how many items one process may have on lease before its further leases wait; None: any number.
+            restore: what it holds in the beginning: the file of a `save`, or what `Cluster.load` returned.
+            own_process: whether the process that holds it holds no other channel.
+            holds: where large items of other machines' producers are: "node" or "channel"; see `Channel.create`.
+            durable: a folder on the node that holds it, for the journal by which it survives the end of its process.
+            survives: what it is to survive, the end of its "process" or of its "machine".
+            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits; None: never.
+            device_items: whether tensors on a device stay there, for getters that have the same one; such items are
+                lost with the process that put them.
+            priority_wait_s: after how many seconds an item is passed over no more by those of a higher priority; None:
+                it always is.
+
+        Raises:
+            ChannelExists: a channel of that name is there already.
+            CheckpointError: what it is restored from cannot be read, or breaks its bounds.
+        """
+        from rlinf_scheduler.channel import Channel  # noqa: PLC0415 - see above
+
+        return Channel.create(
+            channel_name,
+            maxsize=maxsize,
+            group_affinity=group_affinity,
+            group_rank_affinity=group_rank_affinity,
+            max_bytes=max_bytes,
+            producers=producers,
+            successor_s=successor_s,
+            max_attempts=max_attempts,
+            max_leased=max_leased,
+            restore=restore,
+            own_process=own_process,
+            holds=holds,
+            durable=durable,
+            survives=survives,
+            stall_after_s=stall_after_s,
+            device_items=device_items,
+            priority_wait_s=priority_wait_s,
+        )
+
+    @classmethod
+    def connect_channel(cls, channel_name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
+        """This process's end of a channel that someone created, or creates before the deadline.
+
+        Args:
+            channel_name: its name in the job.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
+
+        Raises:
+            ChannelNotFound: no channel of that name at the deadline.
+        """
+        from rlinf_scheduler.channel import Channel  # noqa: PLC0415 - see above
+
+        return Channel.connect(channel_name, timeout_s=timeout_s)
+
+
+def _mailbox_of(worker: Exchange) -> Mailbox:
+    session = worker._rlinf_session
+    if session is None:
+        raise ClusterError("this worker was constructed directly: launch its group to communicate")
+    return session.service(open_mailbox)
+
+
+def _weights() -> Weights:
+    from rlinf_scheduler.weights import open_weights  # noqa: PLC0415 - see above
+
+    return current_session().service(open_weights)
+
+
+def _room_s(async_op: bool) -> float:
+    """How long a call may wait for shared memory: one that returns a handle not at all."""
+    return 0.0 if async_op else WAIT_S

@@ -1,0 +1,211 @@
+"""A worker class with its arguments, before it is launched: what may be asked of a launch, and what is made of that."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from rlinf_scheduler.checks import absolute_path
+from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
+from rlinf_scheduler.host.protocol import WorkerFactory
+from rlinf_scheduler.host.seeds import checked_seed
+from rlinf_scheduler.keywords import explains_arguments
+from rlinf_scheduler.planning import (
+    NodePlacementStrategy,
+    PackedPlacementStrategy,
+    PlacementStrategy,
+    Topology,
+)
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.tape.limit import limit_bytes
+from rlinf_scheduler.wording import list_names
+from rlinf_scheduler.worker.deaths import OnFailure
+from rlinf_scheduler.worker.group import WorkerGroup
+from rlinf_scheduler.worker.group_calls import GroupCalls
+from rlinf_scheduler.worker.group_launch import prepare_launch
+from rlinf_scheduler.worker.launch import LaunchOptions
+from rlinf_scheduler.worker.restart_options import (
+    RestartOn,
+    check_is_used,
+    check_on_failure,
+    may_move,
+    ready_method,
+    restart_limit,
+)
+from rlinf_scheduler.worker.seconds import checked_seconds
+from rlinf_scheduler.worker.signatures import check_arguments
+from rlinf_scheduler.worker.starting import LaunchFunction, begin
+
+T = TypeVar("T")
+
+# A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
+UNRESPONSIVE_AFTER_S = 600.0
+# Where ranks record what comes to them, if the launch does not say.
+RECORD_VARIABLE = "RLINF_RECORD"
+
+
+class OpenCluster(Protocol):
+    """What a launch needs of a `Cluster`."""
+
+    @property
+    def session(self) -> Session:
+        """This process's membership in the job."""
+
+    @property
+    def topology(self) -> Topology:
+        """The nodes, with node groups."""
+
+
+class GroupBuilder(Generic[T]):
+    """A worker class with its arguments, ready to be launched."""
+
+    def __init__(self, worker_class: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        check_arguments(worker_class, "__init__", args, kwargs)
+        self._factory = WorkerFactory(worker_class, args, kwargs)
+
+    @explains_arguments
+    def launch(
+        self,
+        cluster: OpenCluster,
+        placement_strategy: PlacementStrategy | None = None,
+        name: str | None = None,
+        isolate_gpu: bool = True,
+        max_concurrency: int | None = None,
+        launch_timeout_s: float = 120,
+        on_failure: OnFailure = "fail",
+        unresponsive_after_s: float | None = UNRESPONSIVE_AFTER_S,
+        wait_s: float = 0,
+        log_level: int | str | None = None,
+        max_restarts: int | None = None,
+        restart_window_s: float | None = None,
+        restart_on: RestartOn | None = None,
+        ready_when: Callable[[T], object] | str | None = None,
+        stall_after_s: float | None = None,
+        seed: int | None = None,
+        record: str | os.PathLike[str] | None = None,
+        detached: bool = False,
+    ) -> WorkerGroup[T]:
+        """Start every rank where the strategy places it; returns when each has finished `__init__`.
+
+        Args:
+            cluster: where to run.
+            placement_strategy: which rank runs where; None: a rank an accelerator, or a node where there are none.
+            name: the group's name in the job; None: the class's name, with a number where that is taken.
+            isolate_gpu: a rank sees only its own accelerators; False: all of its node's.
+            max_concurrency: how many plain methods may run at a time on a rank; None: one, in order of arrival.
+                `async def` methods run beside them, any number at a time.
+            launch_timeout_s: how long all of it may take, in seconds.
+            on_failure: what the death of a rank means: "fail" ends every pending and later call of the group with
+                WorkerDied; "ignore" ends only the dead rank's own calls; "restart" too, and starts another process in
+                its place, with the same arguments, name, devices and environment: later calls wait for that one. Or a
+                function that is called with each `WorkerLost`, on a thread of its own, and returns one of these words.
+            unresponsive_after_s: how long a rank may be stopped, or its interpreter be held, before it is dead, in
+                seconds; None: for ever, to stop it in a debugger, say. `WorkerUnresponsive` tells of it long before.
+            wait_s: how long to wait, in seconds, for devices that another job holds. A job holds the accelerators of
+                its groups until it ends; its own groups share them freely.
+            log_level: show what libraries log on the ranks from this level on, such as "INFO"; None: what `logging`
+                itself prints there, warnings and worse.
+            max_restarts: how often a rank is started again in `restart_window_s`, the first time at once, then after a
+                growing delay; a rank that dies more often is as with "fail". None: five times.
+            restart_window_s: see above, in seconds; None: 60.
+            restart_on: where a rank comes back whose node is gone: "any" node of its node group that has as many
+                devices of the same kind free; "same": nowhere, and that is as with "fail". None: "same".
+            ready_when: a method without arguments, or its name, that a rank that was started again runs after
+                `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
+                It waits until the rank is ready, and then returns; if it raises, the start has failed.
+            stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
+                or of a stream to which one owes a value, and why; None: never.
+            seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
+                and, where it is loaded, torch are seeded with it before `__init__`, also in whoever takes a rank's
+                place. None: one that is drawn once for the job, and no generator is touched.
+            record: a folder, in which each rank records what comes to it, on its node, so that `rlinf replay` can run
+                it again alone. None: the folder that RLINF_RECORD names, if it is set. RLINF_RECORD_MIB bounds each
+                file. Both are looked for in the environment of who launches.
+            detached: the group goes on when its driver has ended, until somebody ends it; in a job that outlives its
+                drivers, see `Cluster(job=..., detached=True)`.
+
+        Raises:
+            PlacementError: the strategy does not fit the cluster.
+            ConfigError: an argument is not what is said above, or is about ranks that come back where none does.
+            CodecError: an argument of `create_group` cannot be sent; the text names it.
+            NodeLost: a node that it is placed on is gone.
+            ClusterError: Ray's head does not answer.
+            DeviceHeld: another job, or another program of Ray's, has some of the accelerators.
+            LaunchError: the name is taken, or a rank failed to start; the text holds its traceback.
+            LaunchTimeout: some ranks were not ready in time; the text says what each waits for.
+        """
+        check_on_failure(on_failure)
+        check_is_used(
+            on_failure,
+            max_restarts=max_restarts,
+            restart_window_s=restart_window_s,
+            restart_on=restart_on,
+            ready_when=ready_when,
+        )
+        limit = restart_limit(max_restarts, restart_window_s)
+        timeout_s = checked_seconds("launch_timeout_s", launch_timeout_s)
+        if max_concurrency is not None and max_concurrency < 1:
+            raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
+        if unresponsive_after_s is not None and not unresponsive_after_s > 0:
+            problem = f"unresponsive_after_s={unresponsive_after_s!r}: it is a number of seconds, or None"
+            raise ConfigError(problem)
+        strategy = placement_strategy or _a_rank_a_resource(cluster)
+        placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
+        recordings = _recordings(record)
+        options = LaunchOptions(max_concurrency or 1, timeout_s, cluster.topology)
+        options = replace(
+            options,
+            unresponsive_after_s=unresponsive_after_s,
+            wait_s=checked_seconds("wait_s", wait_s),
+            library_level=_level(log_level),
+            returns=on_failure == "restart" or callable(on_failure),
+            ready_when=ready_method(self._factory.worker_class, ready_when),
+            stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
+            seed=None if seed is None else checked_seed(seed),
+            record=recordings,
+            record_bytes=limit_bytes() if recordings else 0,
+            moves=may_move(restart_on),
+        )
+        session, factory = cluster.session, self._factory
+        check_detached(session, detached=detached)
+        launch: LaunchFunction[GroupCalls[Any]]
+        if keeps_elsewhere(session):
+            # Few programs have such a job.
+            from rlinf_scheduler.worker.kept_job import prepare_kept_launch  # noqa: PLC0415
+
+            claimed, launch = prepare_kept_launch(
+                session, factory, placements, name, options, on_failure, limit, detached=detached
+            )
+        else:
+            claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
+        return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
+
+
+def _recordings(wanted: str | os.PathLike[str] | None) -> str:
+    """The folder in which ranks are recorded; "" if they are not."""
+    folder = wanted or os.environ.get(RECORD_VARIABLE)
+    try:
+        return absolute_path(folder) if folder else ""
+    except ValueError as error:
+        raise ConfigError(f"recordings of ranks: {error}") from None
+
+
+def _level(wanted: int | str | None) -> int:
+    if wanted is None:
+        return 0
+    known = logging.getLevelNamesMapping()
+    level = known.get(wanted.upper()) if isinstance(wanted, str) else wanted
+    if type(level) is not int or level < 0:
+        raise ConfigError(f"log_level={wanted!r}: it is a number from 0, or one of {list_names(known)}")
+    return level
+
+
+def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
+    topology = cluster.topology
+    if topology.num_accelerators:
+        return PackedPlacementStrategy(0, topology.num_accelerators - 1)
+    return NodePlacementStrategy(list(range(len(topology.nodes))))

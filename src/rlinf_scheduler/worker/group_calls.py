@@ -1,0 +1,229 @@
+"""What calls need of a group: where each goes, and what the end of a rank means for those that go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from rlinf_scheduler.comm import Endpoint
+from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
+from rlinf_scheduler.errors import CommError, WorkerDied
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.call import Call, Target
+from rlinf_scheduler.worker.deaths import Deaths, Policy
+from rlinf_scheduler.worker.health import RankHealth, State
+from rlinf_scheduler.worker.pending_calls import PendingCalls
+from rlinf_scheduler.worker.result import GroupResult
+from rlinf_scheduler.worker.stalls import watch_stalls
+
+UNREAD_GRACE_S = 3.0
+TERMINATED = "the group was terminated"
+
+
+class KnownRank(Protocol):
+    """One rank's process, as a process knows it that calls it; see `LaunchedRank`."""
+
+    address: WorkerAddress
+    placement: Placement
+    endpoint: Endpoint | None
+    gone: Promise[str]
+    pid: int
+    num_restarts: int
+    ended_by: str
+
+
+RankT = TypeVar("RankT", bound=KnownRank)
+
+
+def awaits_end(local: dict[str, Any]) -> Wait:
+    """Return what a thread waits for that ends a group; since `began`, where that is there."""
+    group: GroupCalls[Any] = local["self"]
+    there = tuple(str(rank.address) for rank in group.ranks if not rank.gone.done())
+    return Wait(RESULT, f"shutdown of '{group.name}'", _since(local), peers=there)
+
+
+def awaits_restart(local: dict[str, Any]) -> Wait:
+    """Return what a thread waits for that restarts the rank `number`; since `began`, where that is there."""
+    operation = f"restart of '{local['self'].name}:{local['number']}'"
+    return Wait(LAUNCH, operation, _since(local), local["timeout_s"])
+
+
+def _since(local: dict[str, Any]) -> float:
+    return time.monotonic() - local["began"] if "began" in local else 0.0
+
+
+class GroupCalls(ABC, Generic[RankT]):
+    """What all views of one group share in this process. Somebody supervises its processes, here or elsewhere.
+
+    The messenger's I/O thread alone says who is dead and which calls go on; no lock is held by anybody.
+
+    Args:
+        session: of this process.
+        name: the group's.
+        ranks: its processes, in rank order.
+        on_failure: what the death of a rank means.
+        stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
+
+    Attributes:
+        session, name: see above.
+        ranks: likewise; a rank that comes back is another one here.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        ranks: Sequence[RankT],
+        on_failure: Policy,
+        stall_after_s: float,
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.ranks = list(ranks)
+        self._stall_after_s = stall_after_s
+        self._deaths = Deaths(name, on_failure)
+        self._pending = PendingCalls()
+
+    # -- who supervises it -----------------------------------------------------------------------
+
+    @abstractmethod
+    def restart(self, number: int, timeout_s: float) -> None:
+        """Have another process take a rank's place, and wait until it has.
+
+        Raises:
+            WorkerDied: it does not come back, or the group was terminated.
+            LaunchTimeout: it is not there at the deadline; it may come later.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End every process: after the call that it runs now, or after a grace period by force."""
+
+    @abstractmethod
+    def shutdown(self, timeout_s: float | None) -> None:
+        """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
+
+    def stop_beside(self) -> None:
+        """As `stop`, in a thread of its own; from any thread, the I/O thread too."""
+        run_beside_in_time(self.session.messenger.call_later, self.stop)
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _start(self, call: Call) -> None:
+        self._pending.add(call)
+        if self._stall_after_s:
+            watch_stalls(self.session, call, self._stall_after_s)
+        if (
+            self._deaths.may_return or self._deaths.away
+        ):  # since it was made, a rank may have gone or returned
+            for index, address in enumerate(call.addresses):
+                call.aim(index, self.target(address.rank))
+        call.start()
+        for number, reason in self._deaths.dead.items():
+            call.refuse(self._death_in(call, number, reason))
+        self._end_with_the_dead(call)  # a rank may have died since check_alive
+
+    def _end_all_calls(self) -> None:
+        for call in tuple(self._pending):
+            call.abort(WorkerDied(self.name, self.ranks[0].address.rank, call.method, self.session.failure))
+
+    def _refuse_waiting(self) -> None:
+        """The group has ended: calls that wait for a process get none."""
+        for call in self._pending:
+            for address in call.addresses:
+                call.refuse(WorkerDied(self.name, address.rank, call.method, TERMINATED))
+
+    def _end_with_the_dead(self, call: Call) -> None:
+        error = self._deaths.end_of_call(call.method)
+        if error is not None:
+            call.abort(self._death_in(call, error.rank, error.reason))
+
+    def _death_in(self, call: Call, number: int, reason: str) -> WorkerDied:
+        """What a call ends with when a rank is dead; one that it never reached did not die during it."""
+        return WorkerDied(self.name, number, "" if call.awaits(number) else call.method, reason)
+
+    def target(self, number: int) -> Target:
+        """Where a call to a rank goes now; from any thread."""
+        rank, endpoint = self.ranks[number], self.ranks[number].endpoint
+        if number in self._deaths.away or (self._deaths.may_return and self._is_lost(endpoint)):
+            return Target(rank.address, None)
+        return Target(rank.address, endpoint, rank.gone)
+
+    def _is_lost(self, endpoint: Endpoint | None) -> bool:
+        return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
+
+    def next_target(self, address: WorkerAddress) -> Target | None:
+        """Where a call is sent again whose rank died; None if that does not come back."""
+        comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
+        return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
+    # -- other threads ---------------------------------------------------------------------------
+
+    def begin(self, call: Call, result: GroupResult[Any]) -> None:
+        """Start a call, in one step: all ranks get it or none does.
+
+        Raises:
+            CommError: this process has left the job.
+        """
+        messenger = self.session.messenger
+        self._watch_unread(call, result)
+        messenger.submit(ending(partial(self._start, call), call.fail))
+        if messenger.why_closed:  # what is handed over after that may not be looked at any more
+            raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
+
+    def check_alive(self, wanted: Sequence[int]) -> None:
+        """Raise WorkerDied if a call to these ranks cannot succeed."""
+        refusal = self._deaths.refusal(wanted, self.session.failure or TERMINATED)
+        if refusal is not None:
+            raise refusal
+
+    def reason_of_death(self, call: Call, address: WorkerAddress, wait_s: float, otherwise: str) -> str:
+        """Why the process is gone that a call to a rank went to, as far as that is known within `wait_s` seconds."""
+        gone = call.why_gone(address)
+        return gone.result() if gone is not None and gone.wait(wait_s) else otherwise
+
+    def health(self, number: int) -> RankHealth:
+        """How a rank is."""
+        rank = self.ranks[number]
+        state, reason = self._state_of(number, rank)
+        return RankHealth(rank.address, state, reason, rank.placement.node_rank, rank.pid, rank.num_restarts)
+
+    def _state_of(self, number: int, rank: RankT) -> tuple[State, str]:
+        if self._deaths.stopping:
+            return "ended", rank.ended_by or self.session.failure or TERMINATED
+        if number in self._deaths.dead:
+            return "dead", self._deaths.dead[number]
+        if number in self._deaths.away:
+            return "restarting", self._deaths.away[number]
+        silence = "" if rank.endpoint is None else self.session.why_silent(rank.endpoint.process_id)
+        return ("unresponsive", silence) if silence else ("alive", "")
+
+    def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
+        """Log the failure of a call that nobody has asked about a while after it failed.
+
+        The driver may be waiting for something that will never come because of it.
+        """
+        watched = weakref.ref(result)
+
+        def report() -> None:
+            current = watched()
+            error = current.unread_failure() if current is not None else None
+            if error is not None and not self._deaths.stopping:
+                logging.getLogger(f"rlinf.worker.{self.name}").error("not waited for yet: %s", error)
+
+        def settled(_: Promise[None]) -> None:
+            if call.failed:
+                messenger.call_later(UNREAD_GRACE_S, report)
+
+        messenger = self.session.messenger
+        call.settled.add_done_callback(settled)

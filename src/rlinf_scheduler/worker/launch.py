@@ -1,0 +1,602 @@
+"""Bringing a group up: a process for every rank, then every rank constructed, or nothing left behind."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.comm import Buffer, Request
+from rlinf_scheduler.comm.failure import Failure, load_failure, read_error
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.transport.peer_session import Loss
+from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
+from rlinf_scheduler.engine.engine import cores_of_machines, ray_errors
+from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
+from rlinf_scheduler.events import GroupLaunched, WorkerStarted
+from rlinf_scheduler.hardware.views import HardwareTable
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.info import KeptJob, WorkerAddress, job_topology, packed_topology
+from rlinf_scheduler.host.log_lines import level_to_forward
+from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.host.postmortem import Witnesses
+from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf_scheduler.host.seeds import DrawnSeed, rank_seed
+from rlinf_scheduler.planning import Node, Placement, Topology
+from rlinf_scheduler.planning.environments import EnvironmentTable
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.links import LinkWatch
+from rlinf_scheduler.wording import clock_text, seconds_text
+from rlinf_scheduler.worker.environment import rank_environment
+from rlinf_scheduler.worker.launched_rank import (
+    LaunchedRank,
+    end_of_node,
+    explanation_of,
+    is_the_end,
+    most_telling,
+)
+from rlinf_scheduler.worker.moves import Moves
+from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.processes import Processes, devices_of
+from rlinf_scheduler.worker.progress import Standing, shown_on_terminal
+from rlinf_scheduler.worker.signatures import encoded_factory
+from rlinf_scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
+from rlinf_scheduler.worker.supervision import LaunchedGroups
+
+_WAITING = "waiting"
+_WAITS = {
+    _WAITING: "waiting for its turn to start, as others start on its machine",
+    protocol.STARTING: "waiting for its process to start",
+    protocol.RUNNING: "its process runs and waits for the other ranks",
+    protocol.CHECKING: "checking that its hardware can be reached",
+    protocol.IMPORTING: "importing the worker's class",
+    protocol.LOOKING: "looking which devices it sees",
+    protocol.CONSTRUCTING: "still in __init__",
+    protocol.CATCHING_UP: "still in what ready_when names",
+    protocol.READY: "waiting for the other ranks to be ready",
+}
+# Of ranks that are missing, so many are told of one by one.
+_MAX_TOLD = 6
+_ORDER = (*_WAITS, protocol.FAILED)
+_PHASES = {
+    protocol.RUNNING: "to join the job",
+    protocol.CHECKING: "to reach its hardware",
+    protocol.IMPORTING: "to import its class",
+    protocol.LOOKING: "to see its devices",
+    protocol.CATCHING_UP: "in what ready_when names",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """How a group is launched.
+
+    Attributes:
+        max_concurrency: how many plain methods may run at a time on a rank.
+        timeout_s: how long the launch may take, in seconds.
+        topology: what the placements were made on; its node groups say what the processes start with and what
+            hardware they are given. None: the bare cluster.
+        registers_itself: the worker makes its name known; otherwise its host does.
+        unresponsive_after_s: how long a rank may be stopped or stuck before it is dead; None: for ever.
+        wait_s: how long to wait for devices that others hold, in seconds.
+        library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
+        returns: whether a rank that dies may come back.
+        ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
+        seed: what the ranks' seeds are derived from; None: one that is drawn.
+        record: the folder in which what comes to them is recorded; "" if it is not.
+        record_bytes: how large the recording of each may become.
+        sys_path: where modules are found; empty: where the process that launches finds them.
+        log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
+        moves: whether a rank whose node is gone comes back on another one.
+    """
+
+    max_concurrency: int = 1
+    timeout_s: float = 120.0
+    topology: Topology | None = None
+    registers_itself: bool = False
+    unresponsive_after_s: float | None = None
+    wait_s: float = 0.0
+    library_level: int = 0
+    returns: bool = False
+    ready_when: str = ""
+    stall_after_s: float = 0
+    seed: int | None = None
+    record: str = ""
+    record_bytes: int = 0
+    sys_path: tuple[str, ...] = ()
+    log_level: int = 0
+    moves: bool = False
+
+
+class Recipe:
+    """What the processes of a group are made from; kept, so that a rank that died is made as it was.
+
+    Args:
+        session: of the process that launches.
+        name: the group's name.
+        factory: the worker's class and its arguments, as they are now; or encoded already.
+        options: of the launch.
+        world_size: how many ranks the group has.
+
+    Attributes:
+        name, options, world_size: see above.
+        factory: encoded: by value where the class is defined in the user's script, by reference where it can be
+            imported.
+        seed: what its ranks' seeds are derived from.
+        master_address: rank 0's node, once it has been started.
+        master_port: the group's port for rendezvous, likewise.
+        give_back: gives back the devices that were taken for it before the job ends; for a group that has ended.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        factory: WorkerFactory | tuple[Buffer, ...],
+        options: LaunchOptions,
+        world_size: int,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.world_size = world_size
+        self.factory: tuple[Buffer, ...]
+        if isinstance(factory, WorkerFactory):
+            self.factory = tuple(encoded_factory(factory).snapshot())
+        else:
+            self.factory = factory
+        self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
+        self.master_address, self.master_port = "", 0
+        self.give_back: Callable[[], None] | None = None
+        topology = options.topology or job_topology(session)
+        self.environments = EnvironmentTable(topology.node_groups)
+        self.hardware = HardwareTable(topology)
+
+    def seed_of(self, rank: int) -> int:
+        """The seed of a rank, and of whoever takes its place."""
+        return rank_seed(self.seed, self.name, rank)
+
+
+def launch_ranks(
+    session: Session,
+    placements: Sequence[Placement],
+    recipe: Recipe,
+    given_up: Promise[None] | None = None,
+) -> list[LaunchedRank]:
+    """Start a process for every placement and construct the worker in it.
+
+    Args:
+        session: of the process that launches.
+        placements: where the ranks are to be.
+        recipe: of the group.
+        given_up: done when nobody wants it any more; then this raises LaunchError.
+
+    Raises:
+        LaunchError: a rank failed; the text holds its traceback.
+        LaunchTimeout: some ranks were not ready at the deadline; the text says what each waits for.
+        NodeLost: a node is gone.
+        DeviceHeld: others have some of the devices.
+        ConfigError: two node groups want different environments for one process.
+    """
+    session.service(NodeWatch).check({placement.node_rank for placement in placements})
+    topology = job_topology(session)
+    processes = session.service(Processes)
+    devices = devices_of(placements, topology.nodes)
+    give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s, given_up)
+    launch = _Launch(session, placements, recipe)
+    if given_up is not None:
+        given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
+    try:
+        ranks = launch.run()
+    except BaseException:
+        launch.undo()
+        launch.declare_dead()  # before others have their names
+        give_back()
+        raise
+    recipe.give_back = give_back
+    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
+    session.messenger.submit(session.service(LinkWatch).begin)
+    return ranks
+
+
+def launch_successor(
+    session: Session, recipe: Recipe, before: LaunchedRank, given_up: Promise[None]
+) -> LaunchedRank:
+    """Start a process in the place of one that is gone: with its rank, devices, environment and name.
+
+    The job holds its devices still. Its node may have come back under another id. Where it is gone, and the launch
+    says that ranks move, it is another node.
+
+    Args:
+        session: of the process that launches.
+        recipe: of its group.
+        before: the one that is gone; nobody takes it any more.
+        given_up: done when nobody wants it any more; then this raises LaunchError.
+
+    Raises:
+        LaunchError, LaunchTimeout: as of `launch_ranks`.
+        NodeLost: its node is gone.
+        PlacementError: so it is, and no other one has what it needs.
+    """
+    watch, moves = session.service(NodeWatch), session.service(Moves)
+    placement = before.placement
+    if recipe.options.moves and placement.node_rank in watch.states.lost:
+        topology = recipe.options.topology or job_topology(session)
+        placement = moves.begin(recipe.name, placement, topology)
+        if placement.rank == 0:  # where the group meets from now on
+            recipe.master_address = ""
+    try:
+        watch.check({placement.node_rank})
+        return _launch_there(session, recipe, before, placement, given_up)
+    except BaseException:
+        moves.give_up(recipe.name, placement)
+        raise
+
+
+def _launch_there(
+    session: Session, recipe: Recipe, before: LaunchedRank, placement: Placement, given_up: Promise[None]
+) -> LaunchedRank:
+    node_id = job_topology(session).nodes[placement.node_rank].node_id
+    launch = _Launch(session, [replace(placement, node_id=node_id)], recipe, before.num_restarts + 1)
+    given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
+    try:
+        (rank,) = launch.run()
+    except BaseException:
+        launch.undo()
+        launch.declare_dead()  # before there is another one
+        raise
+    return rank
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    launch: _Launch = local["self"]
+    return launch.awaits()
+
+
+class _Launch:
+    """One launch: hosts report to it on the messenger's thread, the caller waits in `run`."""
+
+    def __init__(
+        self,
+        session: Session,
+        placements: Sequence[Placement],
+        recipe: Recipe,
+        num_restarts: int = 0,
+    ) -> None:
+        self._service = f"launch.{uuid.uuid4().hex}"
+        self._session = session
+        self._placements = placements
+        self._recipe = recipe
+        self._name = recipe.name
+        self._options = recipe.options
+        self._num_restarts = num_restarts
+        self._bare_topology = job_topology(session)
+        self._started_at = time.monotonic()
+        self._processes = session.service(Processes)
+        self._turns = session.service(StartTurns)
+        self._ranks: list[LaunchedRank] = []
+        self._by_number: dict[int, LaunchedRank] = {}
+        self._not_started = len(placements)
+        self._missing_ready = len(placements)
+        # Every rank has a process; every rank is ready. A failure sets both. No events of `threading`: the I/O thread
+        # would wait for their locks, which a thread may hold whose signal handler waits for the I/O thread.
+        self._all_run: Promise[None] = Promise()
+        self._settled: Promise[None] = Promise()
+        self._error: SchedulerError | None = None
+        folder = session.fact(LogFolder)
+        self._log_folder = folder.path if folder is not None else ""
+        kept = session.fact(KeptJob)
+        self._kept_job = kept.name if kept is not None else ""
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def run(self) -> list[LaunchedRank]:
+        messenger = self._session.messenger
+        # A host that reports when the launch is over is told that nobody serves that any more, and ends.
+        messenger.serve(self._service, self._on_report, protocol.HostReport)
+        messenger.on_peer_lost(self._on_peer_lost)
+        watch = self._session.service(NodeWatch)
+        watch.on_lost.append(self._on_node_lost)
+        try:
+            launched = self._session.service(LaunchedGroups)
+            shown = shown_on_terminal(self._session, self._standing, self._options.timeout_s)
+            with launched.launching(self.abort), shown:
+                self._bring_up()
+        finally:
+            messenger.unserve(self._service)
+            messenger.off_peer_lost(self._on_peer_lost)
+            watch.on_lost.remove(self._on_node_lost)
+        return self._ranks
+
+    def _bring_up(self) -> None:
+        # Whoever had these names before is gone: a look-up waits for the ranks to come.
+        self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
+        with ray_errors(f"Ray does not start processes for group '{self._name}'"):
+            self._start_in_turn()
+        self._wait_for(self._all_run)
+        self._ranks = sorted(self._ranks, key=lambda rank: rank.address.rank)
+        self._assign()
+        self._wait_for(self._settled)
+
+    def _start_in_turn(self) -> None:
+        machines = [self._node_of(placement).ip for placement in self._placements]
+        are_few = len(machines) <= MIN_AT_ONCE
+        limits = limits_of(machines, {} if are_few else cores_of_machines())
+        for place in in_turn(machines, limits, self._turns):
+            if isinstance(place, Promise):
+                self._wait_for(place)
+                continue
+            rank = self._start(self._placements[place])
+            self._ranks.append(rank)
+            self._by_number[rank.address.rank] = rank
+            self._turns.begin(machines[place], rank)
+            self._watch(rank, rank.process.run(self._spec_of(rank)))
+            if self._error is not None:
+                raise read_error(self._error)
+
+    def _end_turns(self) -> None:
+        for rank in self._ranks:
+            self._turns.end(self._node_of(rank.placement).ip, rank)
+
+    def _reached(self) -> list[tuple[int, str]]:
+        """How far each rank has come; from any thread."""
+        ranks = self._by_number
+        return [
+            (place.rank, ranks[place.rank].progress if place.rank in ranks else _WAITING)
+            for place in self._placements
+        ]
+
+    def _standing(self) -> Standing:
+        """How far the launch is; from any thread."""
+        reached = self._reached()
+        slowest, state = min(reached, key=lambda each: _ORDER.index(each[1]))
+        ready = sum(each == protocol.READY for _, each in reached)
+        return Standing(self._name, ready, len(reached), slowest, _WAITS.get(state, "failed"))
+
+    @awaited(_awaits)
+    def _wait_for(self, step: Promise[None]) -> None:
+        if not step.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
+            problem = f"not ready after {seconds_text(self._options.timeout_s)}"
+            raise LaunchTimeout(self._name, problem, self._describe_missing())
+        if self._error is not None:
+            raise read_error(self._error)
+
+    def awaits(self) -> Wait:
+        """What whoever waits for it waits for; from any thread."""
+        missing = [each for each in self._reached() if each[1] != protocol.READY]
+        peers = tuple(f"{self._name}:{rank}" for rank, _ in missing)
+        detail = "; ".join(
+            f"{self._name}:{rank}: {_WAITS.get(state, 'failed')}" for rank, state in missing[:_MAX_TOLD]
+        )
+        timeout_s = self._options.timeout_s
+        return Wait(LAUNCH, f"launch of '{self._name}'", self.elapsed_s, timeout_s, peers, detail=detail)
+
+    def undo(self) -> None:
+        # Where all went well each has ended its own.
+        self._session.messenger.submit(self._end_turns)
+        for rank in self._ranks:
+            rank.process.kill()
+        self._processes.forget([rank.process for rank in self._ranks if rank.endpoint is None])
+
+    def declare_dead(self) -> None:
+        for rank in self._ranks:
+            if rank.endpoint is not None:
+                death = Death(rank.endpoint.process_id, str(rank.address), "it did not become ready")
+                self._session.deaths.declare(death)
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _on_report(self, request: Request) -> None:
+        match request.head:
+            case protocol.HostStarted() as started:
+                self._on_started(started, request)
+            case protocol.Progress() as progress:
+                self._on_progress(progress, request.frames)
+                request.reply(None)
+
+    def _on_started(self, started: protocol.HostStarted, request: Request) -> None:
+        rank = self._by_number[started.rank]
+        rank.endpoint = started.endpoint
+        rank.pid, rank.born = started.pid, started.born
+        is_here = started.endpoint.machine_id == self._session.messenger.endpoint.machine_id
+        if is_here and not rank.exited.done():
+            rank.witness = self._session.service(_witnesses).watch(rank.pid, rank.born)
+        self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
+        place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
+        self._session.service(LinkWatch).note(place, ip, str(rank.address), started.endpoint)
+        rank.progress = protocol.RUNNING
+        rank.report = request
+        if started.port:
+            self._recipe.master_port = started.port
+        self._turns.end(self._node_of(rank.placement).ip, rank)
+        self._not_started -= 1
+        if self._not_started == 0:
+            self._all_run.set_result(None)
+
+    def _on_progress(self, progress: protocol.Progress, frames: list[Buffer]) -> None:
+        rank = self._by_number[progress.rank]
+        rank.progress = progress.reached
+        if progress.reached == protocol.READY:
+            node_rank = rank.placement.node_rank
+            self._session.bus.emit(
+                WorkerStarted(
+                    self._name,
+                    progress.rank,
+                    node_rank,
+                    rank.pid,
+                    progress.took_s,
+                    progress.devices,
+                    self._recipe.seed_of(progress.rank),
+                )
+            )
+            self._missing_ready -= 1
+            if self._missing_ready == 0:
+                self._settled.set_result(None)
+        elif progress.reached == protocol.FAILED:
+            self._fail(_launch_error(self._name, progress, load_failure(frames[0])))
+
+    def abort(self) -> None:
+        """Nobody wants it any more."""
+        why = "it was ended, or the process that launches it leaves the job"
+        self._fail(LaunchError(self._name, why))
+
+    def _fail(self, error: SchedulerError) -> None:
+        self._error = self._error or error
+        self._turns.wake()
+        self._all_run.set_result(None)
+        self._settled.set_result(None)
+
+    def _on_exit(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
+        rank.release_witness()
+        self._on_end(rank, explanation)
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        lost = self._session.messenger.peers.lost.get(process_id)
+        if lost is None or lost.loss not in (Loss.DECLARED, Loss.UNREACHABLE):
+            return  # Ray says more of a process that has ended
+        for rank in self._ranks:
+            if rank.endpoint is not None and rank.endpoint.process_id == process_id:
+                self._on_end(rank, [lost.reason])
+
+    def _on_node_lost(self, node_id: str, reason: str) -> None:
+        for rank in self._ranks:
+            if rank.placement.node_id == node_id:
+                self._on_end(rank, [reason])
+
+    def _on_end(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
+        # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
+        if not self._settled.done() and rank.progress != protocol.FAILED:
+            problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
+            self._fail(LaunchError(self._name, problem, explanation))
+
+    # -- the thread that launches ----------------------------------------------------------------
+
+    def _start(self, placement: Placement) -> LaunchedRank:
+        process = self._processes.start(placement.node_id, self._recipe.environments.of(placement))
+        return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, process, self._num_restarts)
+
+    def _spec_of(self, rank: LaunchedRank) -> HostSpec:
+        session = self._session
+        return HostSpec(
+            launch=self._service,
+            group=self._name,
+            rank=rank.address.rank,
+            launcher=session.messenger.endpoint,
+            home=session.home,
+            secret=session.secret,
+            node_ip=self._node_of(rank.placement).ip,
+            crosses_machines=session.crosses_machines,
+            encryption=session.messenger.encryption,
+            ports=session.messenger.ports,
+            sys_path=self._options.sys_path or tuple(sys.path),
+            log_level=self._options.log_level or level_to_forward(),
+            timeout_s=self._options.timeout_s,
+            registers_itself=self._options.registers_itself,
+            node_id=rank.placement.node_id,
+            unreachable_after_s=session.unreachable_after_s,
+            unresponsive_after_s=self._options.unresponsive_after_s,
+            log_folder=self._log_folder,
+            library_level=self._options.library_level,
+            master_port=self._recipe.master_port,
+            kept_job=self._kept_job,
+        )
+
+    def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:
+        watch = self._session.service(NodeWatch)
+
+        def ended(future: concurrent.futures.Future[None]) -> None:
+            error = future.exception()
+            if rank.endpoint is not None and not is_the_end(error):
+                # Its own connection, or its node's silence, will show whether it is; nobody will ask the witness.
+                self._session.messenger.submit(rank.release_witness)
+                return
+            if cause := end_of_node(error):  # first: everybody is told so
+                watch.lose(rank.placement.node_id, f"{cause} at {clock_text(time.time())}")
+            explanation = explanation_of(error, rank.witness)
+            where = (
+                f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
+            )
+            cause = most_telling(explanation)
+            reason = f"{where}: {cause}" if rank.pid else cause
+            words = self._last_words(rank)  # read here: a disk may be slow, and the I/O thread waits for none
+            rank.exited.set_result(reason + words)
+            self._session.messenger.submit(partial(self._on_exit, rank, [*explanation, *words.splitlines()]))
+
+        process_end.add_done_callback(ended)
+
+    def _last_words(self, rank: LaunchedRank) -> str:
+        """What a rank that is gone had written last, as far as it can be read here, as further lines."""
+        return LogFolder(self._log_folder).last_words(rank.address)
+
+    def _assign(self) -> None:
+        """Every rank has a process: tell each what it is."""
+        recipe = self._recipe
+        if not recipe.master_address:
+            recipe.master_address = self._node_of(self._ranks[0].placement).ip
+        topology = packed_topology(self._bare_topology)
+        for rank in self._ranks:
+            assignment = Assignment(
+                placement=rank.placement,
+                node=self._node_of(rank.placement),
+                world_size=recipe.world_size,
+                environment=rank_environment(
+                    rank.placement,
+                    group=self._name,
+                    world_size=recipe.world_size,
+                    accelerator_type=self._node_of(rank.placement).accelerator_type,
+                    master_address=recipe.master_address,
+                    master_port=recipe.master_port,
+                    seed=recipe.seed_of(rank.address.rank),
+                ),
+                max_concurrency=self._options.max_concurrency,
+                master_address=recipe.master_address,
+                master_port=recipe.master_port,
+                hardware=recipe.hardware.views_of(rank.placement),
+                units=recipe.hardware.units_of(rank.placement),
+                num_restarts=rank.num_restarts,
+                returns=self._options.returns,
+                ready_when=self._options.ready_when,
+                seed=recipe.seed_of(rank.address.rank),
+                seeds_generators=self._options.seed is not None,
+                record=self._options.record,
+                record_bytes=self._options.record_bytes,
+            )
+            if rank.report is not None:
+                frames = [pickle.dumps(assignment), topology, *recipe.factory]
+                rank.report.reply(None, frames, snapshot=False)
+
+    def _node_of(self, placement: Placement) -> Node:
+        return self._bare_topology.nodes[placement.node_rank]
+
+    def _describe_missing(self) -> list[str]:
+        nodes = {placement.rank: placement for placement in self._placements}
+        reached = self._reached()
+        return [self._describe(nodes[rank], state) for rank, state in reached if state != protocol.READY]
+
+    def _describe(self, placement: Placement, state: str) -> str:
+        node_rank = placement.node_rank
+        silence = self._session.service(NodeWatch).silence(node_rank)
+        text = "; ".join(filter(None, [_WAITS[state], silence]))
+        return f"rank {placement.rank} on node {node_rank} ({self._node_of(placement).ip}): {text}"
+
+
+def _witnesses(_session: Session) -> Witnesses:
+    return Witnesses()
+
+
+def _launch_error(group: str, progress: protocol.Progress, failure: Failure) -> LaunchError:
+    """What a rank raised, as the launch's error; its cause is the exception itself."""
+    doing = _PHASES.get(progress.failed_in, progress.failed_in)
+    problem = f"rank {progress.rank} failed {doing}: {failure.text.partition(chr(10))[0]}"
+    error = LaunchError(group, problem, failure.traceback.rstrip().splitlines())
+    error.__cause__ = failure.error()
+    return error

@@ -1,0 +1,257 @@
+"""`GroupStream`: the values of a generator that runs on the ranks of a group, as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise, Wake
+from rlinf_scheduler.comm.timekeeping import Cause
+from rlinf_scheduler.comm.waits import RESULT, Wait
+from rlinf_scheduler.errors import ResultTimeout, UnevenStreams
+from rlinf_scheduler.host.timing import Reduce
+from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.observe.reasons import explaining
+from rlinf_scheduler.session import current_or_none
+from rlinf_scheduler.worker.result import GroupResult
+from rlinf_scheduler.worker.stream_call import StreamCall, ValueCell
+from rlinf_scheduler.worker.waiting import FirstOf
+
+R = TypeVar("R")
+
+
+class _Step(FirstOf):
+    """One step of an iteration over a stream: its wait says what it waits for.
+
+    Args:
+        promises: what ends it.
+        title: what was called.
+        missing: says which ranks have not given their values.
+        began: when, on the monotonic clock.
+        timeout_s: its deadline.
+    """
+
+    __slots__ = ("_began", "_missing", "_timeout_s", "_title")
+
+    def __init__(
+        self,
+        promises: Sequence[Promise[Any]],
+        title: str,
+        missing: Callable[[], tuple[str, ...]],
+        began: float,
+        timeout_s: float | None,
+    ) -> None:
+        super().__init__(promises)
+        self._title, self._missing, self._began, self._timeout_s = title, missing, began, timeout_s
+
+    def cause(self) -> Cause:
+        """Return what the wait is counted as."""
+        return Cause(RESULT, f"iteration over {self._title}")
+
+    def awaits(self) -> Wait:
+        """Return what the iterating thread or task waits for; from any thread."""
+        waited_s = time.monotonic() - self._began
+        return Wait(RESULT, self.cause().operation, waited_s, self._timeout_s, self._missing())
+
+    def wait_until(self, deadline: float | None) -> None:
+        """Wait for its end.
+
+        Raises:
+            ResultTimeout: the deadline has passed.
+        """
+        with explaining(current_or_none(), self._timeout_s, self._began), self:
+            if not self.wait_described(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                waited_s = time.monotonic() - self._began
+                raise ResultTimeout(f"a value of {self._title}", waited_s, list(self._missing()))
+
+
+@explains_calls
+class GroupStream(Generic[R]):
+    """The values of one call of a generator method, on several ranks.
+
+        for actions in group.play(100):             # a list: one value of each rank, in rank order
+            ...
+        for rank, action in group.play(100).as_ready():
+            ...
+        for action in group.play(100).rank(0):
+            ...
+
+    The ranks begin at once and run ahead by two values at most: one whose values are not taken waits. Closing the
+    stream, leaving its `with` block or dropping it ends the generators, each where it waits or at its next `yield`. A
+    value that an interruption prevented from being returned is returned by the next step. For one thread at a time.
+
+    Attributes:
+        timeout_s: how long one step may take, in seconds; None: as long as every rank lives.
+    """
+
+    def __init__(self, call: StreamCall, result: GroupResult[Any], heads: Sequence[ValueCell]) -> None:
+        """Used by the group."""
+        self.timeout_s: float | None = None
+        self._call = call
+        self._result = result
+        # The slots whose values are taken next.
+        self._cursor = list(heads)
+        self._is_closed = False
+        self._when_dropped = Wake(partial(call.messenger.submit, call.cancel))
+
+    # -- a value a rank --------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[list[R]]:
+        """The lists of one value of each rank.
+
+        Raises:
+            WorkerError: a rank's generator raised, after it gave all its values; what others had not given by then
+                is not waited for.
+            WorkerDied: a rank's process is gone.
+            UnevenStreams: some ranks ended before others.
+            ResultTimeout: a step took longer than `timeout_s`; the next one goes on.
+        """
+        return self
+
+    def __next__(self) -> list[R]:
+        began = self._begin_step()
+        while waits := self._row_waits():
+            self._step(waits, self._cursor, began).wait_until(self._deadline(began))
+        row = self._load_row()
+        if row is None:
+            raise StopIteration
+        # A store and a return: nothing can come in between.
+        self._cursor = row[1]
+        return row[0]
+
+    def __aiter__(self) -> AsyncIterator[list[R]]:
+        """As `for`, without blocking the event loop."""
+        return self
+
+    async def __anext__(self) -> list[R]:
+        began = self._begin_step()
+        while waits := self._row_waits():
+            with self._step(waits, self._cursor, began) as step:
+                await AsyncHandle(step)
+        row = self._load_row()
+        if row is None:
+            raise StopAsyncIteration
+        self._cursor = row[1]
+        return row[0]
+
+    def _row_waits(self) -> list[Promise[Any]]:
+        """What the next list waits for; nothing when it is there, or never will be."""
+        missing = [slot.filled for slot in self._cursor if not slot.filled.done()]
+        if not missing or self._is_closed or self._call.failed:
+            return []
+        return [missing[0]] if self._call.settled.done() else [missing[0], self._call.settled]
+
+    def _load_row(self) -> tuple[list[R], list[ValueCell]] | None:
+        """The next list and the slots behind it; None at the end."""
+        if self._is_closed:
+            return None
+        arrived = [slot.filled.result(0) if slot.filled.done() else None for slot in self._cursor]
+        values = [each for each in arrived if each is not None]
+        if len(values) == len(arrived):
+            return [each.load() for each in values], [slot.next for slot in self._cursor]
+        if not values or self._call.failed:
+            self._result.wait()  # raises what a rank failed with
+            return None
+        addresses = self._call.addresses
+        ended = [address.rank for address, each in zip(addresses, arrived, strict=True) if each is None]
+        self.close()
+        raise UnevenStreams(self._call.title, ended, self._cursor[0].index)
+
+    # -- rank by rank ----------------------------------------------------------------------------
+
+    def rank(self, rank: int) -> Iterator[R]:
+        """The values of one rank.
+
+        Args:
+            rank: its number in the group.
+
+        Raises:
+            ValueError: it was not called.
+            Otherwise as `__iter__`.
+        """
+        ranks = [address.rank for address in self._call.addresses]
+        if rank not in ranks:
+            message = f"{self._call.title} runs on ranks {ranks}, not on rank {rank}"
+            raise ValueError(message)
+        return (value for _, value in self._each([ranks.index(rank)]))
+
+    def as_ready(self) -> Iterator[tuple[int, R]]:
+        """The values of all ranks as they come, each with its rank; ranks may give different numbers of them.
+
+        Raises: as `__iter__`, but for UnevenStreams.
+        """
+        return self._each(list(range(len(self._cursor))))
+
+    def _each(self, indices: list[int]) -> Iterator[tuple[int, R]]:
+        left = list(indices)
+        while left and not self._is_closed:
+            began = self._begin_step()
+            slots = {index: self._cursor[index] for index in left}
+            ready = [index for index, slot in slots.items() if slot.filled.done()]
+            if not ready:
+                ends = [slot.filled for slot in slots.values()]
+                self._step(ends, list(slots.values()), began).wait_until(self._deadline(began))
+            for index in ready:
+                arrived = slots[index].filled.result(0)
+                if arrived is None:
+                    left.remove(index)
+                    self._raise_failure()
+                    continue
+                value: R = arrived.load()
+                pair = self._call.addresses[index].rank, value
+                self._cursor[index] = slots[index].next
+                yield pair
+
+    def _raise_failure(self) -> None:
+        if self._call.failed and not self._is_closed:
+            self._result.wait()
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the generators, and this iteration; returns at once."""
+        self._is_closed = True
+        self._call.messenger.submit(self._call.cancel)
+
+    def wait(self, timeout_s: float | None = None) -> list[Any]:
+        """What each rank's generator returned; for after the last value.
+
+        Raises: as `GroupResult.wait`.
+        """
+        return self._result.wait(timeout_s)
+
+    def durations(self, reduce: Reduce = "max", timeout_s: float | None = None) -> dict[str, float]:
+        """As `GroupResult.durations`; for after the last value."""
+        return self._result.durations(reduce, timeout_s)
+
+    def __enter__(self) -> GroupStream[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<GroupStream of {self._call.title}: {[slot.index for slot in self._cursor]} values taken>"
+
+    def _begin_step(self) -> float:
+        """What was taken makes room for further values."""
+        self._result.note_read()
+        counts = [slot.index for slot in self._cursor]
+        self._call.messenger.submit(partial(self._call.taken_all, counts))
+        return time.monotonic()
+
+    def _deadline(self, began: float) -> float | None:
+        return None if self.timeout_s is None else began + self.timeout_s
+
+    def _step(self, ends: Sequence[Promise[Any]], slots: Sequence[ValueCell], began: float) -> _Step:
+        """Return the present step, which one of these promises ends, and which needs the values of these slots."""
+        return _Step(ends, self._call.title, partial(self._missing, slots), began, self.timeout_s)
+
+    def _missing(self, slots: Sequence[ValueCell]) -> tuple[str, ...]:
+        """Return the ranks whose values are not there, of those whose slots these are."""
+        awaited_for = {slot for slot in slots if not slot.filled.done()}
+        pairs = zip(self._call.addresses, self._cursor, strict=True)
+        return tuple(str(address) for address, slot in pairs if slot in awaited_for)

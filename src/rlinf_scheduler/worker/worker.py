@@ -1,0 +1,319 @@
+"""`Worker`: the class that users derive their components from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
+
+from rlinf_scheduler.comm.cancellation import current_scope
+from rlinf_scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
+from rlinf_scheduler.host.ports import acquire_port
+from rlinf_scheduler.host.timing import Stopwatch, timer
+from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.session import current_or_none
+from rlinf_scheduler.tape.work import at_step
+from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
+from rlinf_scheduler.worker.exchange import Exchange
+from rlinf_scheduler.worker.offload import Offload, TorchMemory
+from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform_of
+
+if TYPE_CHECKING:  # loaded by those who use it only
+    import torch
+
+    from rlinf_scheduler.worker.group_builder import GroupBuilder
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound="Worker")
+
+_LOGGER = logging.getLogger("rlinf.worker")
+
+
+@explains_calls
+class Worker(Exchange):
+    """One rank of a component: derive, add methods, and launch a group of them.
+
+        class Policy(Worker):
+            def __init__(self, hidden_size: int):
+                super().__init__()
+                self.log_info(f"rank {self.rank} of {self.world_size}")
+
+            def act(self, observation): ...
+
+        group = Policy.create_group(hidden_size=64).launch(cluster, placement_strategy=strategy)
+        actions = group.act(observation).wait()     # one result a rank, in rank order
+
+    Everything below may be used from the first line of `__init__` on. Constructed outside a launched process, a
+    worker is rank 0 of 1 and can compute, but not communicate.
+    """
+
+    _rlinf_role: Role
+    _logger: ClassVar[logging.Logger] = _LOGGER  # for programs
+
+    if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
+
+        def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+            """Give the new worker its identity."""
+            worker = super().__new__(cls)
+            # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
+            worker._rlinf_session = session = current_or_none()
+            worker._rlinf_role = (session and session.fact(Role)) or Role.alone()
+            return worker
+
+    def __init__(self) -> None:
+        """Nothing to do: the launch has told the process who it is."""
+
+    @classmethod
+    def create_group(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> GroupBuilder[T]:
+        """A group of this class, to be launched: `.launch(cluster, placement_strategy=...)`.
+
+        Args:
+            *args: handed to `__init__` of every rank; picklable.
+            **kwargs: likewise.
+
+        Raises:
+            CallArgumentError: `__init__` does not take them.
+        """
+        # A rank launches nothing, mostly; what can takes longer to import than all else.
+        from rlinf_scheduler.worker.group_builder import GroupBuilder  # noqa: PLC0415
+
+        return GroupBuilder(cast(type[T], cls), args, kwargs)
+
+    # A program may set each of these, or have a method of that name: nothing of the library asks for them.
+
+    @cached_property
+    def info(self) -> WorkerInfo:
+        """Who and where this worker is."""
+        return self._rlinf_role.info
+
+    @cached_property
+    def address(self) -> WorkerAddress:
+        """Its name in the job, `group:rank`."""
+        return self._rlinf_role.info.address
+
+    @cached_property
+    def group_name(self) -> str:
+        """Its group's name."""
+        return self._rlinf_role.info.address.group
+
+    @cached_property
+    def rank(self) -> int:
+        """Its number in the group, from 0."""
+        return self._rlinf_role.info.address.rank
+
+    @cached_property
+    def world_size(self) -> int:
+        """How many ranks the group has."""
+        return self._rlinf_role.info.world_size
+
+    @cached_property
+    def placement(self) -> Placement:
+        """The node and the devices it was given."""
+        return self._rlinf_role.info.placement
+
+    @cached_property
+    def hardware(self) -> tuple[Any, ...]:
+        """What it was given, piece by piece: an `Accelerator`, a `Robot`, or what a plug-in makes of its own type.
+
+        In the order of `placement.local_hardware_ranks`; empty for a worker on a bare node.
+        """
+        return self._rlinf_role.hardware
+
+    @cached_property
+    def local_rank(self) -> int:
+        """Its number among its group's ranks on this node."""
+        return self._rlinf_role.info.placement.local_rank
+
+    @cached_property
+    def local_world_size(self) -> int:
+        """How many of its group's ranks are on this node."""
+        return self._rlinf_role.info.placement.local_world_size
+
+    @cached_property
+    def num_restarts(self) -> int:
+        """How many processes had its place before this one, and died; 0 for the first."""
+        return self._rlinf_role.info.num_restarts
+
+    @cached_property
+    def seed(self) -> int:
+        """The seed of its random numbers, from 0 to 2**32 - 1: its own, and the same in whoever takes its place.
+
+        It is derived from the `seed` of the launch, the group and the rank; without such a seed, from one that was
+        drawn for the job. 0 for a worker that was constructed directly.
+        """
+        return self._rlinf_role.info.seed
+
+    @cached_property
+    def node_rank(self) -> int:
+        """Its node's number in the cluster."""
+        return self._rlinf_role.info.placement.node_rank
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call that runs here was given up by its caller (see `GroupResult.cancel`).
+
+        For methods that compute for long: those that wait in this library are ended there.
+        """
+        scope = current_scope()
+        return bool(vars(self).get("cancelled", scope is not None and scope.cancelled))
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        vars(self)["cancelled"] = value
+
+    @staticmethod
+    @overload
+    def timer(what: str) -> Stopwatch: ...
+
+    @staticmethod
+    @overload
+    def timer(what: Callable[P, R]) -> Callable[P, R]: ...
+
+    @staticmethod
+    def timer(what: Any) -> Any:
+        """Measure a part of a call: `with self.timer("generate"):`, `@Worker.timer` or `@Worker.timer("generate")`.
+
+        What was measured travels with the result of the call, failed or not: `result.durations()`. Parts of one name
+        add up. Outside a call nothing is kept.
+
+        Args:
+            what: a name; or, as a decorator, the method, which is measured under its own name.
+
+        Raises:
+            ConfigError: the method is a generator: its time depends on who iterates over it.
+        """
+        return timer(what)
+
+    @staticmethod
+    def at_step(number: int) -> AbstractContextManager[None]:
+        """A block that belongs to a training step, for the recordings of channels.
+
+            with self.at_step(812):
+                batch = trajectories.get_batch(batch_weight=4096)
+
+        What this thread or task takes in it is recorded as taken at that step, and what it puts in it as made at that
+        step, of all that it has taken in it. A shard's batches have the shard's step where no block says another.
+
+        Args:
+            number: the step's.
+        """
+        return at_step(number)
+
+    # The documents' programs use these names.
+    _rank = cached_property[int](lambda self: self._rlinf_role.info.address.rank)
+    _world_size = cached_property[int](lambda self: self._rlinf_role.info.world_size)
+    _local_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.local_rank)
+    _local_world_size = cached_property[int](lambda self: self._rlinf_role.info.placement.local_world_size)
+    _node_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.node_rank)
+    _group_name = cached_property[str](lambda self: self._rlinf_role.info.address.group)
+    _worker_address = cached_property[WorkerAddress](lambda self: self._rlinf_role.info.address)
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        """The first device that it was given, as torch numbers what it sees: `torch.device("cuda:0")`; or the CPU.
+
+        Raises:
+            ClusterError: what torch calls the devices of that vendor is not known.
+        """
+        return torch_device_of(self._rlinf_role.info.placement, _accelerator_type(self))
+
+    @cached_property
+    def torch_platform(self) -> Any:
+        """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...; `torch.cpu` without any.
+
+        Raises:
+            ClusterError: torch has no such part here, or its name is not known.
+        """
+        return torch_platform_of(self._rlinf_role.info.placement, _accelerator_type(self))
+
+    @called_in_with
+    def device_lock(self, timeout_s: float | None = None, *, offload: Sequence[object] = ()) -> DeviceLock:
+        """A block in which this worker has its devices alone, among all that take turns on them so.
+
+            with self.device_lock(offload=[self.model, self.optimizer]):
+                self.train_step(batch)
+
+        For ranks of several groups that share devices. They come in the order in which they asked; who has several
+        devices gets all at once. It is given back at the end of the block, and when this process dies. A worker
+        without devices waits for nobody.
+
+        Args:
+            timeout_s: how long to wait for its turn, in seconds; None: as long as it takes.
+            offload: what is on `torch_device` in this block only: modules with their gradients and buffers, optimizers
+                with their state, tensors, and dicts, lists and tuples of them. At the block's beginning what of it is
+                in host memory comes to the device; at its end all goes to host memory, pinned where there is room, and
+                the device's memory to the others. They stay the same objects. The timers "onload" and "offload" say
+                what it takes.
+
+        Raises (from `with`):
+            DeviceLockTimeout: others had the devices until the deadline; the text says who.
+
+        Raises:
+            ConfigError: there is something in `offload` that cannot be moved.
+        """
+        placement = self._rlinf_role.info.placement
+        numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
+        devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
+        moved = None
+        if offload:
+            kind = _accelerator_type(self)
+            device = torch_device_of(placement, kind)
+            if device.type != "cpu":
+                moved = Offload(offload, TorchMemory(device, torch_platform_of(placement, kind)))
+        return DeviceLock(self._rlinf_session, devices, timeout_s, moved)
+
+    def acquire_free_port(self) -> int:
+        """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.
+
+        Raises:
+            ClusterError: none is free.
+        """
+        session = self._rlinf_session
+        return acquire_port(ports=session.messenger.ports if session is not None else None)
+
+    def log_on_first_rank(self, message: str) -> None:
+        """As `log_info`, on rank 0 only: for what every rank would say."""
+        if self._rlinf_role.info.address.rank == 0:
+            _log(logging.INFO, message)
+
+    def log_debug(self, message: str) -> None:
+        """Log for those who look for a fault; shown where the driver's logging shows DEBUG."""
+        _log(logging.DEBUG, message)
+
+    def log_info(self, message: str) -> None:
+        """Log a line; it appears in the driver under the logger `rlinf.worker.<group>`."""
+        _log(logging.INFO, message)
+
+    def log_warning(self, message: str) -> None:
+        """Log something that someone should look at."""
+        _log(logging.WARNING, message)
+
+    def log_error(self, message: str) -> None:
+        """Log a failure."""
+        _log(logging.ERROR, message)
+
+
+def _log(level: int, message: str) -> None:
+    _LOGGER.log(level, "%s", message)
+
+
+def _accelerator_type(worker: Worker) -> str:
+    """The vendor of a worker's accelerators; "" without any."""
+    session, placement = worker._rlinf_session, worker._rlinf_role.info.placement
+    # A job of plain processes knows of no nodes.
+    if session is None or not placement.has_accelerators:
+        return ""
+    return job_topology(session).nodes[placement.node_rank].accelerator_type
