@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rlinf.scheduler import errors
+from rlinf_scheduler import errors
 
 # These are loaded when somebody asks for them.
 LATER = errors.ChannelEmpty, errors.ChannelFull

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from rlinf.scheduler import cluster
+from rlinf_scheduler import cluster
 from rlinf_scheduler.cli import devices
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.engine import addresses

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from rlinf.scheduler import kept
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler import kept
 from rlinf_scheduler.cli import jobs
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.engine import addresses

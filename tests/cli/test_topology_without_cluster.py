@@ -4,7 +4,7 @@ import pytest
 import ray
 from typer.testing import CliRunner
 
-from rlinf.scheduler import cluster
+from rlinf_scheduler import cluster
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.engine import addresses
 from rlinf_scheduler.errors import ClusterError

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.scheduler import keeper
+from rlinf_scheduler import keeper
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.errors import ClusterTimeout
 from rlinf_scheduler.keeper import JobKeeper, KeeperOrder

@@ -10,7 +10,7 @@ import pytest
 import rlinf.scheduler
 import rlinf.testing
 import rlinf_scheduler.placement
-from rlinf.scheduler import errors, events
+from rlinf_scheduler import errors, events
 
 DOCS = Path(__file__).parents[2] / "docs"
 DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
@@ -54,7 +54,9 @@ def members(thing):
     """What a page shows of it, by name: its own, and that of a class of ours which no page describes."""
     found = {}
     for base in reversed(thing.__mro__ if inspect.isclass(thing) else []):
-        if base is thing or (base.__module__.startswith("rlinf.") and base not in documented()):
+        if base is thing or (
+            base.__module__.startswith(("rlinf.", "rlinf_scheduler.")) and base not in documented()
+        ):
             found |= {name: getattr(thing, name) for name in vars(base)}
     return found or vars(thing)
 
@@ -65,7 +67,7 @@ def members(thing):
     ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module):
-    own = [m for m in public(module) if m.__module__.startswith("rlinf.")]
+    own = [m for m in public(module) if m.__module__.startswith(("rlinf.", "rlinf_scheduler."))]
     assert own
     assert [m.__qualname__ for m in own if m not in documented()] == []
 

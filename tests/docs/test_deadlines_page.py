@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from test_api_reference import documented, members
 
-from rlinf.scheduler import Channel, errors
+from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler import errors
 from rlinf_scheduler.channel.arrival_watch import ARRIVAL_S
 from rlinf_scheduler.channel.connection import RESTART_S
 from rlinf_scheduler.channel.journaled import RETURN_S

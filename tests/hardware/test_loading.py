@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rlinf.scheduler import hardware
+from rlinf_scheduler import hardware
 
 
 def test_a_worker_without_declared_hardware_loads_no_settings():

@@ -74,9 +74,14 @@ def environment(wheel, tmp_path_factory):
 def test_wheel_holds_the_package_and_its_data(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     sources = ROOT / "src"
-    files = [path for path in (sources / "rlinf").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    files = [path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {str(path.relative_to(sources)) for path in files} <= set(names)
-    assert {name.split("/")[0] for name in names} == {"rlinf", f"rlinf_scheduler-{__version__}.dist-info"}
+    assert "rlinf/__init__.py" not in names  # another distribution's may lie beside ours
+    assert {name.split("/")[0] for name in names} == {
+        "rlinf",
+        "rlinf_scheduler",
+        f"rlinf_scheduler-{__version__}.dist-info",
+    }
 
 
 def test_version_is_written_in_one_place(metadata):

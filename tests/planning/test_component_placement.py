@@ -7,7 +7,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf import scheduler
-from rlinf.scheduler import ComponentPlacement, Topology, placement
+from rlinf.scheduler import ComponentPlacement, Topology
+from rlinf_scheduler import placement
 from rlinf_scheduler.errors import ConfigError, ConfigErrors, PlacementError
 
 STRATEGIES = (
