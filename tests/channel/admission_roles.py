@@ -35,12 +35,6 @@ def have_a_slot(channel, ready):
     return slot.version
 
 
-def die_with_a_slot(channel):
-    slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
-    os.kill(os.getpid(), signal.SIGKILL)
-    return slot
-
-
 def take_and_keep(channel, ready):
     """Take an item on lease, and hold it until it is told to go on."""
     with channel.lease(timeout_s=DEADLINE_S) as lease:

@@ -148,9 +148,11 @@ def test_a_slot_that_is_dropped_goes_to_the_next_one(backend, how):
 
 
 def test_a_slot_of_a_process_that_dies_goes_to_the_next_one(sockets):
-    channel = admitting(sockets, batch_items=1)
-    sockets.run(roles.die_with_a_slot, channel)
-    wait_until(lambda: num_making(channel) == 1)
+    channel, ready = admitting(sockets, batch_items=1), Channel.create(sockets.name())
+    task = sockets.run(roles.have_a_slot, channel, ready)
+    ready.get(timeout_s=DEADLINE_S)
+    assert num_making(channel) == 1
+    task.kill()
     assert channel.admit(max_lag=0, timeout_s=DEADLINE_S).version == 0
 
 

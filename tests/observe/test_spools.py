@@ -297,7 +297,7 @@ def test_a_trace_that_is_over_before_its_spool_is_open_is_not_begun(traced):
         begun.result(30)
     wait_until(lambda: list(folder.glob("*0")))  # it was opened, and is closed at once
     assert_goes_on(messenger)
-    assert TIMES.spool is None
+    wait_until(lambda: TIMES.spool is None)
 
 
 def test_a_process_goes_on_while_its_disk_does_not_give_a_spool(traced):

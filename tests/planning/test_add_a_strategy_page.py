@@ -18,7 +18,7 @@ def run(folder, program):
 def test_strategies_of_the_page_that_come_along_can_be_made(tmp_path):
     made = re.findall(r"^\| `(\w+PlacementStrategy\(.*?\))` \|", PAGE, re.MULTILINE)
     assert len(made) == 3
-    lines = "".join(f"print(len(rlinf_scheduler.{call}.get_placement(8)))\n" for call in made)
+    lines = "".join(f"print(len(rlinf.scheduler.{call}.get_placement(8)))\n" for call in made)
     assert run(tmp_path, f"import rlinf.scheduler\n{lines}").split() == ["8", "2", "3"]
 
 

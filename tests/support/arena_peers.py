@@ -366,11 +366,11 @@ class Here:
         self.logged = []
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.logged.append(record.getMessage())
-        logging.getLogger("rlinf").addHandler(handler)
+        logging.getLogger("rlinf_scheduler").addHandler(handler)
 
 
 def _serve(pipe, prepare, secret, directory, name, options):
-    logged = logging.getLogger("rlinf")
+    logged = logging.getLogger("rlinf_scheduler")
     early = logging.Handler(logging.WARNING)
     early_messages = []
     early.emit = lambda record: early_messages.append(record.getMessage())
