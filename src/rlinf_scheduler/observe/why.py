@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import local_machine_id
+from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.observe import culprits as certainty
 from rlinf_scheduler.observe.asking_home import reply_of_home
@@ -224,6 +225,8 @@ class Conclusions:
             return self._last[1]
 
 
+# From the question on, not only once its thread waits: this process may be looked at before that.
+@awaited(lambda _local: Wait(IDLE, "what the job is at"))
 def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobLook:
     """What all processes of a job are at, or these ones.
 
@@ -247,6 +250,8 @@ def why(session: Session, within_s: float = WITHIN_S) -> Why:
     return why_of_several(lambda: ask_job(session, within_s), within_s)
 
 
+# Between two looks, too: others may look.
+@awaited(lambda _local: Wait(IDLE, "what the job is at"))
 def why_of_several(look: Callable[[], JobLook], within_s: float) -> Why:
     """Look until it is sure what is wrong, at most `MAX_LOOKS` times, and name who was found most often.
 
