@@ -6,7 +6,12 @@ from rlinf_scheduler.engine.holds import DeviceHold
 from rlinf_scheduler.wording import device_list
 
 HOLD = DeviceHold(
-    "0100", "abcd", ("0", "1", "GPU-8a7f"), 1_790_000_000.0, "python a|b.py (process 3 on a1, user eve)"
+    "0100",
+    "ef01",
+    "abcd",
+    ("0", "1", "GPU-8a7f"),
+    1_790_000_000.0,
+    "python a|b.py (process 3 on a1, user eve)",
 )
 
 
@@ -20,7 +25,7 @@ def test_no_two_names_are_the_same():
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a user's own", "rlinf-devices", "rlinf-devices|a|b|c|d|e|f", HOLD.to_name()[1:]],
+    ["", "a user's own", "rlinf-devices", "rlinf-devices|a|b|c|d|e|f|g", HOLD.to_name()[1:]],
     ids=["empty", "a user's", "short", "no hold in it", "cut"],  # a hold's name is made anew in every process
 )
 def test_other_placement_groups_are_no_holds(name):

@@ -4,6 +4,9 @@ A hold is a placement group of Ray's with the devices' share of the node's resou
 these devices to no other program, and takes the hold back when the job's driver is gone, however it went. Ray chooses
 itself which of a node's devices a placement group gets; a task in it tells. Where these are not the ones that were
 planned, devices are taken one by one until they are. The placement group's name says what is held, and by whom.
+
+Ray takes a hold back as it learns that the process which took it is gone. What that process had asked for by then and
+Ray records later it would keep for ever: whoever looks at the holds gives back those of the dead.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray._private.state import available_resources_per_node
+from ray._private.state import actors, available_resources_per_node, jobs
 from ray.exceptions import RayError
 from ray.util import placement_group_table
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -54,7 +57,8 @@ class DeviceHold:
     """Devices of one node that a job has taken.
 
     Attributes:
-        job: Ray's id of the job, hex.
+        job: its id, hex; where a driver has taken them, Ray's.
+        actor: Ray's id of the actor that has taken them for the job, hex; "" of a driver.
         node_id: Ray's id of the node, hex.
         devices: as the vendor's visibility variable names them.
         since: in seconds since 1970.
@@ -62,6 +66,7 @@ class DeviceHold:
     """
 
     job: str
+    actor: str
     node_id: str
     devices: tuple[str, ...]
     since: float
@@ -70,16 +75,17 @@ class DeviceHold:
     def to_name(self) -> str:
         """It as the name of a placement group; no two are the same."""
         devices, since = ",".join(self.devices), f"{self.since:.0f}"
-        return "|".join([_MARK, self.job, self.node_id, devices, since, uuid.uuid4().hex, self.holder])
+        unique = uuid.uuid4().hex
+        return "|".join([_MARK, self.job, self.actor, self.node_id, devices, since, unique, self.holder])
 
     @classmethod
     def from_name(cls, name: str) -> DeviceHold | None:
         """The hold of which a placement group's name tells; None if it is no hold's."""
-        parts = name.split("|", 6)
-        if len(parts) != 7 or parts[0] != _MARK or not parts[4].isdecimal():
+        parts = name.split("|", 7)
+        if len(parts) != 8 or parts[0] != _MARK or not parts[5].isdecimal():
             return None
-        _, job, node_id, devices, since, _, holder = parts
-        return cls(job, node_id, tuple(devices.split(",")), float(since), holder)
+        _, job, actor, node_id, devices, since, _, holder = parts
+        return cls(job, actor, node_id, tuple(devices.split(",")), float(since), holder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +126,36 @@ def resource_of(accelerator_type: str) -> str:
 
 
 def holds_in_cluster() -> list[DeviceHold]:
-    """All holds of all jobs of the cluster that this process is connected to.
+    """All holds of all jobs of the cluster that this process is connected to; those of the dead are given back.
 
     Raises:
         ClusterError: Ray does not say.
     """
     with ray_errors("Ray does not say which devices are held"):
         table: dict[str, dict[str, Any]] = placement_group_table()
-    found = (DeviceHold.from_name(entry["name"]) for entry in table.values() if entry["state"] == "CREATED")
+        entries = [(entry, DeviceHold.from_name(entry["name"])) for entry in table.values()]
+        recorded = [
+            (entry, hold) for entry, hold in entries if hold is not None and entry["state"] != "REMOVED"
+        ]
+        dead = _dead([hold for _, hold in recorded])
+        _remove([_group_of(entry) for entry, hold in recorded if hold in dead])
+    found = [hold for entry, hold in recorded if hold not in dead and entry["state"] == "CREATED"]
     # Devices that were taken one by one are one hold.
-    holds = {(hold.job, hold.node_id, hold.devices): hold for hold in found if hold is not None}
+    holds = {(hold.job, hold.node_id, hold.devices): hold for hold in found}
     return sorted(holds.values(), key=lambda hold: (hold.node_id, hold.since))
+
+
+def _dead(holds: Sequence[DeviceHold]) -> set[DeviceHold]:
+    """Return the holds whose actor or driver Ray knows to be gone."""
+    takers = {hold.actor for hold in holds if hold.actor}
+    gone = {actor for actor in takers if actors(actor).get("State") == "DEAD"}
+    if not all(hold.actor for hold in holds):
+        gone.update(job["JobID"] for job in jobs() if job["IsDead"])
+    return {hold for hold in holds if (hold.actor or hold.job) in gone}
+
+
+def _group_of(entry: Mapping[str, Any]) -> PlacementGroup:
+    return PlacementGroup(ray.PlacementGroupID.from_hex(entry["placement_group_id"]))
 
 
 def given_elsewhere(holds: Sequence[DeviceHold]) -> dict[str, int]:
@@ -295,7 +320,8 @@ def _counts_of_nodes() -> Mapping[tuple[str, str], int]:
 
 
 def _request(wanted: NodeDevices, count: int, *, job: str, holder: str) -> PlacementGroup:
-    hold = DeviceHold(job, wanted.node_id, wanted.names, time.time(), holder)
+    actor = ray.get_runtime_context().get_actor_id() or ""
+    hold = DeviceHold(job, actor, wanted.node_id, wanted.names, time.time(), holder)
     return placement_group(
         [{wanted.resource: count}],
         strategy="STRICT_PACK",
