@@ -185,10 +185,16 @@ def ray_cluster(pytestconfig):
 
 @pytest.fixture
 def ray_address(ray_cluster):
-    """Where another program joins that Ray, with a job of its own: it takes seconds to start one."""
+    """Where another program joins that Ray, with a job of its own: it takes seconds to start one.
+
+    A test that leaves a job there, or devices that one holds, fails itself, and not those that come later.
+    """
     import ray
 
-    return ray.get_runtime_context().gcs_address
+    from left_jobs import end_left_jobs
+
+    yield ray.get_runtime_context().gcs_address
+    end_left_jobs()
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+"""Jobs that a test has left on the Ray that all tests share."""
+
+import ray
+
+from rlinf_scheduler.engine.holds import holds_in_cluster
+from rlinf_scheduler.engine.keepers import kept_names, kill_keeper
+from waits import seen
+
+KILLED_S = 20.0
+
+
+def end_left_jobs():
+    """End them and wait until their devices are free; there must be none."""
+    own = ray.get_runtime_context().get_job_id()
+    left = kept_names()
+    for name in left:
+        kill_keeper(name, KILLED_S)
+    seen(lambda: [hold for hold in holds_in_cluster() if hold.job != own], lambda found: not found)
+    assert not left, f"jobs that nobody has ended: {left}"
