@@ -1,6 +1,7 @@
 """Fixtures that all tests share: one Ray for the whole session, one place from which processes are forked."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -61,6 +62,14 @@ def pytest_configure():
     """Let Ctrl-C interrupt, as tests expect, wherever they were started."""
     # What starts tests in the background may have it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.root.manager.loggerDict = _Loggers(logging.root.manager.loggerDict)
+
+
+class _Loggers(dict):
+    """Loggers by name: pytest goes through them with no lock, as threads make some for groups that print."""
+
+    def values(self):
+        return list(super().values())
 
 
 @pytest.hookimpl(tryfirst=True)

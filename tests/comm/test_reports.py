@@ -106,3 +106,9 @@ def test_an_error_is_written_with_its_traceback(new_messenger, caplog):
     messenger.close()
     assert "what went wrong" in caplog.text
     assert "Traceback" in caplog.text
+
+
+def test_the_logger_is_there_before_the_first_line_which_may_come_on_any_thread():
+    name = "a module that has nothing to say yet"
+    Reporter(name)
+    assert name in logging.root.manager.loggerDict

@@ -19,6 +19,7 @@ from rlinf_scheduler.comm.threads import run_beside
 
 # A line is written within a fraction of a millisecond, unless the lock is held.
 WRITING_S = 0.1
+_log = logging.getLogger(__name__)
 
 
 class _Writer:
@@ -33,7 +34,9 @@ class _Writer:
         self._lines: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._is_running = False
 
-    def write(self, name: str, level: int, text: str, args: tuple[Any, ...], exc_info: Any) -> None:
+    def write(
+        self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...], exc_info: Any
+    ) -> None:
         """Have a line written; on an I/O thread."""
         if not self._is_running:
             try:
@@ -43,17 +46,17 @@ class _Writer:
             self._is_running = True
         written = threading.Lock()
         written.acquire()
-        self._lines.put((name, level, text, args, exc_info, written))
+        self._lines.put((logger, level, text, args, exc_info, written))
         written.acquire(timeout=WRITING_S)
 
     def _run(self, lines: queue.SimpleQueue[tuple[Any, ...]]) -> None:
         while True:
-            name, level, text, args, exc_info, written = lines.get()
+            logger, level, text, args, exc_info, written = lines.get()
             try:
-                logging.getLogger(name).log(level, text, *args, exc_info=exc_info)
+                logger.log(level, text, *args, exc_info=exc_info)
             except Exception as error:  # noqa: BLE001 - of somebody's handler: it costs this line, and no later one
                 with suppress(Exception):
-                    logging.getLogger(__name__).warning("a log handler failed: %r", error)
+                    _log.warning("a log handler failed: %r", error)
             written.release()
 
 
@@ -83,10 +86,11 @@ class Reporter:
         name: of the module.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ("_logger",)
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        # Not with the first line, on whatever thread: programs go through the table of loggers and take no lock for it.
+        self._logger = logging.getLogger(name)
 
     def debug(self, text: str, *args: Any) -> None:
         """Log at that level, as `logging.Logger` does; so do the others."""
@@ -110,6 +114,6 @@ class Reporter:
 
     def _log(self, level: int, text: str, args: tuple[Any, ...], exc_info: Any = None) -> None:
         if on_io_thread():
-            _writer.write(self._name, level, text, args, exc_info)
+            _writer.write(self._logger, level, text, args, exc_info)
         else:
-            logging.getLogger(self._name).log(level, text, *args, exc_info=exc_info)
+            self._logger.log(level, text, *args, exc_info=exc_info)
