@@ -3,11 +3,14 @@
 import fcntl
 import os
 import threading
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from disks import PAGE_BYTES
 from effort import tries
@@ -18,8 +21,24 @@ from rlinf_scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe import spool_thread
 from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
-from rlinf_scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen, read_spool, segment
-from rlinf_scheduler.observe.spool_folder import LOCK_NAME, drop_spools, folder_of, hold_folder
+from rlinf_scheduler.observe.spool import (
+    ClockNote,
+    SpoolHead,
+    SpoolWriter,
+    StillOpen,
+    dropped_whole,
+    read_spool,
+    segment,
+)
+from rlinf_scheduler.observe.spool_folder import (
+    DROPPED_NAME,
+    LOCK_NAME,
+    drop_oldest,
+    drop_spools,
+    folder_of,
+    hold_folder,
+    hold_spool,
+)
 from rlinf_scheduler.observe.spool_thread import SpoolThread
 from rlinf_scheduler.observe.tracing import (
     CLOCK,
@@ -33,6 +52,7 @@ from rlinf_scheduler.observe.tracing import (
 )
 from waits import wait_until
 
+MIB = 1 << 20
 HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
 
 
@@ -108,7 +128,7 @@ def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     content = read(path)
     # The last ones, without a gap, and all others counted.
     assert content.spans == spans(written - len(content.spans), len(content.spans))
-    assert content.head.num_dropped == writer.num_dropped == written - len(content.spans)
+    assert content.num_dropped == writer.num_dropped == written - len(content.spans)
     assert sum(segment(path, place).stat().st_size for place in (0, 1) if segment(path, place).exists()) <= (
         max_bytes + 200
     )
@@ -120,7 +140,7 @@ def test_a_span_that_has_no_room_is_dropped_and_counted(tmp_path):
     writer.write([*spans(0, 1), Span(CALL, 1, 2, "large", 1, items=items), *spans(1, 1)])
     writer.close()
     assert read(tmp_path / "p").spans == spans(0, 2)
-    assert read(tmp_path / "p").head.num_dropped == writer.num_dropped == 1
+    assert read(tmp_path / "p").num_dropped == writer.num_dropped == 1
 
 
 @settings(max_examples=tries(30))
@@ -158,7 +178,7 @@ def test_where_the_disk_is_full_spans_are_dropped_and_the_rest_is_read(small_dis
     writer.close()
     content = read(small_disk.path / "p")
     assert content.spans == spans(0, 3) + spans(1003, 3) + spans(2006, 3)
-    assert content.head.num_dropped == writer.num_dropped == 2000
+    assert content.num_dropped == writer.num_dropped == 2000
 
 
 def test_what_is_said_once_is_written_when_there_is_room_again(small_disk):
@@ -187,7 +207,7 @@ def test_a_segment_that_begins_on_a_full_disk_is_read_from_when_there_was_room(s
     writer.close()
     content = read(small_disk.path / "p")
     assert content.spans == spans(10, 10)
-    assert content.head.num_dropped == writer.num_dropped == 10
+    assert content.num_dropped == writer.num_dropped == 10
 
 
 def test_a_disk_that_has_no_room_for_another_file_ends_no_trace(small_disk):
@@ -201,7 +221,7 @@ def test_a_disk_that_has_no_room_for_another_file_ends_no_trace(small_disk):
     writer.close()
     content = read(small_disk.path / "p")
     assert content.spans[-20:] == spans(60, 20)
-    assert len(content.spans) + content.head.num_dropped == 80
+    assert len(content.spans) + content.num_dropped == 80
 
 
 def test_what_gathers_faster_than_it_is_written_goes_and_is_counted(tmp_path, monkeypatch):
@@ -215,7 +235,7 @@ def test_what_gathers_faster_than_it_is_written_goes_and_is_counted(tmp_path, mo
     assert thread.ended.wait(30)
     content = read(tmp_path / "p")
     assert content.spans == spans(15, 10)
-    assert content.head.num_dropped == 15
+    assert content.num_dropped == 15
     assert content.clocks == [ClockNote(1.0, 0.25, 0.001)]
 
 
@@ -230,7 +250,7 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
     try:
         with LocalRuntime() as runtime:
             tracer = runtime.service(Tracer)
-            tracer.begin(tracer.open(TraceOn("a1", 4000)))
+            tracer.begin(tracer.open(TraceOn("a1", 4000, MIB)))
             TIMES.note_moved(PUT, 0.0, "put", "items")
             assert stands.wait(30)
             assert Channel.create("items").empty()
@@ -240,6 +260,100 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
     finally:
         disk.set()
         TIMES.clear()
+
+
+@contextmanager
+def writing(folder, number, max_bytes=20_000):
+    """A process that writes a spool, until the block ends."""
+    spool = folder / f"p{number}"
+    lock_fd = hold_spool(spool)
+    writer = SpoolWriter(spool, replace(HEAD, process=f"rollout:{number % 2}"), max_bytes)
+    try:
+        yield writer
+    finally:  # as the kernel does for one that is killed
+        os.close(lock_fd)
+    writer.close()
+
+
+def segments_of(folder):
+    """The bytes of the segments of each spool in a folder, by its name."""
+    found = {}
+    for path in folder.iterdir():
+        found.setdefault(path.stem, []).append(path.read_bytes())
+    return found
+
+
+def kept_in(folder):
+    """The spans that can be read in a folder, as numbers, and how many were dropped, by process name."""
+    files = segments_of(folder)
+    dropped = Counter(dropped_whole(*files.pop(Path(DROPPED_NAME).stem, [b""])))
+    contents = [read_spool(segments) for segments in files.values()]
+    for content in contents:
+        dropped[content.head.process] += content.num_dropped
+    return sorted(int(span.began) for content in contents for span in content.spans), dropped
+
+
+@settings(max_examples=tries(20))
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=30), st.integers(0, 60_000))
+def test_what_dead_processes_wrote_is_bounded_and_its_oldest_goes_and_is_counted(
+    tmp_path_factory, sizes, max_bytes
+):
+    folder = tmp_path_factory.mktemp("trace")
+    written_by = []
+    for number, count in enumerate(sizes):
+        written = len(written_by)
+        with writing(folder, number) as writer:
+            for first in range(written, written + count, 20):
+                writer.write(spans(first, min(20, written + count - first)))
+        for path in folder.glob(f"p{number}.*"):  # the clock of files stands for milliseconds
+            os.utime(path, (number, number))
+        written_by += [f"rollout:{number % 2}"] * count
+        drop_oldest(folder, max_bytes)
+        spools = [path for path in folder.iterdir() if path.name != DROPPED_NAME]
+        assert sum(path.stat().st_size for path in spools) <= max_bytes
+        kept, dropped = kept_in(folder)
+        # The last ones, and all others counted.
+        assert kept == list(range(len(written_by) - len(kept), len(written_by)))
+        assert dropped == Counter(written_by[: len(written_by) - len(kept)])
+
+
+def test_what_a_living_process_writes_is_not_taken_for_what_a_dead_one_left(tmp_path):
+    with writing(tmp_path, 0) as living:
+        living.write(spans(0, 10))
+        with writing(tmp_path, 1) as other:
+            other.write(spans(10, 10))
+        drop_oldest(tmp_path, 0)
+        living.write(spans(20, 10))
+        kept, dropped = kept_in(tmp_path)
+        assert kept == [*range(10), *range(20, 30)]
+        assert dropped == {"rollout:0": 0, "rollout:1": 10}
+    drop_oldest(tmp_path, 0)
+    assert kept_in(tmp_path) == ([], {"rollout:0": 20, "rollout:1": 10})
+
+
+def test_what_is_written_within_one_tick_of_the_clock_goes_in_its_order(tmp_path):
+    with writing(tmp_path, 0) as writer:
+        for first in range(0, 1200, 20):
+            writer.write(spans(first, 20))
+    files = list(tmp_path.glob("p0.*"))
+    for path in files:
+        os.utime(path, (1, 1))
+    drop_oldest(tmp_path, max(path.stat().st_size for path in files) + PAGE_BYTES)
+    kept, dropped = kept_in(tmp_path)
+    assert kept == list(range(1200 - len(kept), 1200))
+    assert 0 < len(kept) == 1200 - dropped["rollout:0"]
+
+
+def test_of_two_processes_that_begin_at_once_one_makes_room(tmp_path):
+    with writing(tmp_path, 0) as writer:
+        writer.write(spans(0, 10))
+    at_it = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(at_it, fcntl.LOCK_EX)
+    drop_oldest(tmp_path, 0)
+    assert len(kept_in(tmp_path)[0]) == 10
+    os.close(at_it)
+    drop_oldest(tmp_path, 0)
+    assert kept_in(tmp_path)[0] == []
 
 
 @pytest.fixture
@@ -264,7 +378,7 @@ def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as who removes it has
-        asked_for = [asked(messenger, TRACE, TraceOn("a2", size)) for size in (4000, 5000)]
+        asked_for = [asked(messenger, TRACE, TraceOn("a2", size, MIB)) for size in (4000, 5000)]
         assert_goes_on(messenger)
         assert not any(each.done() for each in asked_for)
     for each in asked_for:
@@ -278,7 +392,7 @@ def test_what_a_process_does_before_its_spool_is_open_is_traced(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = asked(messenger, TRACE, TraceOn("a2", 4000))
+        begun = asked(messenger, TRACE, TraceOn("a2", 4000, MIB))
         assert_goes_on(messenger)
         for span in spans(0, 3):
             TIMES.spool(span)
@@ -292,7 +406,7 @@ def test_a_trace_that_is_over_before_its_spool_is_open_is_not_begun(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = asked(messenger, TRACE, TraceOn("a2", 4000))
+        begun = asked(messenger, TRACE, TraceOn("a2", 4000, MIB))
         asked(messenger, TRACE, TraceOff("a2")).result(30)
         begun.result(30)
     wait_until(lambda: list(folder.glob("*0")))  # it was opened, and is closed at once

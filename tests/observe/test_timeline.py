@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from effort import tries
 from rlinf_scheduler.comm.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
 from rlinf_scheduler.observe.spool import ClockNote, SpoolContent, SpoolHead
-from rlinf_scheduler.observe.timeline import ProcessSpans, Timeline, lanes, on_home_clock
+from rlinf_scheduler.observe.timeline import ProcessSpans, Timeline, lanes, on_home_clock, size_of
 
 ITEM = (("env:0", 7),)
 ENV = ProcessSpans(
@@ -121,10 +121,26 @@ def test_what_is_missing_is_told():
     assert timeline.num_written == len(ENV.spans) + len(ACTOR.spans)
 
 
+def test_what_is_dropped_is_told_of_all_processes_that_had_a_name_and_of_each():
+    later = ProcessSpans("actor:0", 13, "node2", ENV.spans, num_dropped=3)
+    left_out = ProcessSpans("env:1", 14, "node1", [Span(CALL, 1.0, 1.1, "f", 1)] * 5)
+    timeline = Timeline([ACTOR, later, left_out], {}, {"actor:0": 20, "env:2": 30})
+    room = sum(size_of(span) for each in (ACTOR, later) for span in each.spans) + 4 * 400
+    data = json.loads(b"".join(timeline.lines(room)))
+    assert data["otherData"]["dropped_spans"] == {"actor:0": 27, "env:1": 5, "env:2": 30}
+    labels = [e["args"]["labels"] for e in data["traceEvents"] if e["name"] == "process_labels"]
+    assert labels == [
+        "4 older spans dropped, clock \u00b1 20 \u00b5s",
+        "3 older spans dropped",
+        "5 older spans dropped",
+    ]
+
+
 def test_times_are_the_homes_by_what_the_clock_differed_then():
-    head = SpoolHead("env:0", 1, "node2", 0, 9)
+    head = SpoolHead("env:0", 1, "node2", 0, 0)
     clocks = [ClockNote(100.0, 50.0, 0.002), ClockNote(200.0, 50.5, 0.001)]
-    content = SpoolContent(head, {}, clocks, [Span(CALL, at, at + 1, "f", 1) for at in (90.0, 150.0, 250.0)])
+    spans = [Span(CALL, at, at + 1, "f", 1) for at in (90.0, 150.0, 250.0)]
+    content = SpoolContent(head, {}, clocks, spans, num_dropped=9)
     found = on_home_clock(content)
     assert [span.began for span in found.spans] == [40.0, 100.0, 199.5]
     assert (found.error_s, found.num_dropped) == (0.002, 9)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import jsonschema
 import pytest
@@ -14,12 +15,13 @@ from forked_job import ForkedJob
 from job_processes import THERE, Job, stay
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.comm.timekeeping import CALL, PUT, TIMES
+from rlinf_scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.events import WorkerLost
 from rlinf_scheduler.observe.report import ask_report, thing_text
 from rlinf_scheduler.observe.spool import read_spool
 from rlinf_scheduler.observe.spool_folder import folder_of, spools_in
+from rlinf_scheduler.observe.spool_thread import SpoolThread
 from rlinf_scheduler.observe.trace_desk import TraceDesk
 from rlinf_scheduler.observe.tracing import TraceOn, Tracer
 from waits import wait_until
@@ -265,11 +267,39 @@ def test_spools_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_
         assert put["ts"] <= get["ts"] + get["dur"] + error_us
 
 
+NUM_STEPS = 3000
+
+
+def fill_spool(_pipe, member):
+    wait_until(lambda: isinstance(getattr(TIMES.spool, "__self__", None), SpoolThread))
+    now = time.monotonic()
+    for number in range(NUM_STEPS):
+        TIMES.spool(Span(CALL, now, now, f"step {number}", 1))
+    member.close()  # all is written then
+
+
+def test_a_trace_is_within_its_bound_however_many_processes_come_and_go(tmp_path):
+    with Job() as job:
+        desk = job.driver.service(TraceDesk)
+        trace = desk.begin(tmp_path / "run.json", MIB)
+        folder = folder_of(desk._tracing.trace_id, job.driver.messenger.endpoint.machine_id)
+        for number in range(10):
+            env = job.start(fill_spool, name=f"env:{number}")
+            env.result()
+            env.kill()
+            assert sum(file.size_bytes for file in spools_in(folder)) <= MIB // 2
+        written = trace.stop()
+    assert written.size_bytes <= MIB
+    assert written.num_dropped["env:0"] >= NUM_STEPS
+    calls = Traced(tmp_path / "run.json").slices("env:9", "call")
+    assert calls[-1]["name"] == f"step {NUM_STEPS - 1}"
+
+
 def test_a_process_whose_spool_is_gone_goes_on_without_it():
     with LocalRuntime() as runtime:
         tracer = runtime.service(Tracer)
         machine = runtime.messenger.endpoint.machine_id
-        tracer.begin(tracer.open(TraceOn("a0", 4000)))
+        tracer.begin(tracer.open(TraceOn("a0", 4000, MIB)))
         folder = folder_of("a0", machine)
         shutil.rmtree(folder)
         try:

@@ -37,14 +37,14 @@ class SpoolHead(msgspec.Struct, tag=0, frozen=True, array_like=True):
         pid: its number.
         host: its machine's name.
         number: how many segments there were before.
-        num_dropped: how many spans were dropped before this segment, there being no room.
+        num_before: how many spans were written or dropped before this segment: those that cannot be read are gone.
     """
 
     process: str
     pid: int
     host: str
     number: int
-    num_dropped: int
+    num_before: int
 
 
 class ThreadNames(msgspec.Struct, tag=1, frozen=True, array_like=True):
@@ -94,7 +94,13 @@ class StillOpen(msgspec.Struct, tag=5, frozen=True, array_like=True):
         ]
 
 
-Frame = SpoolHead | ThreadNames | ClockNote | Spans | Dropped | StillOpen
+class DroppedWhole(msgspec.Struct, tag=6, frozen=True, array_like=True):
+    """So many spans were dropped with the whole spools of processes that had ended, by process name."""
+
+    num_spans: dict[str, int]
+
+
+Frame = SpoolHead | ThreadNames | ClockNote | Spans | Dropped | StillOpen | DroppedWhole
 _encode_as_it_is = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
@@ -126,7 +132,6 @@ class SpoolWriter:
         max_bytes: how large it may become; changed at any time.
 
     Attributes:
-        num_dropped: how many spans were dropped, as far as the file says it.
         max_bytes: see above.
 
     Raises:
@@ -134,13 +139,13 @@ class SpoolWriter:
     """
 
     def __init__(self, path: Path, head: SpoolHead, max_bytes: int) -> None:
-        self.num_dropped = 0
         self.max_bytes = max_bytes
         self._path = path
         self._head = head
         self._number = 0
-        # Of the segments that are there.
+        # Of the segments that are there; and with them all that were written, or dropped and told.
         self._num_spans = [0] * NUM_SEGMENTS
+        self._num_all = 0
         # What was dropped, and is not written anywhere.
         self._num_untold = 0
         # What was said last, of each kind; and of that what this segment is to say before anything else.
@@ -149,11 +154,17 @@ class SpoolWriter:
         self._file = open_private(segment(path, 0))
         self._size_bytes = 0
 
+    @property
+    def num_dropped(self) -> int:
+        """How many spans were dropped, as far as the file says it."""
+        return self._num_all - sum(self._num_spans)
+
     def write(self, spans: list[Span]) -> None:
         """Write spans; the oldest ones go where there is no room."""
         data, limit = _encode(Spans(spans)), self.max_bytes // NUM_PIECES
         if len(data) <= limit and self._append(data):
-            self._num_spans[self._number % NUM_SEGMENTS] += len(spans)
+            self._num_spans[self._place] += len(spans)
+            self._num_all += len(spans)
         elif len(data) > limit and len(spans) > 1:
             size = max(1, len(spans) * limit // (2 * len(data)))
             for first in range(0, len(spans), size):
@@ -198,7 +209,7 @@ class SpoolWriter:
     def _tell_dropped(self) -> None:
         # A segment that it begins does not count them.
         if self._append(_encode(Dropped(self._num_untold))):
-            self.num_dropped += self._num_untold
+            self._num_all += self._num_untold
             self._num_untold = 0
 
     def _append(self, data: bytes) -> bool:
@@ -218,9 +229,8 @@ class SpoolWriter:
         self._file.close()
         self._file, self._size_bytes = file, 0
         self._number += 1
-        self.num_dropped += self._num_spans[self._place]
         self._num_spans[self._place] = 0
-        head = msgspec.structs.replace(self._head, number=self._number, num_dropped=self.num_dropped)
+        head = msgspec.structs.replace(self._head, number=self._number, num_before=self._num_all)
         self._owed = {SpoolHead: head, **self._said}
         return True
 
@@ -262,10 +272,11 @@ class SpoolContent(msgspec.Struct):
     """What a spool holds.
 
     Attributes:
-        head: of its last segment; its `num_dropped` are all that were dropped, before that or since.
+        head: of its first segment that is there.
         threads: their names.
         clocks: how the clock differed, in order.
         spans: in the order in which they were written.
+        num_dropped: how many spans more there were, before these or since.
         still_open: what had not ended when it was last said; None if it never was.
     """
 
@@ -273,20 +284,39 @@ class SpoolContent(msgspec.Struct):
     threads: dict[int, str]
     clocks: list[ClockNote]
     spans: list[Span]
+    num_dropped: int = 0
     still_open: StillOpen | None = None
 
 
 def read_spool(segments: Iterable[bytes]) -> SpoolContent | None:
     """What the segments of a spool hold, given in any order; None if there is nothing."""
     content: SpoolContent | None = None
-    for frames in sorted(filter(None, (list(_frames(data)) for data in segments)), key=_number_of):
-        for frame in frames:
+    for data in sorted(segments, key=number_of):
+        for frame in _frames(data):
             if isinstance(frame, SpoolHead):
-                content = content or SpoolContent(frame, {}, [], [])
-                content.head = frame
+                content = content or SpoolContent(frame, {}, [], [], frame.num_before)
             elif content is not None:
                 _add(content, frame)
     return content
+
+
+def number_of(beginning: bytes) -> int:
+    """How many segments there were before the one that begins so; -1: it has no head."""
+    first = next(_frames(beginning), None)
+    return first.number if isinstance(first, SpoolHead) else -1
+
+
+def dropped_whole(segment_bytes: bytes) -> dict[str, int]:
+    """What `note_dropped_whole` has written."""
+    first = next(_frames(segment_bytes), None)
+    return first.num_spans if isinstance(first, DroppedWhole) else {}
+
+
+def note_dropped_whole(path: Path, num_spans: dict[str, int]) -> None:
+    """Write how many spans were dropped with whole spools, in place of what was there."""
+    data = _encode(DroppedWhole(num_spans))
+    with open_private(path) as file:
+        append_whole(file.fileno(), 0, [_SIZE.pack(len(data)) + data])
 
 
 def _add(content: SpoolContent, frame: Frame) -> None:
@@ -299,13 +329,7 @@ def _add(content: SpoolContent, frame: Frame) -> None:
     elif isinstance(frame, StillOpen):
         content.still_open = frame
     elif isinstance(frame, Dropped):
-        num_dropped = content.head.num_dropped + frame.count
-        content.head = msgspec.structs.replace(content.head, num_dropped=num_dropped)
-
-
-def _number_of(frames: list[Frame]) -> int:
-    first = frames[0]
-    return first.number if isinstance(first, SpoolHead) else -1
+        content.num_dropped += frame.count
 
 
 def _frames(data: bytes) -> Iterator[Frame]:

@@ -6,10 +6,12 @@ The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -77,7 +79,9 @@ def on_home_clock(content: SpoolContent) -> ProcessSpans:
     error_s = max(note.error_s for note in clocks)
     still_open = [] if content.still_open is None else content.still_open.of_length(content.spans)
     spans = [shifted(span) for span in (*content.spans, *still_open)]
-    return ProcessSpans(head.process, head.pid, head.host, spans, content.threads, head.num_dropped, error_s)
+    return ProcessSpans(
+        head.process, head.pid, head.host, spans, content.threads, content.num_dropped, error_s
+    )
 
 
 class Timeline:
@@ -86,17 +90,25 @@ class Timeline:
     Args:
         processes: their spans.
         missing: of what there are none, and why.
+        dropped: how many spans more there were of processes of which there are none, or of others of these names.
 
     Attributes:
         num_written: how many spans `lines` has written.
-        num_dropped: how many spans are not part of it, by process.
+        num_dropped: how many spans are not part of it, by process name: a rank that was restarted has one.
     """
 
-    def __init__(self, processes: Sequence[ProcessSpans], missing: dict[str, str]) -> None:
+    def __init__(
+        self,
+        processes: Sequence[ProcessSpans],
+        missing: dict[str, str],
+        dropped: Mapping[str, int] | None = None,
+    ) -> None:
         self.num_written = 0
         self._processes = sorted(processes, key=lambda each: _place_of(each.process))
         self._missing = missing
-        self.num_dropped = {each.process: each.num_dropped for each in self._processes}
+        self.num_dropped = Counter(dropped or {})
+        for each in self._processes:
+            self.num_dropped[each.process] += each.num_dropped
 
     def lines(self, max_bytes: int) -> Iterator[bytes]:
         """The file, in pieces; of spans that would make it larger than `max_bytes`, the oldest are left out."""
@@ -132,8 +144,9 @@ class Timeline:
             newest[place].append(span)
         kept = []
         for each, spans in zip(self._processes, newest, strict=True):
-            self.num_dropped[each.process] = each.num_dropped + len(each.spans) - len(spans)
-            kept.append(replaced(each, spans))
+            num_left_out = len(each.spans) - len(spans)
+            self.num_dropped[each.process] += num_left_out
+            kept.append(dataclasses.replace(each, spans=spans, num_dropped=each.num_dropped + num_left_out))
         return kept
 
 
@@ -150,12 +163,6 @@ def size_of(span: Span) -> int:
     texts = len(_dumped(span.name)) + len(_dumped(span.by)) + len(_dumped(span.subject))
     texts += _OPEN_BYTES * span.is_open
     return _SPAN_BYTES + texts + (_FLOW_BYTES + len(_dumped(span.subject))) * len(span.items)
-
-
-def replaced(process: ProcessSpans, spans: list[Span]) -> ProcessSpans:
-    """A process with other spans."""
-    about = process.process, process.pid, process.host
-    return ProcessSpans(*about, spans, process.threads, process.num_dropped, process.error_s)
 
 
 def process_events(process: ProcessSpans, number: int, begins: float) -> Iterator[TraceEvent]:

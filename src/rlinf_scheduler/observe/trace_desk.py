@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -26,7 +27,7 @@ from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf_scheduler.observe.notes import Enlist
 from rlinf_scheduler.observe.roll_call import RollCall
-from rlinf_scheduler.observe.spool import read_spool
+from rlinf_scheduler.observe.spool import dropped_whole, read_spool
 from rlinf_scheduler.observe.spool_folder import SpoolFile, drop_spools, folder_of, part_of, spools_in
 from rlinf_scheduler.observe.trace_file import TraceFile, written
 from rlinf_scheduler.observe.tracing import (
@@ -62,7 +63,7 @@ class Tracing:
 
     Attributes:
         trace_id: no other trace has it.
-        max_bytes: how large the file may become.
+        max_bytes: how large the file may become, and all spools of a machine together.
         gone_before: who was gone already when it began.
         told_share: how much one process was told that it may write; 0 before anybody was told.
         refused: which processes have not taken part, and why.
@@ -79,6 +80,15 @@ class Tracing:
     is_ending: bool = False
     told: dict[str, tuple[str, Endpoint]] | None = None
     silent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def spool_bytes(self) -> int:
+        """How much all processes that live may write, and how much those that have ended may have left."""
+        return self.max_bytes // _TEXT_TO_SPOOL
+
+    def order(self) -> TraceOn:
+        """What a process is told."""
+        return TraceOn(self.trace_id, self.told_share, self.spool_bytes)
 
 
 class JobTrace:
@@ -171,7 +181,7 @@ class TraceDesk:
                 pass
             self._session.bus.subscribe(self._on_event)
             self._session.on_close_first(self._stop_at_close)
-            opened.append(self._tracer.open(TraceOn(tracing.trace_id, max_bytes)))
+            opened.append(self._tracer.open(TraceOn(tracing.trace_id, max_bytes, tracing.spool_bytes)))
             self._on_io_thread(partial(self._begin_telling, tracing, opened))
         except BaseException:
             with suppress(IndexError):
@@ -193,11 +203,14 @@ class TraceDesk:
         told = self._end(tracing) if tracing.told is None else tracing.told
         spools, missing = self._fetch(tracing.trace_id, told, deadline)
         contents = [each for each in map(read_spool, spools.values()) if each is not None]
+        dropped = Counter[str]()
+        for segments in spools.values():
+            dropped.update(dropped_whole(segments[0]))
         gone = self._on_io_thread(partial(self._gone, tracing))
         reasons = {**gone, **tracing.silent, **missing, **tracing.refused}
         known = {content.head.process for content in contents}
         absent = {name: why for name, why in reasons.items() if name not in known}
-        result = written(path, tracing.max_bytes, contents, absent)
+        result = written(path, tracing.max_bytes, contents, absent, dropped)
         self._drop(tracing.trace_id, told)
         return result
 
@@ -241,7 +254,7 @@ class TraceDesk:
 
     def _tell_all(self, tracing: Tracing) -> None:
         tracing.told_share = self._share(tracing)
-        self._tracer.limit(TraceOn(tracing.trace_id, tracing.told_share))
+        self._tracer.limit(tracing.order())
         for name, known in self._roll_call.members.values():
             self._tell(name, known.endpoint, tracing)
 
@@ -254,7 +267,7 @@ class TraceDesk:
     def _share(self, tracing: Tracing) -> int:
         """What one process may write: what there is, divided among as many as there are, or twice as many."""
         num_processes = 1 + len(self._roll_call.members)
-        return tracing.max_bytes // _TEXT_TO_SPOOL // (1 << num_processes.bit_length())
+        return tracing.spool_bytes // (1 << num_processes.bit_length())
 
     def _end_telling(self, tracing: Tracing) -> dict[str, tuple[str, Enlist]]:
         """Who is to be told that it is over; who comes now is not told that there is a trace."""
@@ -271,8 +284,9 @@ class TraceDesk:
             self._tell(name, known.endpoint, tracing)
 
     def _tell(self, name: str, endpoint: Endpoint, tracing: Tracing) -> None:
-        order = TraceOn(tracing.trace_id, tracing.told_share)
-        asked = self._messenger.request(endpoint, TRACE, order, timeout_s=FETCH_TIMEOUT_S, reply_type=None)
+        asked = self._messenger.request(
+            endpoint, TRACE, tracing.order(), timeout_s=FETCH_TIMEOUT_S, reply_type=None
+        )
 
         def note(answer: Promise[Any]) -> None:
             error = answer.exception(0)
@@ -297,8 +311,9 @@ class TraceDesk:
         folder = folder_of(trace_id, here)
         spools: dict[tuple[str, str], list[bytes]] = {}
         for file in spools_in(folder):
-            whole = part_of(folder, file.name, 0, file.size_bytes)
-            spools.setdefault((here, Path(file.name).stem), []).append(whole)
+            with suppress(FileNotFoundError):  # who joined last has just removed it
+                whole = part_of(folder, file.name, 0, file.size_bytes)
+                spools.setdefault((here, Path(file.name).stem), []).append(whole)
         missing: dict[str, str] = {}
         for machine, members in _by_machine(told).items():
             if machine != here:
@@ -321,12 +336,12 @@ class TraceDesk:
                 found: list[SpoolFile] = self._request(
                     endpoint, ListSpools(trace_id), list[SpoolFile], deadline
                 ).head
-                for file in found:
-                    whole = b"".join(self._parts(endpoint, trace_id, file, deadline))
-                    spools.setdefault((machine, Path(file.name).stem), []).append(whole)
+                segments = [b"".join(self._parts(endpoint, trace_id, file, deadline)) for file in found]
             except (SchedulerError, OSError) as error:
                 problem = f"its spool was not to be had of {name}: {error}"
             else:
+                for file, whole in zip(found, segments, strict=True):
+                    spools.setdefault((machine, Path(file.name).stem), []).append(whole)
                 return ""
         return problem
 

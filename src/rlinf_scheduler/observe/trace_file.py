@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -60,7 +60,11 @@ def opened_file(path: Path) -> BinaryIO:
 
 
 def written(
-    path: Path, max_bytes: int, contents: Iterable[SpoolContent], missing: dict[str, str]
+    path: Path,
+    max_bytes: int,
+    contents: Iterable[SpoolContent],
+    missing: dict[str, str],
+    dropped: Mapping[str, int],
 ) -> TraceFile:
     """Write the file of a trace.
 
@@ -69,12 +73,13 @@ def written(
         max_bytes: how large it may become.
         contents: of the processes' spools.
         missing: of which processes there is none, and why.
+        dropped: how many spans were dropped with whole spools, by process.
 
     Raises:
         OSError: it cannot be written.
     """
     processes = [on_home_clock(content) for content in contents]
-    timeline = Timeline(processes, missing)
+    timeline = Timeline(processes, missing, dropped)
     with opened_file(path) as file:
         file.writelines(timeline.lines(max_bytes))
     num_dropped = {name: count for name, count in timeline.num_dropped.items() if count}

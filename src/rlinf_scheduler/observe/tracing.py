@@ -11,6 +11,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +27,11 @@ from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf_scheduler.observe.open_spans import open_spans
 from rlinf_scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen
 from rlinf_scheduler.observe.spool_folder import (
+    drop_oldest,
     drop_spools,
     folder_of,
     hold_folder,
+    hold_spool,
     part_of,
     spools_in,
 )
@@ -54,10 +57,12 @@ class TraceOn(msgspec.Struct, tag=0, frozen=True, array_like=True):
     Attributes:
         trace_id: of this trace.
         max_bytes: how much you may write, from now on.
+        max_ended_bytes: how much processes that have ended may have left on a machine.
     """
 
     trace_id: str
     max_bytes: int
+    max_ended_bytes: int
 
 
 class TraceOff(msgspec.Struct, tag=1, frozen=True, array_like=True):
@@ -88,16 +93,16 @@ class DropSpools(msgspec.Struct, tag=2, frozen=True, array_like=True):
 
 
 class OpenSpool(NamedTuple):
-    """A spool to be written: the file, and what keeps its folder there."""
+    """A spool to be written: the file, and what keeps its folder and itself there."""
 
     trace_id: str
-    lock_fd: int
+    locks: ExitStack
     writer: SpoolWriter
 
     def close(self) -> None:
         """Nobody writes it."""
         self.writer.close()
-        os.close(self.lock_fd)
+        self.locks.close()
 
 
 class Tracer:
@@ -116,8 +121,8 @@ class Tracer:
         self._opening: dict[str, list[Request]] = {}
         # Spans since the first of these asked; a process is traced from then on.
         self._early: deque[Span] = deque(maxlen=MAX_GATHERED)
-        # Of the folder of the last trace, until what lies there was fetched.
-        self._lock_fd = -1
+        # Of the folder of the last trace and of the spool there, until what lies there was fetched.
+        self._locks = ExitStack()
         messenger.serve(TRACE, self._on_trace, TraceOn | TraceOff)
         messenger.serve(SPOOLS, self._on_ask, ListSpools | ReadSpool | DropSpools)
         if self.is_home:
@@ -136,14 +141,14 @@ class Tracer:
             OSError: it cannot be written.
         """
         folder = self._folder(order.trace_id)
-        lock_fd = hold_folder(folder)
-        try:
-            head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
-            process_id = self._messenger.endpoint.process_id
-            return OpenSpool(order.trace_id, lock_fd, SpoolWriter(folder / process_id, head, order.max_bytes))
-        except BaseException:
-            os.close(lock_fd)
-            raise
+        spool = folder / self._messenger.endpoint.process_id
+        head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
+        with ExitStack() as locks:
+            locks.callback(os.close, hold_folder(folder))
+            drop_oldest(folder, order.max_ended_bytes)
+            locks.callback(os.close, hold_spool(spool))
+            writer = SpoolWriter(spool, head, order.max_bytes)
+            return OpenSpool(order.trace_id, locks.pop_all(), writer)
 
     def begin(self, opened: OpenSpool) -> None:
         """Write from now on; what was written before is over.
@@ -158,7 +163,7 @@ class Tracer:
             raise ClusterError(f"'{self._session.name}' is not traced: {error}") from error
         self.end(self._trace_id)
         self.release(self._trace_id)
-        self._lock_fd, self._spool, self._trace_id = opened.lock_fd, spool, opened.trace_id
+        self._locks, self._spool, self._trace_id = opened.locks, spool, opened.trace_id
         self._session.on_close_last(self._release)
         self._session.on_fork(self._release)
         self._session.on_close(self._end_at_close)
@@ -196,10 +201,9 @@ class Tracer:
             self._release()
 
     def _release(self) -> None:
-        lock_fd, self._lock_fd = self._lock_fd, -1
-        if lock_fd >= 0:
-            self._session.forget(self._release)
-            os.close(lock_fd)
+        locks, self._locks = self._locks, ExitStack()
+        self._session.forget(self._release)
+        locks.close()
 
     def _end_at_close(self) -> None:
         ended = self.end(self._trace_id)
