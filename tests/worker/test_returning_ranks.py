@@ -1,5 +1,6 @@
 """Ranks that come back: real processes, killed, without Ray."""
 
+import gc
 import queue
 import re
 import threading
@@ -8,6 +9,7 @@ import pytest
 from returning_workers import Mortal, Peer
 
 from rlinf.scheduler import PackedPlacementStrategy
+from rlinf_scheduler.comm.peer import Peer as CommPeer
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     CallCancelled,
@@ -19,10 +21,11 @@ from rlinf_scheduler.errors import (
     WorkerDied,
 )
 from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
+from rlinf_scheduler.worker.launched_rank import LaunchedRank
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.supervision import groups_of
 from scarce_threads import refuse_thread
-from waits import wait_until
+from waits import seen, wait_until
 
 TWO = PackedPlacementStrategy(0, 1)
 
@@ -95,6 +98,27 @@ def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
     kill(group, 0)
     assert group.environment().wait(60) == environment
     assert group.placements == [each.placement for each in groups_named(forked_job, "first").ranks]
+
+
+def num_kept():
+    """How many records of processes there are: of ranks, and of those that this process talks with."""
+    gc.collect()
+    kinds = [type(each) for each in gc.get_objects()]
+    return kinds.count(LaunchedRank), kinds.count(CommPeer)
+
+
+def test_of_a_rank_that_comes_back_again_and_again_only_its_last_process_is_kept(forked_job):
+    group = launch(forked_job, "often", max_restarts=4)
+
+    def come_back():
+        kill(group, 1)
+        group.who().wait(60)
+
+    come_back()  # what the rank had made is held elsewhere from now on
+    before = num_kept()
+    for _ in range(3):
+        come_back()
+    seen(num_kept, lambda kept: max(kept[0] - before[0], kept[1] - before[1]) <= 0)
 
 
 def groups_named(job, name):

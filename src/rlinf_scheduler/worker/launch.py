@@ -191,10 +191,8 @@ def launch_ranks(
     devices = devices_of(placements, topology.nodes)
     give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s, given_up)
     launch = _Launch(session, placements, recipe)
-    if given_up is not None:
-        given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
     try:
-        ranks = launch.run()
+        ranks = launch.run(given_up)
     except BaseException:
         launch.undo()
         launch.declare_dead()  # before others have their names
@@ -245,9 +243,8 @@ def _launch_there(
 ) -> LaunchedRank:
     node_id = job_topology(session).nodes[placement.node_rank].node_id
     launch = _Launch(session, [replace(placement, node_id=node_id)], recipe, before.num_restarts + 1)
-    given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
     try:
-        (rank,) = launch.run()
+        (rank,) = launch.run(given_up)
     except BaseException:
         launch.undo()
         launch.declare_dead()  # before there is another one
@@ -299,8 +296,14 @@ class _Launch:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started_at
 
-    def run(self) -> list[LaunchedRank]:
+    def run(self, given_up: Promise[None] | None) -> list[LaunchedRank]:
         messenger = self._session.messenger
+
+        def on_given_up(_: Promise[None]) -> None:
+            messenger.submit(self.abort)
+
+        if given_up is not None:
+            given_up.add_done_callback(on_given_up)
         # A host that reports when the launch is over is told that nobody serves that any more, and ends.
         messenger.serve(self._service, self._on_report, protocol.HostReport)
         messenger.on_peer_lost(self._on_peer_lost)
@@ -312,6 +315,10 @@ class _Launch:
             with launched.launching(self.abort), shown:
                 self._bring_up()
         finally:
+            if (
+                given_up is not None
+            ):  # it may outlive this launch by far, as that of a group whose ranks restart
+                given_up.remove_done_callback(on_given_up)
             messenger.unserve(self._service)
             messenger.off_peer_lost(self._on_peer_lost)
             watch.on_lost.remove(self._on_node_lost)
