@@ -232,9 +232,10 @@ class Job:
                 "journal": _mib_in(self.folder / "journal"),
                 "recording": _mib_in(self.folder / "answers.rec", self.folder / "answers.rec.1"),
                 "logs of the ranks": _mib_in(logs),
+                # Of this job alone: its folder for temporary files is a new one.
+                "spans": _mib_in(*self.folder.glob("rlinf-*/trace-*")),
             }
-            # Of this job alone: its folder for temporary files is a new one.
-            disk["all else, spans included"] = _mib_in(self.folder) - sum(disk.values())
+            disk["Ray's own and all else"] = _mib_in(self.folder) - sum(disk.values())
             self.samples.append(
                 Sample(
                     time.monotonic() - self._began,

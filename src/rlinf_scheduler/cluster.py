@@ -395,7 +395,8 @@ class Cluster:
 
         Args:
             path: of the file, which is made or replaced; compressed if it ends with ".gz".
-            max_bytes: how large it may become, uncompressed; the oldest spans are left out, and counted.
+            max_bytes: how large it may become, uncompressed, and what all processes of a machine have written for it
+                meanwhile, those that have ended too; the oldest spans are left out, and counted.
 
         Raises:
             ConfigError: the job is traced already; this process is no driver; or `max_bytes` is less than a megabyte.

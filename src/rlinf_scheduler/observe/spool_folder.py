@@ -14,7 +14,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -195,9 +195,13 @@ def _spans_until(path: Path) -> dict[str, int]:
 
 
 def spools_in(folder: Path) -> list[SpoolFile]:
-    """The segments that lie in a folder."""
-    files = sorted(path for path in folder.iterdir() if path.name != LOCK_NAME)
-    return [SpoolFile(path.name, path.stat().st_size) for path in files]
+    """The segments that lie in a folder, and what is noted of those that were removed."""
+    found: list[SpoolFile] = []
+    for path in sorted(folder.iterdir()):
+        if path.name != LOCK_NAME:
+            with suppress(FileNotFoundError):  # it was removed just now
+                found.append(SpoolFile(path.name, path.stat().st_size))
+    return found
 
 
 def part_of(folder: Path, name: str, start: int, size_bytes: int) -> bytes:
