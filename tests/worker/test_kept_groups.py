@@ -3,7 +3,9 @@
 import errno
 import gzip
 import json
+import os
 import queue
+import signal
 import threading
 from concurrent.futures import CancelledError
 
@@ -137,6 +139,23 @@ def test_every_driver_hears_of_a_death_and_calls_wait_for_the_successor(kept, dr
     assert [type(each) for each in kinds] == [WorkerLost, WorkerReturned]
     found.restart(0, 60)
     assert [who[2] for who in group.who().wait(60)] == [1, 1]
+
+
+def test_a_call_to_a_rank_that_died_before_it_left_waits_for_the_successor(kept, driver):
+    group = launch(driver, "back", on_failure="restart", detached=True)
+    second = kept.attach("driver@there.2")
+    found = attach(second.session, "back", None)
+    (pid,) = (who[-1] for who in group.execute_on(1).who().wait(60))
+    news = threading.Event()
+    kept.session.messenger.submit(lambda: news.wait(60))  # no driver hears of the death from its keeper
+    try:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: driver.session.messenger.peers.lost)
+        result = found.who()
+        wait_until(lambda: second.session.messenger.peers.lost)
+    finally:
+        news.set()
+    assert [who[2] for who in result.wait(60)] == [0, 1]
 
 
 def next_of(heard, kinds):

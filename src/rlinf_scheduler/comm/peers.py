@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections import OrderedDict
@@ -33,11 +34,13 @@ class LostPeer:
         name: how it was called; "" where that was not known.
         reason: why, or how that showed.
         loss: in which way.
+        num_written: how many messages it may have got, of those to it; infinity where that is not known.
     """
 
     name: str
     reason: str
     loss: Loss
+    num_written: float = math.inf
 
 
 class PeersEvents(Protocol):
@@ -121,7 +124,8 @@ class Peers:
         """A process is gone: end what waits for it, and tell whoever asked to be told."""
         if self.by_id.get(peer.process_id) is peer:
             del self.by_id[peer.process_id]
-            self._note_lost(peer.process_id, LostPeer(peer.name, reason, loss))
+            num_written = peer.line.session.num_written if isinstance(peer.line, PeerLine) else math.inf
+            self._note_lost(peer.process_id, LostPeer(peer.name, reason, loss, num_written))
             if peer.line is not None:
                 peer.line.close()
             peer.lose(reason)
@@ -145,6 +149,11 @@ class Peers:
         """Why a process is gone."""
         lost = self.lost.get(process_id)
         return lost.reason if lost is not None else "its process is gone"
+
+    def never_left(self, process_id: str, number: int) -> bool:
+        """Whether a process is gone to which the message of that number was never written; see `Messenger.num_sent`."""
+        lost = self.lost.get(process_id)
+        return lost is not None and number > lost.num_written
 
     def tell_fenced(self, reason: str) -> None:
         """This process was declared dead."""

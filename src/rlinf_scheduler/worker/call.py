@@ -70,8 +70,9 @@ class Call:
         targets: the ranks.
         encoded: the arguments: one for all ranks, or one a rank.
         kind: what is to be done with `method`.
-        next_target: given a rank that died with its part, says where that is sent again: nowhere (None), or to another
-            process, which may not be there yet; without this nothing is sent again.
+        next_target: given a rank that died, says where its part is sent again: nowhere (None), or to another process,
+            which may not be there yet; without this nothing is sent again.
+        repeats: whether a part is sent again that the rank may have begun; else one that never left this process is.
 
     Attributes:
         method: what is called.
@@ -92,7 +93,9 @@ class Call:
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
         kind: protocol.CallKind = "call",
-        next_target: Callable[[WorkerAddress], Target | None] = lambda _: None,
+        next_target: Callable[[WorkerAddress], Target | None] | None = None,
+        *,
+        repeats: bool = False,
     ) -> None:
         self.method = method
         self.addresses = tuple(target.address for target in targets)
@@ -109,6 +112,9 @@ class Call:
         self._head = protocol.CallRequest(method, next_number(), kind)
         self._targets = list(targets)
         self._next_target = next_target
+        self._repeats = repeats
+        # Of the messages to each rank's process, the one with its part.
+        self._numbers = [0] * len(targets)
         self._left = len(targets)
         self._is_cancelled = False
         self._began = time.monotonic()
@@ -227,6 +233,8 @@ class Call:
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
+        if self._next_target is not None:
+            self._numbers[index] = self.messenger.num_sent(endpoint.process_id)
         answer.add_done_callback(partial(self._on_answer, index))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
@@ -262,8 +270,16 @@ class Call:
 
     def _target_after(self, index: int, error: BaseException) -> Target | None:
         """Where the part of a rank that failed to answer is sent again; None if it is not."""
-        goes_on = isinstance(error, PeerDied) and not self._is_cancelled and self.aborted is None
-        return self._next_target(self.addresses[index]) if goes_on else None
+        endpoint = self._targets[index].endpoint
+        if self._next_target is None or endpoint is None or not isinstance(error, PeerDied):
+            return None
+        if self._is_cancelled or self.aborted is not None:
+            return None
+        never_left = self.messenger.peers.never_left(endpoint.process_id, self._numbers[index])
+        target = self._next_target(self.addresses[index]) if never_left or self._repeats else None
+        if never_left and target is not None:
+            self.sent_at[index] = 0.0
+        return target
 
     def _take_result(self, index: int, frames: list[Buffer]) -> None:
         """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""

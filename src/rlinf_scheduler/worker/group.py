@@ -308,10 +308,11 @@ class WorkerGroup(Generic[T]):
         call: Call
         if heads:
             call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
-        elif self._retries:
-            call = Call(session.messenger, method, targets, arguments, kind, shared.next_target)
         else:
-            call = Call(session.messenger, method, targets, arguments, kind)
+            target_after = shared.next_target
+            call = Call(
+                session.messenger, method, targets, arguments, kind, target_after, repeats=self._retries
+            )
         reason_of_death = partial(shared.reason_of_death, call)
         result: GroupResult[Any] = GroupResult(call, reason_of_death, session.log_bus.flush)
         shared.begin(call, result)

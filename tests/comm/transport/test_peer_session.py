@@ -211,6 +211,23 @@ def test_what_was_not_acknowledged_is_written_again_and_in_order(connected):
     assert [one.take() for _ in range(4)] == [2, 3, 4, None]
 
 
+def test_what_the_other_side_may_have_got_is_what_was_ever_written_and_it_has_not_denied(connected):
+    one, other = connected
+    for number in range(3):
+        one.send(number)
+    assert [one.take() for _ in range(2)] == [0, 1]
+    one.cut(1.0, "cut")
+    one.send(3)
+    assert (one.num_queued, one.num_written) == (4, 2)
+    other.cut(1.0, "cut")
+    other.dial(1.0)
+    assert other.welcomed(one.accept(other.hello(1.0), 1.0), 1.0)
+    assert (one.num_queued, one.num_written) == (4, 0)
+    one.take()
+    one.left("it has ended")
+    assert one.num_written == 1
+
+
 def test_of_two_that_dial_at_once_the_smaller_ids_connection_stays():
     one, other = PeerSession("a", "b", 1, 0.0), PeerSession("b", "a", 2, 0.0)
     one.dial(0.0)

@@ -144,6 +144,8 @@ class PeerSession(Generic[MessageT]):
         self.loss: Loss | None = None
         self.received = 0
         self.sent = 0
+        # The same when the last connection ended; what the other received of it is not known.
+        self._sent_before = 0
         self._first = own_id < peer_id
         self._grace_s = grace_s
         self.session_id = session_id
@@ -216,6 +218,11 @@ class PeerSession(Generic[MessageT]):
     def num_queued(self) -> int:
         """How many messages were queued; the last of them has that number."""
         return self.sent + len(self._waiting)
+
+    @property
+    def num_written(self) -> int:
+        """How many messages the other side may have got; those after it has never seen."""
+        return max(self.sent, self._sent_before)
 
     @property
     def num_unacknowledged(self) -> int:
@@ -384,6 +391,7 @@ class PeerSession(Generic[MessageT]):
             self._lost_at = now if self._silent_since is None else self._silent_since
             self.state, self._why = State.CUT, "silent" if silent else "its connection is being replaced"
         self._silent_since = None
+        self._sent_before = self.num_written
         self.sent -= len(self._written)
         self._waiting.extendleft(reversed(self._written))
         self._written.clear()
@@ -394,7 +402,7 @@ class PeerSession(Generic[MessageT]):
             raise PeerSessionError(message)
         for _ in range(received - self.sent):
             self._waiting.popleft()
-        self.sent = received
+        self.sent, self._sent_before = received, 0
         self.state = State.CONNECTED
         self._lost_at = now
         self._dialling = False
