@@ -8,7 +8,7 @@ import queue
 import re
 import signal
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import partial
 
 import pytest
@@ -380,6 +380,23 @@ def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost
     following.stop()
     folders = [each.trace.path.parent for each in (lost, next_one)]
     wait_until(lambda: not any(folder.exists() for folder in folders))
+
+
+def test_a_trace_has_begun_in_every_rank_before_its_driver_calls_one(kept, driver, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_trace, "TOLD_S", 60.0)
+    group = launch(driver, "policy", placement=ONE, detached=True)
+    (pid,) = (who[-1] for who in group.who().wait(60))
+    with ThreadPoolExecutor() as beside:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            begun = beside.submit(trace, driver.session, tmp_path / "run.json.gz", MIB)
+            wait_until(lambda: (tmp_path / "run.json.gz").exists())
+            assert wait([begun], timeout=0.2).done == set()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        with begun.result(60):
+            group.who().wait(60)
+    assert slices(tmp_path / "run.json.gz").count("who") == 1
 
 
 def test_a_driver_whose_environment_says_so_has_the_job_traced_while_it_takes_part(

@@ -66,6 +66,7 @@ class Tracing:
         max_bytes: how large the file may become, and all spools of a machine together.
         gone_before: who was gone already when it began.
         told_share: how much one process was told that it may write; 0 before anybody was told.
+        asked: what each process that there was as it began answers.
         refused: which processes have not taken part, and why.
         is_ending: nobody is told any more to take part.
         told: whom to ask for what was written, by process id, when it has ended; None before.
@@ -76,6 +77,7 @@ class Tracing:
     max_bytes: int
     gone_before: frozenset[str] = frozenset()
     told_share: int = 0
+    asked: list[Promise[Any]] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     is_ending: bool = False
     told: dict[str, tuple[str, Endpoint]] | None = None
@@ -192,6 +194,16 @@ class TraceDesk:
             raise
         return trace
 
+    def wait_until_begun(self, timeout_s: float) -> None:
+        """Wait until the trace that goes on has begun in every process that there was, for at most so many seconds.
+
+        What this process sends after `begin` is traced in any case; not what others send, who have heard of it.
+        """
+        deadline = time.monotonic() + timeout_s
+        tracing = self._tracing
+        for asked in tracing.asked if tracing is not None else ():
+            asked.wait(max(0.0, deadline - time.monotonic()))
+
     def _claim(self, trace: JobTrace, tracing: Tracing) -> None:
         other, _ = self._going_on.setdefault(None, (trace, tracing))
         if other is not trace:
@@ -250,13 +262,13 @@ class TraceDesk:
         if opened:  # else whoever begins it was interrupted
             self._tracer.begin(opened.pop())
         tracing.gone_before = frozenset(self._roll_call.departed)
-        self._tell_all(tracing)
+        tracing.asked = self._tell_all(tracing)
 
-    def _tell_all(self, tracing: Tracing) -> None:
+    def _tell_all(self, tracing: Tracing) -> list[Promise[Any]]:
         tracing.told_share = self._share(tracing)
         self._tracer.limit(tracing.order())
-        for name, known in self._roll_call.members.values():
-            self._tell(name, known.endpoint, tracing)
+        members = self._roll_call.members.values()
+        return [self._tell(name, known.endpoint, tracing) for name, known in members]
 
     def _call_off(self, tracing: Tracing) -> None:
         """Who was told of a trace that nobody has is told that it is over."""
@@ -283,7 +295,7 @@ class TraceDesk:
         else:
             self._tell(name, known.endpoint, tracing)
 
-    def _tell(self, name: str, endpoint: Endpoint, tracing: Tracing) -> None:
+    def _tell(self, name: str, endpoint: Endpoint, tracing: Tracing) -> Promise[Any]:
         asked = self._messenger.request(
             endpoint, TRACE, tracing.order(), timeout_s=FETCH_TIMEOUT_S, reply_type=None
         )
@@ -294,6 +306,7 @@ class TraceDesk:
                 tracing.refused[name] = str(error)
 
         asked.add_done_callback(note)
+        return asked
 
     def _on_event(self, event: Event) -> None:
         if TIMES.spool is not None and not isinstance(event, WorkerLogged | WorkerPrinted):

@@ -26,6 +26,7 @@ from rlinf_scheduler.observe.trace_desk import (
     CLOSING_S,
     MAX_BYTES,
     PART_BYTES,
+    TOLD_S,
     TRACE_VARIABLE,
     JobTrace,
     TraceDesk,
@@ -139,6 +140,7 @@ class TraceMaker:
             raise
         made = _Made(wanted, request.peer_name, trace, lock_fd)
         self._made[request.peer_id] = made
+        self._session.service(TraceDesk).wait_until_begun(TOLD_S)
         if not request.reply(None) or request.peer_id in self._messenger.peers.lost:
             self._on_peer_lost(request.peer_id)
 
