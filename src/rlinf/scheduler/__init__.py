@@ -6,13 +6,14 @@ on first use: importing this package costs neither Ray nor torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler import errors
-from rlinf_scheduler.lazy import mirror
+from rlinf_scheduler.lazy import loader, mirror
 from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.collective import CollectiveGroupOptions
     from rlinf_scheduler.channel import Channel
     from rlinf_scheduler.cluster import Cluster
     from rlinf_scheduler.placement import ComponentPlacement
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Channel",
     "Cluster",
+    "CollectiveGroupOptions",
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
     "GroupResult",
@@ -59,7 +61,13 @@ __all__ = [
 ]
 
 
-__getattr__ = mirror(globals(), "rlinf_scheduler")
+# Names that `rlinf_scheduler` does not have, and where they are.
+_OWN = {"CollectiveGroupOptions": "rlinf.scheduler.collective"}
+_own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler")
+
+
+def __getattr__(name: str) -> Any:
+    return _own(name) if name in _OWN else _others(name)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 - `client.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`, all
   of them by `access.py`; `arguments.py`: what they accept
+- `local.py`: a channel inside one process, whose queues are in `local_queues.py`
 - `connections.py`, `connection.py`, `shell.py`, `operation.py`, `operation_ends.py`, `fixed_parcel.py`,
   `puts_under_way.py`, `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
 - `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.durable import DurableChannel
     from rlinf_scheduler.channel.lease import Lease, LeaseContext
     from rlinf_scheduler.channel.lease_loop import LeaseLoop
+    from rlinf_scheduler.channel.local import LocalChannel
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
     from rlinf_scheduler.channel.report import ChannelReport, ChannelUser, QueueReport, Waiting
     from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop
@@ -76,6 +78,7 @@ _MODULES = {
     "Lease": "rlinf_scheduler.channel.lease",
     "LeaseContext": "rlinf_scheduler.channel.lease",
     "LeaseLoop": "rlinf_scheduler.channel.lease_loop",
+    "LocalChannel": "rlinf_scheduler.channel.local",
     "QueueDepth": "rlinf_scheduler.queueing",
     "QueueReport": "rlinf_scheduler.channel.report",
     "RequestLoop": "rlinf_scheduler.channel.request",
@@ -116,6 +119,7 @@ __all__ = [
     "Lease",
     "LeaseContext",
     "LeaseLoop",
+    "LocalChannel",
     "QueueDepth",
     "QueueReport",
     "RequestLoop",

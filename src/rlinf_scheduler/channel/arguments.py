@@ -183,6 +183,18 @@ def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
     return checked_count(channel, "max_bytes", max_bytes)
 
 
+def checked_place(channel: str, group: Any, rank: Any, node_rank: Any) -> tuple[Any, Any, int | None]:
+    """Return beside which worker, or on which node, a channel is to be held."""
+    if node_rank is None:
+        return group, rank, None
+    if group is not None or rank is not None:
+        problem = f"it is held on node_rank={node_rank!r} or beside a worker (group_affinity), not both"
+        raise ChannelArgumentError(channel, problem)
+    if isinstance(node_rank, int) and not isinstance(node_rank, bool) and node_rank >= 0:
+        return None, None, node_rank
+    raise ChannelArgumentError(channel, f"node_rank is a node's number from 0, not {node_rank!r}")
+
+
 def checked_count(channel: str, what: str, number: Any) -> int:
     """Return a whole number of at least 1."""
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_INTEGER:

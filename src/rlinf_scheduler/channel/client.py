@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, Never, overload
 
@@ -19,6 +20,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_maxsize,
     checked_name,
     checked_optional_count,
+    checked_place,
     checked_priority,
     checked_producers,
     checked_queue_name,
@@ -45,7 +47,7 @@ from rlinf_scheduler.channel.spec import (
     inherited_channel,
     unheld_channels,
 )
-from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel
+from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel, start_or_find
 from rlinf_scheduler.channel.subscription import Subscription
 from rlinf_scheduler.channel.tracing import trace_of
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -112,8 +114,12 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         stall_after_s: float | None = None,
         device_items: bool = False,
         priority_wait_s: float | None = None,
+        node_rank: int | None = None,
+        distributed: bool = False,
+        local: bool = False,
+        exist_ok: bool = False,
     ) -> Channel:
-        """Make a channel, whose address is `name:0`.
+        """Make a channel, whose address is `name:0`; with `local`, one inside this process.
 
         In a block of `cluster.starting()` it returns at once; what is done with the channel waits until it is there.
 
@@ -158,6 +164,14 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             priority_wait_s: for how many seconds an item is passed over by those of a higher priority: one that has
                 been in its queue for so long is next, the oldest first, whatever comes. None: a higher one always comes
                 first.
+            node_rank: the node whose process holds it, instead of one beside a worker.
+            distributed: that its items' bytes stay on their node until somebody gets them, which is how it is anyhow
+                (see `holds`); accepted, and without effect.
+            local: no process holds it, and it needs no cluster: each process that has it has queues of its own, which
+                begin empty, and in which items are the objects that were put (see `LocalChannel`). It goes with
+                `maxsize` alone.
+            exist_ok: if there is a channel of that name that was created with the same options, return that one. So all
+                ranks of a group may create it.
 
         A worker that took the place of one that died gets the channel that that one created, as it is now.
 
@@ -168,6 +182,24 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelError: the worker to be beside is not there, or no process starts.
             CheckpointError: what it is restored from cannot be read, or breaks its bounds.
         """
+        if local:
+            options = {
+                "group_affinity": group_affinity,
+                "group_rank_affinity": group_rank_affinity,
+                "max_bytes": max_bytes,
+                "producers": producers,
+                "max_attempts": max_attempts,
+                "max_leased": max_leased,
+                "restore": restore,
+                "own_process": own_process,
+                "holds": holds,
+                "durable": durable,
+                "stall_after_s": stall_after_s,
+                "device_items": device_items or None,
+                "priority_wait_s": priority_wait_s,
+                "distributed": distributed or None,
+            }
+            return cls._create_local(name, maxsize, options)
         spec = ChannelSpec(
             checked_name(name),
             checked_maxsize(name, maxsize),
@@ -190,14 +222,38 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         if inherited is not None:
             return cls(inherited)
         own_process = True if spec.durable else own_process
-        wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
+        wanted = StartChannel(
+            spec,
+            *checked_place(name, group_affinity, group_rank_affinity, node_rank),
+            own_process=own_process,
+        )
         starter, block = session.service(Starter), session.service(SideBySide).block
+        if exist_ok:
+            existing = tape.run("exist", name, lambda: start_or_find(session, starter, wanted))
+            return cls(existing)
         if block is None:
             return cls(ChannelRef(spec, tape.run("create", name, lambda: starter.start(wanted))))
         started: Promise[Endpoint] = Promise()
         starter.begin(wanted, started)
         block.add(started)
         return cls(StartingChannel(spec, started))
+
+    @staticmethod
+    def _create_local(name: str, maxsize: int, options: Mapping[str, object]) -> Channel:
+        from rlinf_scheduler.channel.local import LocalChannel  # noqa: PLC0415 - it is a channel, too
+
+        given = [option for option, value in options.items() if value is not None]
+        if given:
+            problem = (
+                f"local=True goes with maxsize alone; {', '.join(given)} is for channels that a process holds"
+            )
+            raise ChannelArgumentError(str(name), problem)
+        return LocalChannel(ChannelSpec(checked_name(name), checked_maxsize(name, maxsize)))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is one inside a process, which others do not share (see `create`)."""
+        return False
 
     @classmethod
     def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:

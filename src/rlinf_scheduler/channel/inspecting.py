@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import reprlib
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -26,6 +28,11 @@ from rlinf_scheduler.queueing import QueueName
 
 # Of one recording.
 RECORD_BYTES = 1 << 30
+# So many items are in what `str` makes of a channel, and no more bytes than these are looked at for that.
+NUM_SHOWN, SHOWN_BYTES = 16, 1 << 20
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 120
+_repr.maxlist = _repr.maxtuple = _repr.maxdict = NUM_SHOWN
 
 HeadT = TypeVar("HeadT")
 QueueT = TypeVar("QueueT")
@@ -145,11 +152,42 @@ class Inspecting(ChannelAccess):
         return answer.head, [queue for frame in answer.frames for queue in decode(frame)]
 
     def __str__(self) -> str:
-        """Return the first line of `explain`, or what is known here if its process does not answer."""
+        """Return the first line of `explain` with the first items of the default queue, which stay where they are.
+
+        It is what is known here if the channel's process does not answer. `explain` moves no item.
+        """
         try:
-            return self.explain().headline
+            report = self.explain()
         except (ChannelError, CommError):
             return repr(self)
+        num_items = next((q.depth.num_items for q in report.queues if q.depth.name == DEFAULT_QUEUE), 0)
+        return report.headline + shown(self._first_items() if num_items else (), num_items)
+
+    def _first_items(self) -> list[Any]:
+        limits = wire.BatchLimits(1, NUM_SHOWN, SHOWN_BYTES, None, "raise")
+        operation = Operation("get_batch", DEFAULT_QUEUE, None, wait=False, limits=limits)
+        try:
+            found: list[Any] = self._connection().look(operation, _load_copies)
+        except (ChannelError, CommError):  # others took them, or they are too large, or cannot be read here
+            return []
+        return found
+
+
+def shown(items: Sequence[Any], num_items: int) -> str:
+    """Return the first items of the default queue in words, as the end of a line about a channel.
+
+    >>> shown(["a", "b"], 3)
+    "; next are 'a', 'b' and 1 more"
+    """
+    if not items:
+        return ""
+    more = num_items - len(items)
+    texts = [" ".join(_repr.repr(item).split()) for item in items]
+    return f"; next are {', '.join(texts)}{f' and {more} more' if more > 0 else ''}"
+
+
+def _load_copies(items: list[Arrived]) -> list[Any]:
+    return [_load_copy([item]) for item in items]
 
 
 def _load_copy(items: list[Arrived]) -> Any:

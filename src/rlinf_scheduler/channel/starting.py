@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.channel.spec import KIND, ChannelRef, ChannelSpec
+from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.errors import ChannelError, CommError
+from rlinf_scheduler.errors import ChannelError, ChannelExists, CommError
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
 
@@ -37,12 +38,14 @@ class StartChannel(msgspec.Struct, frozen=True, array_like=True):
         spec: the channel.
         group: the group of the worker whose node and device the channel is near; None for that of whoever asks.
         rank: that worker's rank; None for that of whoever asks, or 0 in another group.
+        node_rank: the node that it is to be on, instead of beside a worker; None for none.
         own_process: whether the process is to hold no other channel; None for what the cluster's config says.
     """
 
     spec: ChannelSpec
     group: str | None = None
     rank: int | None = None
+    node_rank: int | None = None
     own_process: bool | None = None
 
 
@@ -188,3 +191,37 @@ def wait_for_start(spec: ChannelSpec, started: Promise[Endpoint]) -> Endpoint:
     if not started.wait(limit_s):
         raise ChannelError(spec.name, f"nobody says after {limit_s:.0f} s whether its process has started")
     return started.result(0)
+
+
+def start_or_find(session: Session, starter: Starter, wanted: StartChannel) -> ChannelRef:
+    """Have a channel held, or return the one of its name, if that was created with the same options.
+
+    Raises:
+        ChannelExists: it was created with others.
+        ChannelError, CheckpointError: as of `Starter.begin`.
+    """
+    spec = wanted.spec
+    found = _found(session, spec)
+    if found is None:
+        try:
+            return ChannelRef(spec, starter.start(wanted))
+        except ChannelExists:  # somebody else was faster
+            found = _as_channel(session.directory.lookup(spec.address, HOLD_TIMEOUT_S), spec)
+            if found is None:
+                raise
+    differences = found.spec.differences(spec, "holds", "durable", "survives")
+    if differences:
+        problem = f"it was created with {differences}: create it with the same options, or `connect` to it"
+        raise ChannelExists(spec.name, problem)
+    return found
+
+
+def _found(session: Session, spec: ChannelSpec) -> ChannelRef | None:
+    entries = session.directory.list(spec.address)
+    entry = next((each for each in entries if each.name == spec.address), None)
+    return None if entry is None else _as_channel(entry, spec)
+
+
+def _as_channel(entry: Entry, spec: ChannelSpec) -> ChannelRef | None:
+    """The channel of an entry; None where it is of something else."""
+    return ChannelRef.from_entry(spec.name, entry) if KIND in entry.info else None

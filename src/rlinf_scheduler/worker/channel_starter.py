@@ -419,6 +419,8 @@ class ChannelStarter(Starter):
 
     def _placement_of(self, wanted: StartChannel, asker: WorkerAddress | None) -> Placement:
         channel, group, rank = wanted.spec.name, wanted.group, wanted.rank
+        if wanted.node_rank is not None:
+            return self._on_node(channel, wanted.node_rank)
         if asker is not None and group in (None, asker.group):
             group, rank = asker.group, asker.rank if rank is None else rank
         if group is None:
@@ -429,6 +431,12 @@ class ChannelStarter(Starter):
             return self._anywhere_on(0)
         beside = self._placement_beside(channel, WorkerAddress(group, rank or 0))
         return replace(beside, rank=0, placement_node_rank=0, local_rank=0, local_world_size=1)
+
+    def _on_node(self, channel: str, node_rank: int) -> Placement:
+        num_nodes = len(job_topology(self._session).nodes)
+        if node_rank >= num_nodes:
+            raise ChannelError(channel, f"there are nodes 0 to {num_nodes - 1}, not {node_rank}")
+        return self._anywhere_on(node_rank)
 
     def _anywhere_on(self, node_rank: int) -> Placement:
         return NodePlacementStrategy([node_rank]).get_placement(job_topology(self._session))[0]

@@ -37,61 +37,71 @@ class Exchange:
     @overload
     def send(
         self,
-        obj: Any,
+        object: Any,
         dst_group_name: str,
         dst_rank: int,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        piggyback_payload: Any = ...,
+        options: Any = ...,
     ) -> None: ...
 
     @overload
     def send(
         self,
-        obj: Any,
+        object: Any,
         dst_group_name: str,
         dst_rank: int,
         async_op: Later,
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        piggyback_payload: Any = ...,
+        options: Any = ...,
     ) -> AsyncHandle[None]: ...
 
     @overload
     def send(
         self,
-        obj: Any,
+        object: Any,
         dst_group_name: str,
         dst_rank: int,
         async_op: bool,
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        piggyback_payload: Any = ...,
+        options: Any = ...,
     ) -> AsyncHandle[None] | None: ...
 
     def send(
         self,
-        obj: Any,
+        object: Any,
         dst_group_name: str,
         dst_rank: int,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        piggyback_payload: Any = None,
+        options: Any = None,
         **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
         Args:
-            obj: any picklable object; tensors and arrays in it travel as bytes, not through pickle. With `async_op` it
-                is sent as it is during this call, whatever becomes of it afterwards.
+            object: a picklable one; tensors and arrays in it travel as bytes, not through pickle. With `async_op` it is
+                sent as it is during this call, whatever becomes of it afterwards.
             dst_group_name: the receiver's group.
             dst_rank: its rank there.
             async_op: return a handle at once; else return when the receiver's process holds the object.
             timeout_s: how long to wait, in seconds; None: as long as it takes.
             wait_for_return: if the receiver dies before it holds the object, and is started again (`on_failure` of its
                 launch), send it to its successor; False: raise PeerDied.
+            piggyback_payload: what goes with the object, unless it is None: `recv` returns `(object, payload)` then.
+            options: accepted, and without effect: how bytes go is chosen for each pair of workers.
 
         Raises:
             PeerNotFound: no such worker at the deadline.
@@ -101,7 +111,7 @@ class Exchange:
         if _unknown:
             raise unknown_argument(Exchange.send.__get__(self), _unknown)
         handle = _mailbox_of(self).send(
-            obj,
+            object if piggyback_payload is None else (object, piggyback_payload),
             f"{dst_group_name}:{dst_rank}",
             timeout_s=timeout_s,
             wait_s=_room_s(async_op),
@@ -118,6 +128,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> AsyncHandle[Any]: ...
 
     @overload
@@ -129,6 +140,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> Any: ...
 
     def recv(
@@ -139,6 +151,7 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        options: Any = None,
         **_unknown: Never,
     ) -> Any:
         """The next object that a worker sent to this one.
@@ -150,6 +163,7 @@ class Exchange:
             timeout_s: how long to wait, in seconds; None: as long as it takes.
             wait_for_return: if the sender dies, and is started again (`on_failure` of its launch), wait for what its
                 successor sends; False: raise PeerDied.
+            options: as of `send`.
 
         Raises:
             PeerDied: the sender is gone, and nothing of it is left to receive.
@@ -172,6 +186,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> None: ...
 
     @overload
@@ -184,6 +199,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> AsyncHandle[None]: ...
 
     @overload
@@ -196,6 +212,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> AsyncHandle[None] | None: ...
 
     def send_tensor(
@@ -207,9 +224,10 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        options: Any = None,
         **_unknown: Never,
     ) -> AsyncHandle[None] | None:
-        """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
+        """Send one tensor to a worker that calls `recv_tensor`; options and errors as of `send`."""
         if _unknown:
             raise unknown_argument(Exchange.send_tensor.__get__(self), _unknown)
         handle = _mailbox_of(self).send_tensor(
@@ -231,6 +249,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> torch.Tensor: ...
 
     @overload
@@ -243,6 +262,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> AsyncHandle[torch.Tensor]: ...
 
     @overload
@@ -255,6 +275,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         wait_for_return: bool = ...,
+        options: Any = ...,
     ) -> torch.Tensor | AsyncHandle[torch.Tensor]: ...
 
     def recv_tensor(
@@ -266,6 +287,7 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        options: Any = None,
         **_unknown: Never,
     ) -> Any:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
@@ -277,6 +299,7 @@ class Exchange:
             async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
             timeout_s: how long to wait, in seconds; None: as long as it takes.
             wait_for_return: as of `recv`.
+            options: as of `send`.
 
         Raises:
             CommError: shape or dtype differ, or `tensor` cannot be written to (it is expanded, sparse, a DTensor ...);
@@ -383,31 +406,36 @@ class Exchange:
     @overload
     def broadcast(
         self,
-        obj: Any = ...,
+        object: Any = ...,
         groups: Groups = ...,
         src: Source = ...,
         *,
         async_op: Later,
         timeout_s: Seconds = ...,
+        options: Any = ...,
     ) -> AsyncHandle[Any]: ...
 
     @overload
     def broadcast(
         self,
-        obj: Any = ...,
+        object: Any = ...,
         groups: Groups = ...,
         src: Source = ...,
         async_op: bool = ...,
         timeout_s: Seconds = ...,
+        *,
+        options: Any = ...,
     ) -> Any: ...
 
     def broadcast(
         self,
-        obj: Any = None,
+        object: Any = None,
         groups: Groups = (),
         src: tuple[str, SupportsIndex] | None = None,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        options: Any = None,
         **_unknown: Never,
     ) -> Any:
         """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
@@ -419,15 +447,16 @@ class Exchange:
         once, however many members run there; the arrays and tensors that a member gets are its own all the same.
 
         Args:
-            obj: what to send; looked at on the source only, and not changed until the call returns. With `async_op`
+            object: what to send; looked at on the source only, and not changed until the call returns. With `async_op`
                 it is sent as it is during this call.
             groups: the members, the source among them: groups' names with a rank, or a list of ranks.
             src: the source's group and rank; None: the first member in `groups`.
             async_op: return an `AsyncHandle` of the object at once.
             timeout_s: how long to wait, in seconds; None: as long as it takes.
+            options: accepted, and without effect, as of `send`.
 
         Returns:
-            The object: on the source `obj` itself, once every member's process holds it.
+            The object: on the source `object` itself, once every member's process holds it.
 
         Raises:
             CommError: a member is named twice, or this worker or the source is none.
@@ -439,14 +468,16 @@ class Exchange:
         """
         if _unknown:
             raise unknown_argument(Exchange.broadcast.__get__(self), _unknown)
-        handle = _mailbox_of(self).broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
+        handle = _mailbox_of(self).broadcast(
+            object, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op)
+        )
         return handle if async_op else handle.wait()
 
     @classmethod
     def create_channel(
         cls,
         channel_name: str,
-        group_affinity: str | None = None,
+        group_affinity: str | int | None = None,
         group_rank_affinity: int | None = None,
         maxsize: int = 0,
         *,
@@ -463,12 +494,17 @@ class Exchange:
         stall_after_s: float | None = None,
         device_items: bool = False,
         priority_wait_s: float | None = None,
+        node_rank: int | None = None,
+        distributed: bool = False,
+        local: bool = False,
+        exist_ok: bool = False,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
         Args:
             channel_name: its name in the job.
-            group_affinity: the group beside whose worker the channel is held; None: this worker's group.
+            group_affinity: the group beside whose worker the channel is held; None: this worker's group. A number in
+                its place is `maxsize`.
             group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
             maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
             max_bytes: how many bytes all its queues hold before `put` waits; see `Channel.create`, like the others.
@@ -487,6 +523,10 @@ class Exchange:
                 lost with the process that put them.
             priority_wait_s: after how many seconds an item is passed over no more by those of a higher priority; None:
                 it always is.
+            node_rank: the node that holds it, instead of one beside a worker.
+            distributed: accepted, and without effect: the bytes of items stay on their node anyhow.
+            local: one inside this process; see `Channel.create`.
+            exist_ok: return the channel of that name, if there is one that was created with the same options.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -494,6 +534,9 @@ class Exchange:
         """
         from rlinf_scheduler.channel import Channel  # noqa: PLC0415 - see above
 
+        if isinstance(group_affinity, int):
+            maxsize = group_affinity
+            group_affinity = None
         return Channel.create(
             channel_name,
             maxsize=maxsize,
@@ -512,6 +555,10 @@ class Exchange:
             stall_after_s=stall_after_s,
             device_items=device_items,
             priority_wait_s=priority_wait_s,
+            node_rank=node_rank,
+            distributed=distributed,
+            local=local,
+            exist_ok=exist_ok,
         )
 
     @classmethod

@@ -1,0 +1,408 @@
+"""The queues of a local channel, in the process that uses them: one thread of the process owns those of all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from rlinf_scheduler.channel.batch import Batch, GroupBatch
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.refusals import deleted_error, ending_error
+from rlinf_scheduler.channel.spec import ChannelSpec, ChannelStats
+from rlinf_scheduler.comm.forking import on_fork_in_child
+from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import IoLoop
+from rlinf_scheduler.comm.promise import Promise, PromiseRef
+from rlinf_scheduler.comm.reports import on_io_thread
+from rlinf_scheduler.comm.timekeeping import Cause, cause_at
+from rlinf_scheduler.comm.waits import CHANNEL, Wait, awaited
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelUnanswered
+from rlinf_scheduler.queueing import (
+    NO_LIMITS,
+    Accept,
+    ChannelState,
+    Deliver,
+    Ending,
+    Instruction,
+    Limits,
+    QueueName,
+    Reason,
+    Refuse,
+    Ripen,
+)
+
+T = TypeVar("T")
+
+# All operations are of one client: this process.
+_HERE = "here"
+# How soon it is looked whether items that were handed to a caller are its own, and again, and how seldom at last.
+LOOK_S = 0.05
+MAX_LOOK_S = 5.0
+
+_queues: dict[str, LocalQueues] = {}
+_loops: list[IoLoop] = []
+_starting = threading.RLock()
+
+
+class Local(NamedTuple):
+    """What was delivered.
+
+    Attributes:
+        items: the objects themselves.
+        versions: of the policy that they were made with; empty where nobody said any.
+        complete: the batch is what was asked for.
+        group: that the items belong to; None where no group was asked for.
+    """
+
+    items: list[Any]
+    versions: tuple[int | None, ...]
+    complete: bool
+    group: Any
+
+    def batch(self) -> Batch:
+        """Return them as the caller of `get_batch` or `get_group` gets them."""
+        if self.group is not None:
+            return GroupBatch(self.items, self.complete, self.group)
+        batch = Batch(self.items, self.complete)
+        batch.versions = self.versions
+        return batch
+
+
+def _awaits(local: dict[str, Any]) -> Wait | None:
+    return LocalQueues.awaits(local["self"], local["operation"])
+
+
+class LocalQueues:
+    """The queues of one local channel in this process.
+
+    Users' threads hand operations over and wait, as with a channel that a server holds: whatever interrupts them, an
+    item is in its queue or its taker's. `channel_queues` finds them.
+
+    Args:
+        spec: the channel.
+        loop: the thread that owns them.
+    """
+
+    def __init__(self, spec: ChannelSpec, loop: IoLoop) -> None:
+        self._spec = spec
+        self._loop = loop
+        self._state = ChannelState(spec.maxsize)
+        self._operations: dict[int, Operation] = {}
+        self._expired: set[int] = set()
+        self._delivered: dict[int, Operation] = {}
+        self._dropped: deque[PromiseRef] = deque()
+        self._looks, self._look_s = False, LOOK_S
+        self._deleted = False
+
+    # -- users' threads --------------------------------------------------------------------------
+
+    @awaited(_awaits)
+    def run(self, operation: Operation, item: Any, load: Callable[[Local], Any]) -> Any:
+        """Run an operation until it is over; of a put, `load` is not called."""
+        self._check_may_block()
+        operation.promise_to(Promise())
+        operation.blocks = True
+        try:
+            self._hand_over(operation, item)
+            value = delivered = self._end_of(operation)
+            if operation.kind != "put":
+                value = load(delivered)
+            # A store and a return: nothing can come in between. Before them, the items go back.
+            operation.taken = True
+            return value  # noqa: TRY300 - see above
+        except BaseException:
+            if not operation.taken:
+                operation.dropped = True
+                self._loop.submit(partial(self._withdraw, operation))
+            raise
+
+    def start(self, operation: Operation, item: Any = None) -> OperationPromise:
+        """Start an operation; its end comes to the promise. A put goes on without it, a get does not."""
+        if operation.kind == "put":
+            promise = OperationPromise(self, operation)
+            operation.promise_to(promise)
+        else:
+            promise = OperationPromise(self, operation, partial(self._loop.submit, self._look))
+            operation.promise_to(promise, self._dropped)
+        self._hand_over(operation, item)
+        return promise
+
+    def take(self, operation: Operation, load: Callable[[Local], T], delivered: Local) -> T:
+        """Make of what a handle brings what its caller gets, who has it then."""
+        operation.blocks = True
+        self._loop.submit(self._look_soon)
+        return load(delivered)
+
+    def ask(self, what: str, question: Callable[[ChannelState], T], queue: QueueName | None = None) -> T:
+        """Ask the queues something, after everything that was handed over before."""
+        self._check_may_block()
+        answer: Promise[T] = Promise()
+        self._loop.submit(ending(partial(self._answer, question, answer), answer.set_exception))
+        if not answer.wait(ANSWER_S):
+            raise ChannelUnanswered(
+                self._spec.name, queue, what, ANSWER_S, "the thread of local channels is busy"
+            )
+        return answer.result(0)
+
+    def change(self, what: str, event: Callable[[ChannelState], list[Instruction]]) -> None:
+        """Tell the queues something, and wait until they know."""
+        self.ask(what, lambda state: self._carry_out(event(state)))
+
+    def delete(self) -> None:
+        """Drop what they hold; what waits fails, and so does what is asked later, in this process."""
+        self.ask("delete", self._delete)
+
+    def awaits(self, operation: Operation) -> Wait:
+        """See `PromiseOwner`."""
+        return Wait(
+            CHANNEL,
+            f"{operation.kind} on local channel '{self._spec.name}'",
+            operation.waited_s,
+            operation.timeout_s,
+            subject=self._spec.name,
+            queue=repr(operation.queue_name),
+            detail=operation.kind,
+        )
+
+    def cause(self, operation: Operation) -> Cause:
+        """See `PromiseOwner`."""
+        return cause_at(CHANNEL, operation.kind, self._spec.name)
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `PromiseOwner`; nobody but this process can end such a wait."""
+
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """See `PromiseOwner`."""
+        self._loop.submit(partial(self._withdraw, operation))
+        if not self._loop.is_current():
+            promise.wait(ANSWER_S)
+
+    def _end_of(self, operation: Operation) -> Any:
+        promise = operation.find_promise()
+        return None if promise is None else promise.result()
+
+    def _hand_over(self, operation: Operation, item: Any) -> None:
+        self._loop.submit(partial(self._begin, operation, item))
+
+    def _check_may_block(self) -> None:
+        if on_io_thread():
+            problem = "a callback on an I/O thread cannot wait for it; use async_op=True"
+            raise ChannelError(self._spec.name, problem)
+
+    # -- the thread that owns them ---------------------------------------------------------------
+
+    def _begin(self, operation: Operation, item: Any) -> None:
+        self._look()
+        if self._deleted:
+            self._fail(operation, deleted_error(self._spec.name))
+            return
+        ticket = operation.ticket
+        self._operations[ticket] = operation
+        try:
+            instructions = self._event(operation, item)
+        except ValueError as error:
+            del self._operations[ticket]
+            self._fail(operation, ChannelArgumentError(self._spec.name, str(error)))
+            return
+        self._carry_out(instructions)
+        left_s = operation.left_s if operation.wait else None
+        if left_s is not None and ticket in self._operations:
+            operation.timer = self._loop.call_later(left_s, partial(self._expire, operation))
+
+    def _event(self, operation: Operation, item: Any) -> list[Instruction]:
+        about = _HERE, operation.ticket, operation.queue_name
+        if operation.kind == "put":
+            return self._state.put(
+                *about,
+                item,
+                operation.weight,
+                priority=operation.priority,
+                group=operation.group,
+                version=operation.version,
+                wait=operation.wait,
+            )
+        if operation.group_size:
+            return self._state.get_group(*about, operation.group_size, wait=operation.wait)
+        if not operation.is_batch:
+            return self._state.get(*about, wait=operation.wait)
+        limits = operation.limits
+        wanted = NO_LIMITS if limits is None else Limits(*msgspec.structs.astuple(limits))
+        return self._state.get_batch(*about, operation.batch_weight, wanted, wait=operation.wait)
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Deliver):
+                self._deliver(instruction)
+            elif isinstance(instruction, Accept):
+                self._finish(instruction.ticket, lambda promise: promise.set_result(None))
+            elif isinstance(instruction, Refuse):
+                self._refuse(instruction)
+            elif isinstance(instruction, Ripen):
+                ripen = partial(self._ripen, instruction.ticket)
+                self._loop.call_later(instruction.after_s, ripen)
+
+    def _deliver(self, delivery: Deliver) -> None:
+        operation = self._operations.pop(delivery.ticket)
+        self._stop_clock(operation)
+        promise = operation.find_promise()
+        if promise is None or operation.dropped:
+            self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+            return
+        self._delivered[operation.ticket] = operation
+        items = delivery.items
+        versions = tuple(item.version for item in items)
+        said = versions if any(version is not None for version in versions) else ()
+        promise.set_result(Local([item.payload for item in items], said, delivery.complete, delivery.group))
+        if operation.blocks:
+            self._look_s = LOOK_S
+            self._look_later()
+
+    def _refuse(self, refused: Refuse) -> None:
+        operation = self._operations.get(refused.ticket) or self._delivered.pop(refused.ticket, None)
+        if operation is None:
+            return
+        name = self._spec.name
+        if refused.ticket in self._expired:
+            self._expired.discard(refused.ticket)
+            error = ending_error(name, operation, Ending.TIMED_OUT, refused.state)
+            self._finish(refused.ticket, lambda promise: promise.set_exception(error))
+        elif refused.reason is Reason.CANCELLED:
+            self._finish(refused.ticket, lambda promise: promise.set_cancelled())
+        else:
+            about = refused.reason.value, refused.state
+            error = ending_error(name, operation, Ending.REFUSED, about)
+            self._finish(refused.ticket, lambda promise: promise.set_exception(error))
+
+    def _finish(self, ticket: int, complete: Callable[[Promise[Any]], None]) -> None:
+        operation = self._operations.pop(ticket, None)
+        if operation is None:
+            return
+        self._stop_clock(operation)
+        promise = operation.find_promise()
+        if promise is not None:
+            complete(promise)
+            operation.let_go()
+
+    def _fail(self, operation: Operation, error: BaseException) -> None:
+        promise = operation.find_promise()
+        if promise is not None:
+            promise.set_exception(error)
+
+    def _expire(self, operation: Operation) -> None:
+        if operation.ticket in self._operations:
+            self._expired.add(operation.ticket)
+            self._withdraw(operation)
+
+    def _withdraw(self, operation: Operation) -> None:
+        self._delivered.pop(operation.ticket, None)
+        self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+
+    def _ripen(self, ticket: int) -> None:
+        self._carry_out(self._state.ripen(_HERE, ticket))
+
+    def _stop_clock(self, operation: Operation) -> None:
+        if operation.timer is not None:
+            operation.timer.cancel()
+            operation.timer = None
+
+    def _look_soon(self) -> None:
+        self._look_s = LOOK_S
+        self._look()
+
+    def _look_later(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self._loop.call_later(self._look_s, self._look_again)
+            self._look_s = min(2 * self._look_s, MAX_LOOK_S)
+
+    def _look_again(self) -> None:
+        self._looks = False
+        self._look()
+
+    def _look(self) -> None:
+        """See what became of items that were delivered: they are somebody's now, or go back."""
+        while self._dropped:
+            operation = self._operations.get(self._dropped.popleft().ticket)
+            if operation is not None:
+                self._withdraw(operation)
+        for ticket, operation in list(self._delivered.items()):
+            if operation.taken:
+                del self._delivered[ticket]
+                self._carry_out(self._state.confirm(_HERE, ticket))
+            elif operation.dropped or operation.find_promise() is None:
+                self._withdraw(operation)
+            elif operation.blocks:
+                self._look_later()
+
+    def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
+        self._look()
+        if self._deleted:
+            raise deleted_error(self._spec.name)
+        answer.set_result(question(self._state))
+
+    def _delete(self, state: ChannelState) -> None:
+        self._deleted = True
+        state.clear()
+        self._delivered.clear()
+        for ticket in list(self._operations):
+            self._finish(ticket, lambda promise: promise.set_exception(deleted_error(self._spec.name)))
+
+
+def channel_queues(spec: ChannelSpec) -> LocalQueues:
+    """Return the queues that a local channel has in this process, which begin empty in each."""
+    found = _queues.get(spec.channel_id)
+    if found is None:
+        found = _queues.setdefault(spec.channel_id, LocalQueues(spec, _loop()))
+    return found
+
+
+def stats_of(state: ChannelState) -> ChannelStats:
+    """Return what went through local queues and what is in them."""
+    queues, totals = state.depths(), state.totals
+    return ChannelStats(
+        num_puts=state.num_accepted,
+        num_gets=state.num_accepted - totals.num_items,
+        num_items=totals.num_items,
+        bytes_in=0,
+        bytes_out=0,
+        size_bytes=0,
+        num_getters=sum(queue.num_getters for queue in queues),
+        num_putters=sum(queue.num_putters for queue in queues),
+        closed=state.closed,
+        queues=queues,
+    )
+
+
+def first_items(state: ChannelState, queue_name: QueueName, max_items: int) -> list[Any]:
+    """Return the items that the next getters of a queue would take, up to so many; they stay where they are."""
+    ticket, limits = 0, Limits(1, max_items, 0)
+    for instruction in state.get_batch(_HERE, ticket, queue_name, None, limits, wait=False):
+        if isinstance(instruction, Deliver):
+            state.withdraw(_HERE, ticket)
+            return [item.payload for item in instruction.items]
+    return []
+
+
+def _loop() -> IoLoop:
+    with _starting:
+        if not _loops:
+            on_fork_in_child(_forget)
+            loop = IoLoop("rlinf-local-channels")
+            loop.start()
+            _loops.append(loop)
+        return _loops[0]
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads: its local channels begin empty, as in any other process."""
+    global _starting
+    _starting = threading.RLock()
+    _queues.clear()
+    for loop in _loops:
+        loop.abandon()
+    _loops.clear()
