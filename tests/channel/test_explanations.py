@@ -27,6 +27,23 @@ def explained(channel, holds):
         timer.cancel()
 
 
+def test_the_first_items_of_a_channel_are_seen_in_its_string_and_stay_where_they_are(backend):
+    channel = Channel.create(backend.name())
+    for number in range(20):
+        channel.put(f"item-{number}")
+    line = str(channel)
+    assert line.startswith(f"channel '{channel.name}': 20 items in 1 queue,")
+    assert line.endswith(f"; next are {', '.join(repr(f'item-{number}') for number in range(16))} and 4 more")
+    assert channel.drain() == [f"item-{number}" for number in range(20)]
+
+
+def test_an_item_that_is_too_large_to_be_looked_at_is_not_in_the_string(backend):
+    channel = Channel.create(backend.name())
+    channel.put(bytes(2 << 20))
+    assert "next are" not in str(channel)
+    assert channel.qsize() == 1
+
+
 def test_an_idle_channel_says_so_in_a_line(backend):
     channel = Channel.create(backend.name(), max_bytes=1 << 20)
     line = str(channel)

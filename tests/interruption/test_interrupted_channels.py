@@ -125,3 +125,11 @@ def test_an_interrupted_save_leaves_a_whole_checkpoint_and_nothing_on_lease(job,
     assert list(map(roles.number_of, restored.drain())) == left
     # What was acknowledged was trained on; of what was not, a checkpoint may say that it was.
     assert set(left) | set(trained) == set(range(num_saves))
+
+
+def test_an_interrupted_consumer_of_a_local_channel_loses_nothing_and_gets_everything_once(interrupt, rounds):
+    with Job() as job:
+        victim = job.start(roles.interrupted_local_gets, rounds, SEED, interrupt)
+        got, num_put, num_signals = victim.result(LIMIT_S)
+    assert num_signals > rounds // 10
+    assert got == list(range(num_put))

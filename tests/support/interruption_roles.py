@@ -93,6 +93,33 @@ def interrupted_batches(_pipe, _member, name, rounds, seed, interrupt):
     return [number_of(item) for batch in got for item in batch], interruptions.num_signals
 
 
+def interrupted_local_gets(_pipe, _member, rounds, seed, interrupt):
+    """(The numbers that came of a local channel, how many were put, how many signals came)."""
+    channel, got = Channel.create("local", maxsize=4, local=True), []
+
+    def put_on():
+        for number in itertools.count():
+            try:
+                channel.put(number)
+            except ChannelClosed:
+                numbers.append(number)
+                return
+
+    numbers = []
+    other = threading.Thread(target=put_on)
+    other.start()
+    interruptions = interrupt(seed)
+    for turn in range(rounds):
+        if turn % 2:
+            interruptions.attempt(lambda: got.append(channel.get(timeout_s=DEADLINE_S)))
+        else:
+            interruptions.attempt(lambda: got.append(channel.get(async_op=True).wait(DEADLINE_S)))
+    channel.close()
+    other.join(DEADLINE_S)
+    # What nobody has of an interrupted get has come back, or does so soon: the channel would not end before.
+    return got + list(channel), numbers[0], interruptions.num_signals
+
+
 def interrupted_leases(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers that it acknowledged, or was about to, how many signals came); none is left on lease."""
     channel, got = Channel.connect(name), []

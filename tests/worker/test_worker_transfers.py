@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf.scheduler import Worker
+from rlinf.scheduler import CollectiveGroupOptions, Worker
 from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
 from rlinf_scheduler.host.info import Role, WorkerAddress
@@ -73,6 +73,34 @@ def test_send_and_recv_sync_and_async(workers):
     sending = actor.send("two", "rollout", 0, async_op=True, timeout_s=60)
     assert rollout.recv("actor", 0, timeout_s=60) == "two"
     sending.wait()
+
+
+def test_what_is_sent_may_be_named_and_have_a_payload_beside_it(workers):
+    actor, rollout, _ = workers
+    sent = {"weights": torch.ones(50_000), "bare": 1}
+    actor.send(object=sent, dst_group_name="rollout", dst_rank=0, async_op=True, piggyback_payload=("key", 3))
+    received, payload = rollout.recv(src_group_name="actor", src_rank=0, timeout_s=60)
+    assert payload == ("key", 3)
+    assert torch.equal(received["weights"], sent["weights"])
+    actor.send("alone", "rollout", 0, piggyback_payload=None, timeout_s=60)
+    assert rollout.recv("actor", 0, timeout_s=60) == "alone"
+
+
+def test_options_are_accepted_wherever_bytes_go_and_change_nothing(workers, at_once):
+    actor, rollout, other = workers
+    options = CollectiveGroupOptions(accel_max_ctas=1, use_ring_broadcast=True)
+    actor.send([], "rollout", 0, async_op=True, options=options)
+    rollout.recv("actor", 0, options=options, timeout_s=60)
+    target = torch.zeros(3)
+    actor.send_tensor(torch.ones(3), "rollout", 0, async_op=True, options=options)
+    rollout.recv_tensor(target, "actor", 0, options=options, timeout_s=60)
+    assert torch.equal(target, torch.ones(3))
+    receiving = [
+        at_once(each.broadcast, groups=GROUPS, src=("actor", 0), options=options, timeout_s=60)
+        for each in (rollout, other)
+    ]
+    actor.broadcast(object={"step": 1}, groups=GROUPS, src=("actor", 0), options=options, timeout_s=60)
+    assert [received() for received in receiving] == [{"step": 1}] * 2
 
 
 def test_send_tensor_and_recv_tensor_sync_and_async(workers):

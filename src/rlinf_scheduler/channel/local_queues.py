@@ -134,7 +134,6 @@ class LocalQueues:
 
     def take(self, operation: Operation, load: Callable[[Local], T], delivered: Local) -> T:
         """Make of what a handle brings what its caller gets, who has it then."""
-        operation.blocks = True
         self._loop.submit(self._look_soon)
         return load(delivered)
 
@@ -260,7 +259,8 @@ class LocalQueues:
         promise.set_result(Local([item.payload for item in items], said, delivery.complete, delivery.group))
         if operation.blocks:
             self._look_s = LOOK_S
-            self._look_later()
+        # A handle that is dropped says so itself, unless an interruption came in between.
+        self._look_later()
 
     def _refuse(self, refused: Refuse) -> None:
         operation = self._operations.get(refused.ticket) or self._delivered.pop(refused.ticket, None)
@@ -336,7 +336,7 @@ class LocalQueues:
                 self._carry_out(self._state.confirm(_HERE, ticket))
             elif operation.dropped or operation.find_promise() is None:
                 self._withdraw(operation)
-            elif operation.blocks:
+            else:
                 self._look_later()
 
     def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
