@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
 
 _MODULES = {
     "Batch": "rlinf_scheduler.channel.batch",
-    "Channel": "rlinf_scheduler.channel.client",
+    "Channel": "rlinf_scheduler.channel.local",  # with what `local=True` makes
     "ChannelRef": "rlinf_scheduler.channel.spec",
     "ChannelReport": "rlinf_scheduler.channel.report",
     "ChannelRequest": "rlinf_scheduler.channel.request",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, Never, overload
+from typing import Any, ClassVar, Literal, Never, overload
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.admitting import Admitting
@@ -92,6 +92,9 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     Every operation raises ChannelLost when the process that holds the channel is gone, and
     ChannelArgumentError for arguments that make no sense.
     """
+
+    # What makes a channel inside a process, set by the class that is one (`local.py`), which stands above this one.
+    _make_local: ClassVar[Callable[[ChannelSpec], Channel]]
 
     @classmethod
     def create(
@@ -238,17 +241,15 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         block.add(started)
         return cls(StartingChannel(spec, started))
 
-    @staticmethod
-    def _create_local(name: str, maxsize: int, options: Mapping[str, object]) -> Channel:
-        from rlinf_scheduler.channel.local import LocalChannel  # noqa: PLC0415 - it is a channel, too
-
+    @classmethod
+    def _create_local(cls, name: str, maxsize: int, options: Mapping[str, object]) -> Channel:
         given = [option for option, value in options.items() if value is not None]
         if given:
             problem = (
                 f"local=True goes with maxsize alone; {', '.join(given)} is for channels that a process holds"
             )
             raise ChannelArgumentError(str(name), problem)
-        return LocalChannel(ChannelSpec(checked_name(name), checked_maxsize(name, maxsize)))
+        return cls._make_local(ChannelSpec(checked_name(name), checked_maxsize(name, maxsize)))
 
     @property
     def is_local(self) -> bool:

@@ -185,3 +185,4 @@ def _refused(operation: str, what: str) -> Callable[..., Never]:
 
 for _name, _what in _NEEDS_A_SERVER.items():
     setattr(LocalChannel, _name, _refused(_name, _what))
+Channel._make_local = LocalChannel
