@@ -315,5 +315,5 @@ def test_arguments_that_make_no_sense_are_refused_as_by_any_channel(channel):
 
 def test_what_a_handle_waits_for_is_said(channel):
     handle = channel.get(async_op=True)
-    assert handle.awaits().operation == "get on local channel 'local'"
+    assert handle.awaits().operation == "get('local'), which is local"
     assert "get on channel 'local', queue 'default'" in repr(handle)

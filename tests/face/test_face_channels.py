@@ -3,8 +3,9 @@
 import pickle
 
 import pytest
+import torch
 
-from rlinf.scheduler import Channel, NodePlacementStrategy, Worker
+from rlinf.scheduler import Channel, CollectiveGroupOptions, NodePlacementStrategy, Worker
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelExists, WorkerError
 
 pytestmark = pytest.mark.ray
@@ -24,6 +25,21 @@ class Stage(Worker):
         channel = self.create_channel(name, *args, **options)
         channel.put(self.rank)
         return channel.maxsize
+
+    async def sync(self, patches, options):
+        groups, source = [("stages", [0]), ("stages", [1])], ("stages", 0)
+        metadata = None
+        if self.rank == 0:
+            metadata = await self.recv("stages", 1, async_op=True, options=options).async_wait()
+        else:
+            self.send(["weight"], dst_group_name="stages", dst_rank=0, async_op=True, options=options)
+        weights = torch.zeros(4)
+        for patch in patches:
+            sent = {"rows": torch.tensor([patch]), "values": torch.tensor([float(patch)])}
+            work = self.broadcast(sent, groups=groups, src=source, async_op=True, options=options)
+            received = await work.async_wait()
+            weights[received["rows"]] = received["values"]
+        return metadata, weights.tolist()
 
     def drain(self, name):
         return sorted(self.connect_channel(name).drain())
@@ -54,12 +70,22 @@ def test_a_channel_is_held_on_the_node_that_is_named(driver, stages):
     assert node_of(driver, "on-node-one") == 1
     stages.execute_on(0).make("on-node-zero", node_rank=0, distributed=True).wait(60)
     assert node_of(driver, "on-node-zero") == 0
+    assert stages.execute_on(0).make("in-the-order-of-rlinf", 8, False, 1).wait(60) == [8]
+    assert node_of(driver, "in-the-order-of-rlinf") == 1
+    Channel.create("in-that-order-too", 8, False, 1, disable_distributed_log=False)
+    assert node_of(driver, "in-that-order-too") == 1
     with pytest.raises(ChannelError, match="there are nodes 0 to 1, not 2"):
         Channel.create("nowhere", node_rank=2)
     with pytest.raises(ChannelArgumentError, match="not both"):
         Channel.create("twice", node_rank=0, group_affinity="stages")
     with pytest.raises(ChannelArgumentError, match="a node's number from 0"):
         Channel.create("before", node_rank=-1)
+
+
+def test_weights_are_synced_by_patches_that_are_broadcast_with_options(stages):
+    options = CollectiveGroupOptions(use_ring_broadcast=True, accel_max_ctas=4)
+    synced = stages.sync([1, 3], options).wait(60)
+    assert synced == [(["weight"], [0.0, 1.0, 0.0, 3.0]), (None, [0.0, 1.0, 0.0, 3.0])]
 
 
 def test_all_ranks_may_create_the_same_channel(driver, stages):

@@ -184,7 +184,12 @@ def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
 
 
 def checked_place(channel: str, group: Any, rank: Any, node_rank: Any) -> tuple[Any, Any, int | None]:
-    """Return beside which worker, or on which node, a channel is to be held."""
+    """Return beside which worker, or on which node, a channel is to be held.
+
+    True or False instead of a group is `distributed`, and what follows it the node, as programs for RLinf have it.
+    """
+    if isinstance(group, bool):
+        group, rank, node_rank = None, None, rank if node_rank is None else node_rank
     if node_rank is None:
         return group, rank, None
     if group is not None or rank is not None:

@@ -101,7 +101,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         cls,
         name: str,
         maxsize: int = 0,
-        group_affinity: str | None = None,
+        group_affinity: str | bool | None = None,
         group_rank_affinity: int | None = None,
         *,
         max_bytes: int | None = None,
@@ -121,6 +121,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         distributed: bool = False,
         local: bool = False,
         exist_ok: bool = False,
+        disable_distributed_log: bool = True,
     ) -> Channel:
         """Make a channel, whose address is `name:0`; with `local`, one inside this process.
 
@@ -130,7 +131,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             name: its name in the cluster.
             maxsize: how many items each of its queues holds before puts wait; 0 is unbounded.
             group_affinity: the worker group on whose node and device it is held; by default the caller's own
-                (node 0 from the driver).
+                (node 0 from the driver). True or False in its place is `distributed`, and `node_rank` follows.
             group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
             max_bytes: how many bytes all its queues hold before puts wait; 0 is unbounded, None a quarter of the memory
                 of the machine that holds it. They are the `nbytes` of arrays and tensors, and the pickle of what has
@@ -175,6 +176,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 `maxsize` alone.
             exist_ok: if there is a channel of that name that was created with the same options, return that one. So all
                 ranks of a group may create it.
+            disable_distributed_log: accepted, and without effect: a channel's process writes no log of items.
 
         A worker that took the place of one that died gets the channel that that one created, as it is now.
 
@@ -185,9 +187,10 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelError: the worker to be beside is not there, or no process starts.
             CheckpointError: what it is restored from cannot be read, or breaks its bounds.
         """
+        del disable_distributed_log
         if local:
             options = {
-                "group_affinity": group_affinity,
+                "group_affinity": group_affinity or None,
                 "group_rank_affinity": group_rank_affinity,
                 "max_bytes": max_bytes,
                 "producers": producers,

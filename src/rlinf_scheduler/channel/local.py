@@ -146,7 +146,8 @@ class LocalChannel(Channel):
         raise self._refusal("put(slot=)", "slots")
 
     def _connection(self) -> Never:
-        raise self._refusal("this", "what needs a server")
+        problem = "a local channel has no server, which this needs: create it without local="
+        raise ChannelArgumentError(self._name, problem)
 
     def _refusal(self, operation: str, what: str) -> ChannelArgumentError:
         problem = f"{operation}: a local channel has no {what}; one that a process holds has: create it without local="

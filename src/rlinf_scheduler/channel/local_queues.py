@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.loop import IoLoop
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import on_io_thread
 from rlinf_scheduler.comm.timekeeping import Cause, cause_at
-from rlinf_scheduler.comm.waits import CHANNEL, Wait, awaited
+from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Wait, awaited
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelUnanswered
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
@@ -158,15 +158,8 @@ class LocalQueues:
 
     def awaits(self, operation: Operation) -> Wait:
         """See `PromiseOwner`."""
-        return Wait(
-            CHANNEL,
-            f"{operation.kind} on local channel '{self._spec.name}'",
-            operation.waited_s,
-            operation.timeout_s,
-            subject=self._spec.name,
-            queue=repr(operation.queue_name),
-            detail=operation.kind,
-        )
+        text = f"{operation.kind}('{self._spec.name}'), which is local"
+        return Wait(OTHER, text, operation.waited_s, operation.timeout_s)
 
     def cause(self, operation: Operation) -> Cause:
         """See `PromiseOwner`."""

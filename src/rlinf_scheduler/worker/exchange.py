@@ -504,7 +504,7 @@ class Exchange:
         Args:
             channel_name: its name in the job.
             group_affinity: the group beside whose worker the channel is held; None: this worker's group. A number in
-                its place is `maxsize`.
+                its place is `maxsize`, and `distributed` and `node_rank` may follow it.
             group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
             maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
             max_bytes: how many bytes all its queues hold before `put` waits; see `Channel.create`, like the others.
@@ -535,6 +535,8 @@ class Exchange:
         from rlinf_scheduler.channel import Channel  # noqa: PLC0415 - see above
 
         if isinstance(group_affinity, int):
+            if isinstance(group_rank_affinity, bool):
+                node_rank, group_rank_affinity = maxsize if node_rank is None else node_rank, None
             maxsize = group_affinity
             group_affinity = None
         return Channel.create(
