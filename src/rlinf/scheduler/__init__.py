@@ -61,8 +61,10 @@ __all__ = [
 ]
 
 
-# Names that `rlinf_scheduler` does not have, and where they are.
-_OWN = {"CollectiveGroupOptions": "rlinf.scheduler.collective"}
+# Names that `rlinf_scheduler` does not have, or has otherwise, and where they are.
+_OWN = {
+    "CollectiveGroupOptions": "rlinf.scheduler.collective",
+}
 _own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler")
 
 
