@@ -27,7 +27,7 @@ from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf_scheduler.events import Listener
-from rlinf_scheduler.host.info import KeptJob, job_topology, keeps_elsewhere
+from rlinf_scheduler.host.info import KeptJob, Role, job_topology, keeps_elsewhere
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.keywords import explains_arguments, explains_calls
 from rlinf_scheduler.observe.report import WITHIN_S as REPORT_S
@@ -45,6 +45,7 @@ from rlinf_scheduler.session.links import LinkWatch
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import PublishedWeights, published_weights
 from rlinf_scheduler.wording import counted
+from rlinf_scheduler.worker.fail_fast import FailFast
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.seconds import checked_seconds
@@ -124,6 +125,8 @@ class Cluster:
             elif job:
                 _check_is_job(existing, job)
         self._session = existing
+        if config is not None and config.fail_fast and existing.fact(Role) is None:
+            existing.provide(FailFast, FailFast(existing))
         try:
             topology = job_topology(existing)
             check_node_count(topology, wanted_nodes)

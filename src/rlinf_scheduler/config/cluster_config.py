@@ -51,6 +51,7 @@ class ClusterConfig:
         channel_process: "shared": the channels of a node share processes; "own": each has one for itself.
         network: how its processes talk from machine to machine.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
+        fail_fast: whether a call that fails ends the driver that made it.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
     """
@@ -63,6 +64,7 @@ class ClusterConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS
     unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
+    fail_fast: bool = False
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
     def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
@@ -118,6 +120,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
     unreachable_after_s: float | None = _attempt(
         errors, _unreachable_after_s, section.get("unreachable_after_s")
     )
+    fail_fast = _attempt(errors, _fail_fast, section.get("fail_fast"))
     return ClusterConfig(
         num_nodes,
         simulate,
@@ -127,6 +130,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         network or NetworkConfig(),
         channel_process or DEFAULT_CHANNEL_PROCESS,
         unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
+        fail_fast or False,
         tuple(errors),
     )
 
@@ -172,6 +176,12 @@ def _unreachable_after_s(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
         raise ConfigError(f"this must be a number of seconds from 1, not {shown(value)}", path=path)
     return float(value)
+
+
+def _fail_fast(value: Any) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise ConfigError(f"this must be true or false, not {shown(value)}", path=f"{SECTION}.fail_fast")
 
 
 def _channel_process(value: Any) -> ChannelProcess:

@@ -24,6 +24,7 @@ SECTION_KEYS = (
     "network",
     "channel_process",
     "unreachable_after_s",
+    "fail_fast",
 )
 
 _LAST_PART = re.compile(r"(\.[^.]*|\[\d+\]|[^.]+)$")

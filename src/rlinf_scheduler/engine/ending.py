@@ -21,9 +21,13 @@ from types import FrameType
 
 # How long a thread that was left without its cluster may take to end.
 THREADS_GRACE_S = 1.0
+# How long a driver that has failed may take to end as after SIGTERM.
+FAILED_GRACE_S = 20.0
+FAILED = 1
 
 _closers: list[Callable[[], None]] = []
 _got_sigterm = threading.Event()
+_failed = threading.Event()
 _registered: list[bool] = []
 
 
@@ -52,6 +56,24 @@ def exit_on_sigterm() -> Callable[[], None]:
     return lambda: _undo(before)
 
 
+def end_failed() -> None:
+    """End this process with status 1, from a thread of the library's own.
+
+    As SIGTERM ends it, where that is turned into SystemExit: blocks are left, and what `atexit` holds is called. By
+    force where the program handles SIGTERM itself, or has not ended in time.
+    """
+    _failed.set()
+    main = threading.main_thread().ident
+    if signal.getsignal(signal.SIGTERM) is _exit and main is not None:
+        signal.pthread_kill(main, signal.SIGTERM)  # also while it waits, for whatever
+        threading.Event().wait(FAILED_GRACE_S)
+    for close in _closers:
+        with contextlib.suppress(Exception):  # it ends all the same
+            close()
+    _flush_streams()
+    os._exit(FAILED)
+
+
 def _exit(_signal: int, _frame: FrameType | None) -> None:
     _got_sigterm.set()
     sys.exit(_status(signal.SIGTERM))
@@ -64,8 +86,8 @@ def _undo(before: object) -> None:
 
 
 def _status(number: signal.Signals) -> int:
-    """As a shell has it."""
-    return 128 + number
+    """As a shell has it; that of a failure, if that is what it was sent for."""
+    return FAILED if _failed.is_set() else 128 + number
 
 
 def _on_main_thread_ended() -> None:
@@ -106,11 +128,15 @@ def _end_by(number: signal.Signals) -> None:
     """End this process without waiting for its threads; all else is done as Python does it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit._run_exitfuncs()
-    for stream in gc.get_objects():
-        if isinstance(stream, io.IOBase):
-            with contextlib.suppress(Exception):  # it is closed, or its reader is gone
-                stream.flush()
+    _flush_streams()
     if number is signal.SIGINT:  # as Python itself: a shell then ends its script, too
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(_status(number))
+
+
+def _flush_streams() -> None:
+    for stream in gc.get_objects():
+        if isinstance(stream, io.IOBase):
+            with contextlib.suppress(Exception):  # it is closed, or its reader is gone
+                stream.flush()

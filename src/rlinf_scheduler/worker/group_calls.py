@@ -21,6 +21,7 @@ from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.deaths import Deaths, Policy
+from rlinf_scheduler.worker.fail_fast import FailFast
 from rlinf_scheduler.worker.health import RankHealth, State
 from rlinf_scheduler.worker.pending_calls import PendingCalls
 from rlinf_scheduler.worker.result import GroupResult
@@ -176,7 +177,11 @@ class GroupCalls(ABC, Generic[RankT]):
             CommError: this process has left the job.
         """
         messenger = self.session.messenger
-        self._watch_unread(call, result)
+        fail_fast = self.session.fact(FailFast)
+        if fail_fast is None:
+            self._watch_unread(call, result)
+        else:
+            fail_fast.watch(result, call.settled, unless=lambda: self._deaths.stopping)
         messenger.submit(ending(partial(self._start, call), call.fail))
         if messenger.why_closed:  # what is handed over after that may not be looked at any more
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")

@@ -170,10 +170,16 @@ class GroupResult(Generic[R]):
 
     def unread_failure(self) -> BaseException | None:
         """What the call failed with, if it did and nobody has asked for its result yet; runs no user's code."""
-        if self._read:
-            return None
+        return None if self._read else self.failure(reason_wait_s=0.0)
+
+    def failure(self, reason_wait_s: float = _REASON_WAIT_S) -> BaseException | None:
+        """What the call failed with, if it did and was not given up; runs no user's code.
+
+        Args:
+            reason_wait_s: how long to wait to learn why a rank's process is gone, in seconds.
+        """
         try:
-            self._raise_failure(reason_wait_s=0.0, load_cause=False)
+            self._raise_failure(reason_wait_s, load_cause=False)
         except CallCancelled:
             return None
         except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is

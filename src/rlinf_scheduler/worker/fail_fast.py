@@ -1,0 +1,45 @@
+"""Fate sharing, for those who want it: a call that fails ends its driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.engine.ending import end_failed
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.worker.result import GroupResult
+
+_log = logging.getLogger("rlinf.driver")
+
+
+@dataclass(frozen=True, slots=True)
+class FailFast:
+    """That a failed call ends this process; its session has it as a fact where `cluster.fail_fast` is true."""
+
+    session: Session
+
+    def watch(
+        self, result: GroupResult[object], settled: Promise[None], *, unless: Callable[[], bool]
+    ) -> None:
+        """End this process once a call has failed, whether or not somebody waits for it.
+
+        Args:
+            result: of the call.
+            settled: done when it has ended.
+            unless: whether its group is being ended: what fails by that is no failure.
+        """
+        settled.add_done_callback(partial(self._look_at, result, unless))
+
+    def _look_at(self, result: GroupResult[object], unless: Callable[[], bool], _: Promise[None]) -> None:
+        if not unless() and result.failure(reason_wait_s=0.0) is not None:
+            run_beside_in_time(self.session.messenger.call_later, self._end_for, result)
+
+    @staticmethod
+    def _end_for(result: GroupResult[object]) -> None:
+        result.note_read()
+        _log.critical("cluster.fail_fast: a call has failed, and ends this driver: %s", result.failure())
+        end_failed()
