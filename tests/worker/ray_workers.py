@@ -39,6 +39,10 @@ class Probe(Worker):
     def environment(self, *names):
         return {name: os.environ.get(name) for name in names}
 
+    def class_facts(self):
+        here = type(self)
+        return here.accelerator_type, here.torch_device_type, here.torch_platform.__name__
+
     def breakpoint_hook(self):
         return type(sys.breakpointhook).__name__
 

@@ -51,9 +51,15 @@ class Sharer(Worker):
         with self.device_lock(timeout_s=timeout_s):
             return "had it"
 
-    def forget_parentheses(self):
+    def hold_without_parentheses(self):
+        with self.device_lock as lock:
+            self.inside.set()
+            self.gate.wait(DEADLINE_S)
+            return type(lock).__name__
+
+    def fail_without_parentheses(self):
         with self.device_lock:
-            pass
+            raise LookupError("inside")
 
     def enter_twice(self):
         lock = self.device_lock()
@@ -134,15 +140,22 @@ def test_a_block_cannot_be_entered_twice(pair):
     assert pair[1].try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
 
 
-def test_a_block_without_parentheses_says_what_to_write(pair):
-    with pytest.raises(WorkerError, match=r"write `with self\.device_lock\(\):`") as caught:
-        pair[0].forget_parentheses().wait(DEADLINE_S)
-    told = "Sharer.device_lock(): it is called: write `with self.device_lock():`"
-    takes = "it takes (timeout_s=None, *, offload=())"
-    assert (type(caught.value.cause), str(caught.value.cause)) == (CallArgumentError, f"{told}; {takes}")
+def test_a_block_needs_no_parentheses(pair):
+    actor, rollout = pair
+    held = actor.hold_without_parentheses()
+    assert actor.workers[0].inside.wait(DEADLINE_S)
+    with pytest.raises(WorkerError, match="'actor:0' has them for"):
+        rollout.try_for(0.05).wait(DEADLINE_S)
+    free(actor)
+    assert held.wait(DEADLINE_S) == ["DeviceLock"]
+    with pytest.raises(WorkerError, match="inside"):
+        actor.fail_without_parentheses().wait(DEADLINE_S)
+    assert rollout.try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
+
+
+def test_a_misspelt_option_of_a_block_is_found():
     with pytest.raises(CallArgumentError, match=r"Sharer\.device_lock\(\): .*did you mean 'timeout_s'"):
         Sharer().device_lock(timeout=3)
-    assert pair[1].try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
 
 
 def test_a_worker_of_no_job_has_its_devices_alone():

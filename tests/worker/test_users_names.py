@@ -7,7 +7,8 @@ import os
 import pytest
 
 from local_group import DEADLINE_S, LocalJob
-from rlinf.scheduler import FlexiblePlacementStrategy, Worker, WorkerGroup
+from rlinf.scheduler import FlexiblePlacementStrategy, Worker
+from rlinf_scheduler import WorkerGroup
 from rlinf_scheduler.errors import PlacementError
 from waits import wait_until
 

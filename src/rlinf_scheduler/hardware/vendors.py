@@ -143,6 +143,23 @@ def find_accelerators(
     return FoundAccelerators(count, vendor.name, mask[:count] if mask and len(mask) >= count else None)
 
 
+def local_vendor(environment: Mapping[str, str], device_folder: Path = Path("/dev")) -> str:
+    """The vendor of the accelerators that the kernel shows on this machine, and no mask hides; "" without any.
+
+    It asks no tool: for a process that is no part of a job.
+
+    Args:
+        environment: the variables of the process.
+        device_folder: where the kernel shows devices.
+    """
+    if environment.get(SIMULATED_VARIABLE, "").strip():
+        return SIMULATED.name
+    for vendor in VENDORS:
+        if vendor.device_files and any(device_folder.glob(vendor.device_files)):
+            return vendor.name if vendor.read_mask(environment) != () else ""
+    return ""
+
+
 def find_devices(accelerator_type: str, timeout_s: float = 10.0) -> tuple[Device, ...] | None:
     """The devices of this node as the vendor's own tool reports them, by index, whatever a mask hides.
 

@@ -27,7 +27,7 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.breakpoints import serve_breakpoints
 from rlinf_scheduler.host.call_loop import CallLoop
 from rlinf_scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
-from rlinf_scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
+from rlinf_scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, note_hosted, unpacked_topology
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.log_forwarding import forward_logs
 from rlinf_scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
@@ -73,6 +73,7 @@ class WorkerHost:
         """Host one rank until it is stopped or its launcher is gone."""
         os.environ.update(_MASKS_STAY)
         address = WorkerAddress(spec.group, spec.rank)
+        note_hosted(address)
         output = capture_output(LogFolder(spec.log_folder), address)
         Hosting(spec, output, tell_method(address, output)).run()
 

@@ -13,7 +13,7 @@ from rlinf_scheduler.comm import Buffer
 from rlinf_scheduler.comm.directory import GROUPS
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.planning import Placement, Topology
-from rlinf_scheduler.session import Session
+from rlinf_scheduler.session import Session, current_or_none
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,6 +100,35 @@ class Role:
             master_port=0,
         )
         return cls(info)
+
+
+# Which rank this process hosts, from its first moment on.
+_hosted: list[WorkerAddress] = []
+
+
+def note_hosted(address: WorkerAddress) -> None:
+    """Say that this process hosts a rank, which it will be told."""
+    _hosted.append(address)
+
+
+def hosts_rank() -> bool:
+    """Whether this process is that of a rank, told or not: no other one ever is."""
+    return bool(_hosted)
+
+
+def own_role() -> Role | None:
+    """Which rank this process is; None where it is none.
+
+    Raises:
+        ClusterError: it is to become one, and has not been told yet what it was given.
+    """
+    session = current_or_none()
+    role = session.fact(Role) if session is not None else None
+    if role is None and _hosted:
+        raise ClusterError(
+            f"'{_hosted[-1]}' has not been told yet what it was given: ask in its __init__, or later"
+        )
+    return role
 
 
 @dataclass(frozen=True, slots=True)

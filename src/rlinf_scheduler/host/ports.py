@@ -22,18 +22,26 @@ class ReservedPort:
     such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(self, *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        bound: bool = True,
+        wanted: int = 0,
+        ports: PortRange | None = None,
+        highest: int | None = None,
+    ) -> None:
         """Reserve one.
 
         Args:
             bound: whether a socket is bound to it.
             wanted: that one and no other; 0: any.
             ports: the job's, of which some are for this; None: those that suit most machines.
+            highest: none above that one; None: any.
 
         Raises:
             ClusterError: no port in the range is free; or the one that is wanted is not.
         """
-        every = _USUAL if ports is None else lent_ports(ports)
+        every = _up_to(highest, _USUAL if ports is None else lent_ports(ports))
         for port in [wanted] if wanted else _candidates(every):
             lock = _try_lock(port)
             if lock is None:
@@ -61,15 +69,28 @@ class ReservedPort:
             self._lock = -1
 
 
-def acquire_port(*, ports: PortRange | None = None) -> int:
+def acquire_port(*, ports: PortRange | None = None, highest: int | None = None) -> int:
     """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
     # Whoever uses it may bind it without SO_REUSEADDR.
-    reserved = ReservedPort(bound=False, ports=ports)
+    reserved = ReservedPort(bound=False, ports=ports, highest=highest)
     _kept.append(reserved)
     return reserved.port
 
 
 _kept: list[ReservedPort] = []
+
+
+def _up_to(highest: int | None, ports: range) -> range:
+    """The ports that are no higher.
+
+    Raises:
+        ClusterError: all of them are.
+    """
+    if highest is None:
+        return ports
+    if highest < ports[0]:
+        raise ClusterError(f"no TCP port up to {highest} is for ranks: theirs are {ports[0]} to {ports[-1]}")
+    return range(ports[0], min(ports[-1], highest) + 1)
 
 
 def _why_these(ports: PortRange | None) -> str:

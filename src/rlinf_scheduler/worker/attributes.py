@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 # Where a class is defined that belongs to this library.
-LIBRARY = "rlinf_scheduler."
+LIBRARY = "rlinf_scheduler.", "rlinf.scheduler."
 _KNOWN_DECORATORS = frozenset(
     [
         "abstractmethod",

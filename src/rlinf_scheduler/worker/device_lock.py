@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Never, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from rlinf_scheduler.comm import Request, RequestFuture
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
 from rlinf_scheduler.comm.waits import DEVICE, Wait, awaited
-from rlinf_scheduler.errors import CallArgumentError, CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf_scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
 from rlinf_scheduler.host.timing import Stopwatch
 from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.observe.answering import Doings
@@ -269,22 +269,18 @@ class DeviceLock:
 
 
 class _Uncalled(partial[Any]):
-    """The method of a worker; `with` takes what it returns, and not the method."""
+    """The method of a worker; in a `with` without parentheses it is called without arguments."""
 
-    def __enter__(self) -> Never:
-        name, signature = self.func.__name__, inspect.signature(self)
-        what = f"{type(self.args[0]).__name__}.{name}()"
-        bare = signature.replace(
-            parameters=[each.replace(annotation=each.empty) for each in signature.parameters.values()],
-            return_annotation=signature.empty,
-        )
-        raise CallArgumentError(what, f"it is called: write `with self.{name}():`", str(bare))
+    def __enter__(self) -> Any:
+        self._entered: AbstractContextManager[Any] = self()
+        return self._entered.__enter__()
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *raised: Any) -> None:
+        self._entered.__exit__(*raised)
 
 
 class _CalledInWith:
-    """A method of a class whose objects say, in a `with` without parentheses, what to write."""
+    """A method of a class that makes a block, with parentheses or without."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = explains_arguments(method)
@@ -295,5 +291,5 @@ class _CalledInWith:
 
 
 def called_in_with(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method of which `with self.method:`, without parentheses, is answered by what to write."""
+    """Decorate a method so that `with self.method:`, without parentheses, is `with self.method():`."""
     return cast("Callable[P, R]", _CalledInWith(method))

@@ -13,6 +13,7 @@ from rlinf_scheduler.comm import Encoded, encode
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import CallArgumentError, CodecError, ConfigError, PlacementError
+from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.protocol import CallKind
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.profiling import RATE_HZ
@@ -20,6 +21,7 @@ from rlinf_scheduler.observe.rank_stacks import RankStack, stacks_of
 from rlinf_scheduler.observe.why import WITHIN_S
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.wording import counted
+from rlinf_scheduler.worker.attributes import LIBRARY
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.health import RankHealth
@@ -47,6 +49,9 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # How many values of a stream a rank may have computed ahead.
 PREFETCH = 2
 RESTART_TIMEOUT_S = 120.0
+
+# What a group that is sent elsewhere finds anew there, or is made of.
+_OF_THE_PROCESS = frozenset(["_name", "_launched", "_worker_class", "_world_size"])
 
 GroupT = TypeVar("GroupT", bound="WorkerGroup[Any]")
 
@@ -83,6 +88,9 @@ class WorkerGroup(Generic[T]):
     Of a method that is a generator it returns a `GroupStream`. Where the class has a method of a name that a group has
     itself (`shutdown`, `get`, `name`, ...), `group.shutdown()` calls the class's. What the group has is reached through
     `WorkerGroup` then: `WorkerGroup.shutdown(group)`, `WorkerGroup.plain(group).name`.
+
+    A group, or a view of one, may be an argument, a result or an item: the process that gets it calls the same ranks.
+    Only the process that has launched it can end or restart them.
     """
 
     if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
@@ -111,8 +119,7 @@ class WorkerGroup(Generic[T]):
 
         For a group whose class has methods of such names. It and its views call those by `call` and `call_method`.
         """
-        kind = ScatteredGroup if isinstance(self, ScatteredGroup) else WorkerGroup
-        view = object.__new__(kind)
+        view: WorkerGroup[Any] = object.__new__(getattr(type(self), "_without_users", type(self)))
         vars(view).update(vars(self), _is_plain=True)
         return view
 
@@ -314,9 +321,17 @@ class WorkerGroup(Generic[T]):
                 session.messenger, method, targets, arguments, kind, target_after, repeats=self._retries
             )
         reason_of_death = partial(shared.reason_of_death, call)
-        result: GroupResult[Any] = GroupResult(call, reason_of_death, session.log_bus.flush)
+        result = self._result_of(call, reason_of_death, session.log_bus.flush)
         shared.begin(call, result)
         return GroupStream(call, result, heads) if isinstance(call, StreamCall) else result
+
+    def _result_of(
+        self,
+        call: Call,
+        reason_of_death: Callable[[WorkerAddress, float, str], str],
+        before_return: Callable[[], object],
+    ) -> GroupResult[Any]:
+        return GroupResult(call, reason_of_death, before_return)
 
     def _encoded(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
         try:
@@ -446,6 +461,15 @@ class WorkerGroup(Generic[T]):
         else:
             self._terminate()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Few groups are sent.
+        from rlinf_scheduler.worker.sent_group import sent_group  # noqa: PLC0415
+
+        self._shared.session.messenger.check_process()
+        state = {name: value for name, value in vars(self).items() if name not in _OF_THE_PROCESS}
+        kind = getattr(type(self), "_without_users", type(self))
+        return sent_group, (kind, self._name, self._worker_class, self._world_size, state)
+
     def __getattr__(self, name: str) -> RemoteMethod:
         # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.
         if name.startswith("__") or "_worker_class" not in self.__dict__:
@@ -473,6 +497,9 @@ class ScatteredGroup(WorkerGroup[T]):
 @lru_cache(maxsize=256)
 def _named_after(kind: Any, worker_class: Any) -> Any:
     """The class of groups of a worker class: `kind`, or one in which the methods of the worker class win."""
-    own = [name for name in vars(WorkerGroup) if not name.startswith("_")]
+    ours = [each for each in kind.__mro__ if each.__module__.startswith(LIBRARY)]
+    own = {name for each in ours for name in vars(each) if not name.startswith("_")}
     won = {name: _UsersMethod(name) for name in own if is_users_method(worker_class, name)}
-    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **won}) if won else kind
+    if not won:
+        return kind
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "_without_users": kind, **won})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from rlinf_scheduler.checks import absolute_path
+from rlinf_scheduler.checks import absolute_path, whole_number
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
@@ -63,9 +63,16 @@ class OpenCluster(Protocol):
 class GroupBuilder(Generic[T]):
     """A worker class with its arguments, ready to be launched."""
 
-    def __init__(self, worker_class: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        worker_class: type[T],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        group_class: type[WorkerGroup[T]] = WorkerGroup,
+    ) -> None:
         check_arguments(worker_class, "__init__", args, kwargs)
         self._factory = WorkerFactory(worker_class, args, kwargs)
+        self._group_class = group_class
 
     @explains_arguments
     def launch(
@@ -73,8 +80,11 @@ class GroupBuilder(Generic[T]):
         cluster: OpenCluster,
         placement_strategy: PlacementStrategy | None = None,
         name: str | None = None,
-        isolate_gpu: bool = True,
         max_concurrency: int | None = None,
+        isolate_gpu: bool = True,
+        catch_system_failure: bool | None = None,
+        disable_distributed_log: bool = False,
+        *,
         launch_timeout_s: float = 120,
         on_failure: OnFailure = "fail",
         unresponsive_after_s: float | None = UNRESPONSIVE_AFTER_S,
@@ -95,9 +105,11 @@ class GroupBuilder(Generic[T]):
             cluster: where to run.
             placement_strategy: which rank runs where; None: a rank an accelerator, or a node where there are none.
             name: the group's name in the job; None: the class's name, with a number where that is taken.
-            isolate_gpu: a rank sees only its own accelerators; False: all of its node's.
             max_concurrency: how many plain methods may run at a time on a rank; None: one, in order of arrival.
                 `async def` methods run beside them, any number at a time.
+            isolate_gpu: a rank sees only its own accelerators; False: all of its node's.
+            catch_system_failure: changes nothing: how a rank has ended is always told.
+            disable_distributed_log: changes nothing: each rank has a file of its own for what it prints.
             launch_timeout_s: how long all of it may take, in seconds.
             on_failure: what the death of a rank means: "fail" ends every pending and later call of the group with
                 WorkerDied; "ignore" ends only the dead rank's own calls; "restart" too, and starts another process in
@@ -148,8 +160,9 @@ class GroupBuilder(Generic[T]):
         )
         limit = restart_limit(max_restarts, restart_window_s)
         timeout_s = checked_seconds("launch_timeout_s", launch_timeout_s)
-        if max_concurrency is not None and max_concurrency < 1:
-            raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
+        if max_concurrency is not None and whole_number(max_concurrency, lowest=1) is None:
+            problem = f"max_concurrency={max_concurrency!r}: it is a whole number from 1"
+            raise ConfigError(problem, hint="isolate_gpu=... is written by its name")
         if unresponsive_after_s is not None and not unresponsive_after_s > 0:
             problem = f"unresponsive_after_s={unresponsive_after_s!r}: it is a number of seconds, or None"
             raise ConfigError(problem)
@@ -182,7 +195,7 @@ class GroupBuilder(Generic[T]):
             )
         else:
             claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
-        return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
+        return self._group_class(claimed, factory.worker_class, len(placements), begin(session, launch))
 
 
 def _recordings(wanted: str | os.PathLike[str] | None) -> str:

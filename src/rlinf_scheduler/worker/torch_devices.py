@@ -14,20 +14,19 @@ if TYPE_CHECKING:  # loaded by those who ask only
     import torch
 
 
-def torch_type_of(placement: Placement, accelerator_type: str) -> str:
-    """What torch calls the devices of a worker: "cuda", "npu", ...; "cpu" for one without accelerators.
+def torch_type_of(accelerator_type: str) -> str:
+    """What torch calls the devices of a vendor: "cuda", "npu", ...; "cpu" without any.
 
     Args:
-        placement: the worker's.
-        accelerator_type: the vendor of its node's accelerators.
+        accelerator_type: the vendor; "" for a worker without accelerators.
 
     Raises:
         ClusterError: that vendor's name in torch is not known.
 
-    >>> torch_type_of(Placement(rank=0, node_id="", node_rank=0), "NVIDIA")
-    'cpu'
+    >>> torch_type_of("AMD"), torch_type_of("")
+    ('cuda', 'cpu')
     """
-    if not placement.has_accelerators:
+    if not accelerator_type:
         return "cpu"
     vendor = vendor_named(accelerator_type)
     if vendor is None or not vendor.torch_type:
@@ -40,18 +39,18 @@ def torch_type_of(placement: Placement, accelerator_type: str) -> str:
 
 def torch_device_of(placement: Placement, accelerator_type: str) -> torch.device:
     """The first device that a worker was given, as torch numbers what its process sees."""
-    kind = torch_type_of(placement, accelerator_type)
+    kind = torch_type_of(accelerator_type)
     numbers = () if kind == "cpu" else (device_index(placement),)
     return importlib.import_module("torch").device(kind, *numbers)
 
 
-def torch_platform_of(placement: Placement, accelerator_type: str) -> Any:
-    """The part of torch that is about a worker's devices: `torch.cuda`, `torch.npu`, ..., `torch.cpu`.
+def torch_platform_of(accelerator_type: str) -> Any:
+    """The part of torch that is about a vendor's devices: `torch.cuda`, `torch.npu`, ..., `torch.cpu`.
 
     Raises:
         ClusterError: torch has no such part; its vendor's package was not imported, perhaps.
     """
-    kind = torch_type_of(placement, accelerator_type)
+    kind = torch_type_of(accelerator_type)
     platform = getattr(importlib.import_module("torch"), kind, None)
     if platform is None:
         raise ClusterError(

@@ -18,17 +18,18 @@ from typing import (
 )
 
 from rlinf_scheduler.comm.cancellation import current_scope
-from rlinf_scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
+from rlinf_scheduler.host.info import Role, WorkerAddress, WorkerInfo
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.tape.work import at_step
+from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
 from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
 from rlinf_scheduler.worker.exchange import Exchange
 from rlinf_scheduler.worker.offload import Offload, TorchMemory
-from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform_of
+from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform_of, torch_type_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
@@ -61,6 +62,9 @@ class Worker(Exchange):
     """
 
     _rlinf_role: Role
+    logger: ClassVar[logging.Logger] = _LOGGER
+    """What the log functions below write to; its lines appear in the driver under `rlinf.worker.<group>`."""
+
     _logger: ClassVar[logging.Logger] = _LOGGER  # for programs
 
     if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
@@ -69,12 +73,15 @@ class Worker(Exchange):
             """Give the new worker its identity."""
             worker = super().__new__(cls)
             # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
-            worker._rlinf_session = session = current_or_none()
-            worker._rlinf_role = (session and session.fact(Role)) or Role.alone()
+            worker._rlinf_take_place()
             return worker
 
     def __init__(self) -> None:
         """Nothing to do: the launch has told the process who it is."""
+
+    def _rlinf_take_place(self) -> None:
+        self._rlinf_session = session = current_or_none()
+        self._rlinf_role = (session and session.fact(Role)) or Role.alone()
 
     @classmethod
     def create_group(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> GroupBuilder[T]:
@@ -228,16 +235,21 @@ class Worker(Exchange):
         Raises:
             ClusterError: what torch calls the devices of that vendor is not known.
         """
-        return torch_device_of(self._rlinf_role.info.placement, _accelerator_type(self))
+        return torch_device_of(self._rlinf_role.info.placement, vendor_of(self))
 
-    @cached_property
-    def torch_platform(self) -> Any:
-        """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...; `torch.cpu` without any.
+    accelerator_type: ClassFact[str] = ClassFact(str)
+    """The vendor of its accelerators, such as "NVIDIA"; "" without any. On the class too, see `torch_platform`."""
 
-        Raises:
-            ClusterError: torch has no such part here, or its name is not known.
-        """
-        return torch_platform_of(self._rlinf_role.info.placement, _accelerator_type(self))
+    torch_device_type: ClassFact[str] = ClassFact(torch_type_of)
+    """What torch calls its devices: "cuda", "npu", ...; "cpu" without any. On the class too, see `torch_platform`."""
+
+    torch_platform: ClassFact[Any] = ClassFact(torch_platform_of)
+    """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...; `torch.cpu` without any.
+
+    `Worker.torch_platform`, on the class, is that of the rank which this process is, for functions that have no worker
+    at hand; in a process that is none, that of this machine's accelerators. A process that is to become a rank, and has
+    not been told which, gets a ClusterError; so does who asks for what torch does not have.
+    """
 
     @called_in_with
     def device_lock(self, timeout_s: float | None = None, *, offload: Sequence[object] = ()) -> DeviceLock:
@@ -245,6 +257,8 @@ class Worker(Exchange):
 
             with self.device_lock(offload=[self.model, self.optimizer]):
                 self.train_step(batch)
+
+        `with self.device_lock:`, without parentheses, is the block without options.
 
         For ranks of several groups that share devices. They come in the order in which they asked; who has several
         devices gets all at once. It is given back at the end of the block, and when this process dies. A worker
@@ -269,20 +283,25 @@ class Worker(Exchange):
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
         moved = None
         if offload:
-            kind = _accelerator_type(self)
-            device = torch_device_of(placement, kind)
+            vendor = vendor_of(self)
+            device = torch_device_of(placement, vendor)
             if device.type != "cpu":
-                moved = Offload(offload, TorchMemory(device, torch_platform_of(placement, kind)))
+                moved = Offload(offload, TorchMemory(device, torch_platform_of(vendor)))
         return DeviceLock(self._rlinf_session, devices, timeout_s, moved)
 
-    def acquire_free_port(self) -> int:
+    def acquire_free_port(self, max_port_num: int | None = None) -> int:
         """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.
+
+        Args:
+            max_port_num: the highest that will do, for a server that takes another one above it; None: any.
 
         Raises:
             ClusterError: none is free.
         """
         session = self._rlinf_session
-        return acquire_port(ports=session.messenger.ports if session is not None else None)
+        return acquire_port(
+            ports=session.messenger.ports if session is not None else None, highest=max_port_num
+        )
 
     def log_on_first_rank(self, message: str) -> None:
         """As `log_info`, on rank 0 only: for what every rank would say."""
@@ -308,12 +327,3 @@ class Worker(Exchange):
 
 def _log(level: int, message: str) -> None:
     _LOGGER.log(level, "%s", message)
-
-
-def _accelerator_type(worker: Worker) -> str:
-    """The vendor of a worker's accelerators; "" without any."""
-    session, placement = worker._rlinf_session, worker._rlinf_role.info.placement
-    # A job of plain processes knows of no nodes.
-    if session is None or not placement.has_accelerators:
-        return ""
-    return job_topology(session).nodes[placement.node_rank].accelerator_type

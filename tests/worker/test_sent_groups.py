@@ -1,0 +1,145 @@
+"""A group that is sent to a rank is called by it: as an argument, a result, an item, on its event loop too."""
+
+import asyncio
+import os
+import pickle
+import signal
+
+import pytest
+
+from rlinf.scheduler import Channel, NodePlacementStrategy, Worker, WorkerGroup
+from rlinf_scheduler import WorkerGroup as CoreGroup
+from rlinf_scheduler.errors import ClusterError, WorkerError
+
+DEADLINE_S = 60.0
+
+
+class Engine(Worker):
+    def generate(self, prompt):
+        return f"{prompt} by {self._rank}"
+
+    async def generate_later(self, prompt):
+        await asyncio.sleep(0)
+        return f"{prompt} by {self._rank}"
+
+    def count(self, number):
+        yield from range(number)
+
+    def pid(self):
+        return os.getpid()
+
+    def shutdown(self):
+        return "mine"
+
+
+class Router(Worker):
+    def take(self, engines):
+        self.engines = engines
+        return CoreGroup.plain(engines).name, CoreGroup.plain(engines).ranks, type(engines).__name__
+
+    def route(self, prompt):
+        return self.engines.generate(prompt).wait(DEADLINE_S)
+
+    async def route_later(self, rank, prompt):
+        return await self.engines.execute_on(rank).generate_later(prompt).async_wait()
+
+    def stream(self):
+        return list(self.engines.count(2))
+
+    def failure(self):
+        try:
+            self.engines.generate("x").wait(DEADLINE_S)
+        except WorkerError as error:
+            return type(error).__name__, error.rank
+        return None
+
+    def end(self, what):
+        getattr(CoreGroup, what)(self.engines)
+
+    def users_shutdown(self):
+        return self.engines.shutdown().wait(DEADLINE_S)
+
+    def give_back(self):
+        return self.engines[1:]
+
+    def from_channel(self):
+        return Channel.connect("groups").get(timeout_s=DEADLINE_S).generate("z").wait(DEADLINE_S)
+
+
+@pytest.fixture
+def engines(forked_job):
+    return launched(forked_job, Engine, "engines", on_failure="ignore")
+
+
+@pytest.fixture
+def router(forked_job):
+    return launched(forked_job, Router, "router")
+
+
+def launched(job, worker_class, name, **options):
+    strategy = NodePlacementStrategy([0, 1] if worker_class is Engine else [0])
+    return worker_class.create_group().launch(job, strategy, name, **options)
+
+
+def wait(result):
+    (only,) = result.wait(DEADLINE_S)
+    return only
+
+
+def test_a_rank_calls_a_group_that_it_was_given(engines, router):
+    assert wait(router.take(engines)) == ("engines", (0, 1), "WorkerGroup")
+    assert wait(router.route("a")) == ["a by 0", "a by 1"]
+    assert wait(router.route_later(1, "b")) == ["b by 1"]
+    assert wait(router.stream()) == [[0, 0], [1, 1]]
+    assert wait(router.users_shutdown()) == ["mine", "mine"]
+
+
+def test_a_view_of_a_group_is_sent_as_that_view(engines, router):
+    assert wait(router.take(engines[1:]))[:2] == ("engines", (1,))
+    assert wait(router.route("c")) == ["c by 1"]
+
+
+def test_a_group_comes_back_as_a_result_and_goes_through_a_channel(engines, router):
+    wait(router.take(engines))
+    again = wait(router.give_back())
+    assert isinstance(again, WorkerGroup)
+    assert again.generate("d").wait(DEADLINE_S) == ["d by 1"]
+    Channel.create("groups").put(engines)
+    assert wait(router.from_channel()) == ["z by 0", "z by 1"]
+
+
+def test_a_rank_that_dies_ends_the_calls_of_those_that_were_given_its_group(engines, router):
+    wait(router.take(engines))
+    os.kill(engines.pid().wait(DEADLINE_S)[1], signal.SIGKILL)
+    assert wait(router.failure()) == ("WorkerDied", 1)
+    assert wait(router.failure()) == ("WorkerDied", 1)
+    assert wait(router.route_later(0, "e")) == ["e by 0"]
+
+
+def test_a_successor_is_found(forked_job, router):
+    engines = launched(forked_job, Engine, "returning", on_failure="restart")
+    wait(router.take(engines))
+    before = engines.pid().wait(DEADLINE_S)
+    os.kill(before[1], signal.SIGKILL)
+    assert wait(router.failure()) in (("WorkerDied", 1), None)
+    assert wait(router.route("f")) == ["f by 0", "f by 1"]
+
+
+@pytest.mark.parametrize("what", ["shutdown", "terminate"])
+def test_only_who_launched_a_group_ends_it(engines, router, what):
+    wait(router.take(engines))
+    with pytest.raises(WorkerError, match="only the process that launched it can end it") as caught:
+        wait(router.end(what))
+    assert type(caught.value.cause) is ClusterError
+    assert wait(router.route("g")) == ["g by 0", "g by 1"]
+
+
+def test_a_process_outside_of_the_job_cannot_read_a_group(engines, monkeypatch):
+    sent = pickle.dumps(engines)
+    monkeypatch.setattr("rlinf_scheduler.worker.sent_group.current_session", outside)
+    with pytest.raises(ClusterError, match="no part"):
+        pickle.loads(sent)
+
+
+def outside():
+    raise ClusterError("this process is no part of a job")
