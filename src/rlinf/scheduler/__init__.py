@@ -14,6 +14,14 @@ from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlinf.scheduler.collective import CollectiveGroupOptions
+    from rlinf.scheduler.worker import (
+        Worker,
+        WorkerAddress,
+        WorkerGroup,
+        WorkerInfo,
+    )
+    from rlinf.scheduler.worker import WorkerGroupFunc as WorkerGroupFunc
+    from rlinf.scheduler.worker import WorkerGroupFuncResult as WorkerGroupFuncResult
     from rlinf_scheduler.channel import Channel
     from rlinf_scheduler.cluster import Cluster
     from rlinf_scheduler.placement import ComponentPlacement
@@ -28,10 +36,6 @@ if TYPE_CHECKING:
     from rlinf_scheduler.worker import (
         GroupResult,
         GroupStream,
-        Worker,
-        WorkerAddress,
-        WorkerGroup,
-        WorkerInfo,
         as_completed,
         wait_all,
         wait_first,
@@ -64,6 +68,12 @@ __all__ = [
 # Names that `rlinf_scheduler` does not have, or has otherwise, and where they are.
 _OWN = {
     "CollectiveGroupOptions": "rlinf.scheduler.collective",
+    "Worker": "rlinf.scheduler.worker",
+    "WorkerAddress": "rlinf.scheduler.worker",
+    "WorkerGroup": "rlinf.scheduler.worker",
+    "WorkerGroupFunc": "rlinf.scheduler.worker",
+    "WorkerGroupFuncResult": "rlinf.scheduler.worker",
+    "WorkerInfo": "rlinf.scheduler.worker",
 }
 _own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler")
 

@@ -1,10 +1,32 @@
 """Workers, and groups of them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rlinf_scheduler.lazy import mirror
+from rlinf_scheduler.lazy import loader, mirror
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.worker import *  # noqa: F403
+    from rlinf.scheduler.manager.addresses import WorkerAddress as WorkerAddress
+    from rlinf.scheduler.manager.addresses import WorkerInfo as WorkerInfo
+    from rlinf.scheduler.worker.worker import Worker as Worker
+    from rlinf.scheduler.worker.worker_group import WorkerGroup as WorkerGroup
+    from rlinf.scheduler.worker.worker_group import WorkerGroupFunc as WorkerGroupFunc
+    from rlinf.scheduler.worker.worker_group import WorkerGroupFuncResult as WorkerGroupFuncResult
+    from rlinf_scheduler.worker import GroupResult as GroupResult
+    from rlinf_scheduler.worker import GroupStream as GroupStream
+    from rlinf_scheduler.worker import as_completed as as_completed
+    from rlinf_scheduler.worker import wait_all as wait_all
+    from rlinf_scheduler.worker import wait_first as wait_first
 
-__getattr__ = mirror(globals(), "rlinf_scheduler.worker")
+_OWN = {
+    "Worker": "rlinf.scheduler.worker.worker",
+    "WorkerAddress": "rlinf.scheduler.manager.addresses",
+    "WorkerGroup": "rlinf.scheduler.worker.worker_group",
+    "WorkerGroupFunc": "rlinf.scheduler.worker.worker_group",
+    "WorkerGroupFuncResult": "rlinf.scheduler.worker.worker_group",
+    "WorkerInfo": "rlinf.scheduler.manager.addresses",
+}
+_own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler.worker")
+
+
+def __getattr__(name: str) -> Any:
+    return _own(name) if name in _OWN else _others(name)

@@ -1,0 +1,1 @@
+"""Accelerators, by RLinf's names."""

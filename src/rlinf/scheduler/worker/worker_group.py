@@ -1,0 +1,154 @@
+"""Groups, and the results of their calls, with RLinf's names beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import rlinf_scheduler.worker as core
+from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.host.timing import reduce_durations
+from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.session import current_session
+from rlinf_scheduler.wording import list_names
+from rlinf_scheduler.worker.call import Call
+from rlinf_scheduler.worker.group import RemoteMethod as WorkerGroupFunc
+from rlinf_scheduler.worker.group import ScatteredGroup
+from rlinf_scheduler.worker.sent_group import sent_group
+
+__all__ = ["WorkerGroup", "WorkerGroupFunc", "WorkerGroupFuncResult"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+Reduction = Literal["max", "min", "mean", "sum"]
+
+
+@dataclass(frozen=True)
+class WorkerRank:
+    """One rank of a group.
+
+    Attributes:
+        worker: a view of the group whose calls go to this rank.
+        rank: its number.
+    """
+
+    worker: WorkerGroup[Any]
+    rank: int
+
+
+@explains_calls
+class WorkerGroup(core.WorkerGroup[T]):
+    """A launched group, with RLinf's names: see `rlinf_scheduler.WorkerGroup` for all else."""
+
+    @classmethod
+    def from_group_name(cls, worker_cls: type[Any], group_name: str) -> WorkerGroup[Any]:
+        """A group that another process of the job has launched.
+
+        Args:
+            worker_cls: the class of its workers.
+            group_name: its name.
+
+        Raises:
+            ClusterError: there is none of that name.
+        """
+        sizes = current_session().directory.group_sizes()
+        if group_name not in sizes:
+            raise ClusterError(f"there is no group '{group_name}'; there is {list_names(sizes)}")
+        group: WorkerGroup[Any] = sent_group(cls, group_name, worker_cls, sizes[group_name], {})
+        return group
+
+    @property
+    def worker_group_name(self) -> str:
+        """Its name in the job."""
+        return self._name
+
+    @property
+    def worker_cls_name(self) -> str:
+        """The name of its workers' class."""
+        return self._worker_class.__name__
+
+    @property
+    def worker_info_list(self) -> list[WorkerRank]:
+        """Its ranks, one by one."""
+        return [WorkerRank(self._view((rank,)), rank) for rank in range(self._world_size)]  # type: ignore[arg-type]
+
+    def _copied_as(self, kind: type[Any]) -> Any:
+        return super()._copied_as(_ScatteredGroup if issubclass(kind, ScatteredGroup) else WorkerGroup)
+
+    def _result_of(
+        self,
+        call: Call,
+        reason_of_death: Callable[[Any, float, str], str],
+        before_return: Callable[[], object],
+    ) -> WorkerGroupFuncResult[Any]:
+        return WorkerGroupFuncResult(call, reason_of_death, before_return, self)
+
+
+class _ScatteredGroup(WorkerGroup[T], ScatteredGroup[T]):
+    """A view that `scatter` made."""
+
+
+@explains_calls
+class WorkerGroupFuncResult(core.GroupResult[R], Generic[R]):
+    """The results of one call on several ranks, with RLinf's names: see `rlinf_scheduler.GroupResult` for all else."""
+
+    def __init__(
+        self,
+        call: Call,
+        reason_of_death: Callable[[Any, float, str], str],
+        before_return: Callable[[], object],
+        group: core.WorkerGroup[Any],
+    ) -> None:
+        """Used by the group, which is `group`; the others are as of `GroupResult`."""
+        super().__init__(call, reason_of_death, before_return)
+        self._group = group
+
+    def consume_duration(self, reduction_type: Reduction = "max") -> float:
+        """How long the method took, in seconds: what its ranks' timers of its name measured, which are popped.
+
+        A rank that has no such timer counts with the time of this call.
+
+        Args:
+            reduction_type: what to make of the ranks' seconds: "max", "min", "mean" or "sum".
+
+        Raises:
+            WorkerError: the call has failed.
+        """
+        self.wait()
+        method = self._call.method
+        own = max(self.durations(reduce=None)[method])
+        popped = self._on_all_ranks("pop_execution_time", method, own)
+        return reduce_durations([{method: each} for each in popped], reduction_type)[method]  # type: ignore[return-value]
+
+    @overload
+    def consume_durations(
+        self, reduction_type: Reduction = "max", return_per_rank: Literal[False] = False
+    ) -> dict[str, float]: ...
+
+    @overload
+    def consume_durations(
+        self, reduction_type: Reduction = "max", *, return_per_rank: Literal[True]
+    ) -> tuple[dict[str, float], list[dict[str, float]]]: ...
+
+    def consume_durations(self, reduction_type: Reduction = "max", return_per_rank: bool = False) -> Any:
+        """What all timers of the group's ranks have measured, in seconds by name; they are popped.
+
+        Also what other calls have measured since they were last popped.
+
+        Args:
+            reduction_type: as of `consume_duration`.
+            return_per_rank: return a pair, of these and of a list with each rank's own.
+
+        Raises:
+            WorkerError: the call has failed.
+        """
+        self.wait()
+        popped = self._on_all_ranks("pop_execution_times")
+        reduced = reduce_durations(popped, reduction_type)
+        return (reduced, popped) if return_per_rank else reduced
+
+    def _on_all_ranks(self, method: str, *arguments: Any) -> list[Any]:
+        group = core.WorkerGroup.plain(self._group)
+        popped: list[Any] = group[:].call_method(method, arguments, {}).wait()
+        return popped
