@@ -461,6 +461,11 @@ class WorkerGroup(Generic[T]):
         else:
             self._terminate()
 
+    def __copy__(self) -> Self:
+        view: Self = object.__new__(type(self))
+        vars(view).update(vars(self))
+        return view
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Few groups are sent.
         from rlinf_scheduler.worker.sent_group import sent_group  # noqa: PLC0415
