@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 
+import rlinf_scheduler
 from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
 
 
@@ -40,8 +41,8 @@ class Probe(Worker):
         return {name: os.environ.get(name) for name in names}
 
     def class_facts(self):
-        here = type(self)
-        return here.accelerator_type, here.torch_device_type, here.torch_platform.__name__
+        ours = rlinf_scheduler.Worker
+        return ours.accelerator_type, ours.torch_device_type, ours.torch_platform.__name__
 
     def breakpoint_hook(self):
         return type(sys.breakpointhook).__name__
