@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from rlinf.scheduler.manager.addresses import WorkerAddress as WorkerAddress
     from rlinf.scheduler.manager.addresses import WorkerInfo as WorkerInfo
     from rlinf.scheduler.worker.worker import Worker as Worker
-    from rlinf.scheduler.worker.worker_group import WorkerGroup as WorkerGroup
     from rlinf.scheduler.worker.worker_group import WorkerGroupFunc as WorkerGroupFunc
     from rlinf.scheduler.worker.worker_group import WorkerGroupFuncResult as WorkerGroupFuncResult
     from rlinf_scheduler.worker import GroupResult as GroupResult
     from rlinf_scheduler.worker import GroupStream as GroupStream
+    from rlinf_scheduler.worker import WorkerGroup as WorkerGroup  # as `launch` is declared to return it
     from rlinf_scheduler.worker import as_completed as as_completed
     from rlinf_scheduler.worker import wait_all as wait_all
     from rlinf_scheduler.worker import wait_first as wait_first
