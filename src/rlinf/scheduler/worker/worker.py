@@ -106,7 +106,7 @@ class Worker(core.Worker):
     @cached_property
     def hardware_infos(self) -> list[Any]:
         """What it was given, piece by piece."""
-        from rlinf.scheduler.hardware.hardware import infos_of  # noqa: PLC0415 - few ask
+        from rlinf.scheduler.hardware.infos import infos_of  # noqa: PLC0415 - few ask
 
         place = self._rlinf_role.info.placement
         return list(infos_of(self._rlinf_role.hardware, place.hardware_type, _accelerator_model(self)))
