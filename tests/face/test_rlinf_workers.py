@@ -210,6 +210,14 @@ def test_a_worker_that_was_not_constructed_has_its_methods_and_its_timers():
     assert (worker._rank, set(worker._timer_metrics)) == (3, {"evaluate"})
 
 
+def test_a_function_that_is_no_method_is_timed_too():
+    @Worker.timer("double")
+    def double(value):
+        return 2 * value
+
+    assert double(2) == 4
+
+
 def test_a_timer_of_a_generator_is_refused():
     def values(self):
         yield 1

@@ -19,7 +19,7 @@ class WorkerTimer(Stopwatch):
 
     Args:
         tag: the name; None: the method's, as a decorator.
-        totals: the worker's seconds, by name; None: those of the worker that is at work here.
+        totals: the worker's seconds, by name; None: they only travel with the result.
     """
 
     __slots__ = ("_tag", "_totals")
@@ -52,20 +52,25 @@ class WorkerTimer(Stopwatch):
 
 def _timed(tag: str, function: Any) -> Any:
     @functools.wraps(function)
-    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with WorkerTimer(tag, self._timer_metrics):
-            return function(self, *args, **kwargs)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        with WorkerTimer(tag, _totals_of(args)):
+            return function(*args, **kwargs)
 
     return timed
 
 
 def _timed_async(tag: str, function: Any) -> Any:
     @functools.wraps(function)
-    async def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with WorkerTimer(tag, self._timer_metrics):
-            return await function(self, *args, **kwargs)
+    async def timed(*args: Any, **kwargs: Any) -> Any:
+        with WorkerTimer(tag, _totals_of(args)):
+            return await function(*args, **kwargs)
 
     return timed
+
+
+def _totals_of(args: tuple[Any, ...]) -> dict[str, float] | None:
+    """Those of the worker whose method is called; None of a function that is none."""
+    return getattr(args[0], "_timer_metrics", None) if args else None
 
 
 def caller_name(depth: int) -> str:
