@@ -161,6 +161,12 @@ def test_a_launch_takes_what_rlinfs_does_in_its_order(rlinf_job):
     assert "isolate_gpu=... is written by its name" in str(caught.value)
 
 
+def test_any_number_of_methods_at_a_time_is_as_many_as_a_rank_has_threads_for(rlinf_job):
+    strategy = NodePlacementStrategy([0])
+    group = Forgetful.create_group(7).launch(rlinf_job, strategy, "any number", max_concurrency=2**31 - 1)
+    assert wait(group.worker_group_name()) == ["7"]
+
+
 def test_a_rank_gets_ports_up_to_one(actor):
     ((low, other),) = wait(actor[0].ports(25_000))
     assert low <= 25_000

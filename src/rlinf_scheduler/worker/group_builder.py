@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 # A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
 UNRESPONSIVE_AFTER_S = 600.0
+# Each has its thread from the beginning on. Programs that mean "any number" write 2**31 - 1.
+MAX_THREADS = 500
 # Where ranks record what comes to them, if the launch does not say.
 RECORD_VARIABLE = "RLINF_RECORD"
 
@@ -105,7 +107,8 @@ class GroupBuilder(Generic[T]):
             cluster: where to run.
             placement_strategy: which rank runs where; None: a rank an accelerator, or a node where there are none.
             name: the group's name in the job; None: the class's name, with a number where that is taken.
-            max_concurrency: how many plain methods may run at a time on a rank; None: one, in order of arrival.
+            max_concurrency: how many plain methods may run at a time on a rank, 500 at most; None: one, in order of
+                arrival.
                 `async def` methods run beside them, any number at a time.
             isolate_gpu: a rank sees only its own accelerators; False: all of its node's.
             catch_system_failure: changes nothing: how a rank has ended is always told.
@@ -169,7 +172,8 @@ class GroupBuilder(Generic[T]):
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
         recordings = _recordings(record)
-        options = LaunchOptions(max_concurrency or 1, timeout_s, cluster.topology)
+        num_threads = min(max_concurrency or 1, MAX_THREADS)
+        options = LaunchOptions(num_threads, timeout_s, cluster.topology)
         options = replace(
             options,
             unresponsive_after_s=unresponsive_after_s,
