@@ -27,7 +27,16 @@ from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf_scheduler.events import Listener
-from rlinf_scheduler.host.info import KeptJob, Role, job_topology, keeps_elsewhere
+from rlinf_scheduler.extension import load_extension
+from rlinf_scheduler.hardware.filling_in import fill_in_groups
+from rlinf_scheduler.host.info import (
+    JobSettings,
+    KeptJob,
+    Role,
+    job_settings,
+    job_topology,
+    keeps_elsewhere,
+)
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.keywords import explains_arguments, explains_calls
 from rlinf_scheduler.observe.report import WITHIN_S as REPORT_S
@@ -51,6 +60,8 @@ from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
 
+_NOT_ELASTIC = "groups do not grow and shrink while they run: there are no elastic groups yet"
+_FIXED_SIZES = "auto_scheduler: false keeps the sizes of component_placement"
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
 # Beyond that it does not fit where it is shown.
 _MAX_JOB_NAME = 100
@@ -78,6 +89,8 @@ class Cluster:
             where one is started, how long each of its nodes may take.
         job: take part in the job of this name, which outlives its drivers; close() only leaves it then.
         detached: begin that job where it does not run yet; what the config says of a job is for who begins it.
+        log_folder: where each rank has files of what it prints and logs, the same path on every node; "": a folder of
+            the job's own among those of the last jobs. It counts for the one that opens the cluster.
 
     Raises:
         ConfigError: the section or an argument has a mistake, or asks for what this process's cluster is not.
@@ -100,11 +113,15 @@ class Cluster:
         start_timeout_s: float = 120,
         job: str | None = None,
         detached: bool = False,
+        log_folder: str | os.PathLike[str] = "",
     ) -> None:
+        load_extension()
         start_timeout_s = checked_seconds("start_timeout_s", start_timeout_s)
         if num_nodes is not None and whole_number(num_nodes, lowest=1) is None:
             raise ConfigError(f"num_nodes={num_nodes!r}: it is a whole number from 1")
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
+        if config is not None and config.auto_scheduler:
+            raise ConfigError(_NOT_ELASTIC, path="cluster.auto_scheduler", hint=_FIXED_SIZES)
         _check_job_options(job, simulate or (config and config.simulate), detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
         with _opening:
@@ -118,22 +135,39 @@ class Cluster:
                 if shape is not None:
                     _check_config(shape, config)  # its mistakes are found before Ray is started
                 existing = open_session(
-                    shape, wanted_nodes, address, start_timeout_s, config or ClusterConfig()
+                    shape,
+                    wanted_nodes,
+                    address,
+                    start_timeout_s,
+                    config or ClusterConfig(),
+                    os.path.abspath(log_folder) if log_folder else "",
                 )
             elif shape is not None:
                 _check_shape(job_topology(existing), shape)
             elif job:
                 _check_is_job(existing, job)
         self._session = existing
-        if config is not None and config.fail_fast and existing.fact(Role) is None:
-            existing.provide(FailFast, FailFast(existing))
         try:
             topology = job_topology(existing)
             check_node_count(topology, wanted_nodes)
-            self._topology = _with_groups(topology, config)
+            if config is not None:
+                self._provide_settings(config, topology)
+            self._topology = (
+                _with_groups(topology, config)
+                if config is not None and config.node_groups
+                else topology.with_node_groups(job_settings(existing).node_groups)
+            )
         except BaseException:
             self.close()
             raise
+
+    def _provide_settings(self, config: ClusterConfig, topology: Topology) -> None:
+        session = self._session
+        if config.fail_fast and session.fact(Role) is None:
+            session.provide(FailFast, FailFast(session))
+        if self._owner:
+            groups = _with_groups(topology, config).node_groups
+            session.provide(JobSettings, replace(job_settings(session), node_groups=groups))
 
     @property
     def session(self) -> Session:
@@ -552,7 +586,7 @@ def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
     if config is None or not config.node_groups:
         return topology
     try:
-        return topology.with_node_groups(config.node_groups)
+        return topology.with_node_groups(fill_in_groups(config.node_groups, topology.nodes))
     except ConfigError as error:
         raise_config_errors(config.source.in_order(error.each()))
         raise

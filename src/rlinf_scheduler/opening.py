@@ -26,7 +26,8 @@ from rlinf_scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf_scheduler.engine.probe import NodeReport
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.events import NodeJoined
-from rlinf_scheduler.host.info import KeptJob
+from rlinf_scheduler.extension import extension_named
+from rlinf_scheduler.host.info import JobSettings, KeptJob
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.observe.reasoner import Reasoner
@@ -53,6 +54,7 @@ def open_session(
     address: str | None,
     timeout_s: float,
     config: ClusterConfig,
+    log_folder: str = "",
 ) -> Session:
     """The session of a driver that is the home of its job.
 
@@ -62,6 +64,7 @@ def open_session(
         address: of the Ray to join.
         timeout_s: how long all of it may take, in seconds.
         config: what the job is told.
+        log_folder: as of `open_home`.
 
     Raises:
         ConfigError, ClusterTimeout, ClusterError: as of `Cluster`.
@@ -77,7 +80,7 @@ def open_session(
     restore = exit_on_sigterm()
     try:
         reports = look_at_nodes(num_nodes, timeout_s, begun)
-        return _join_as_driver(engine, restore, reports, config)
+        return _join_as_driver(engine, restore, reports, config, log_folder)
     except BaseException:
         engine.stop()
         restore()
@@ -104,10 +107,15 @@ def check_node_count(topology: Topology, wanted: int | None) -> None:
 
 
 def _join_as_driver(
-    engine: RayEngine, restore_signals: Callable[[], None], reports: list[NodeReport], config: ClusterConfig
+    engine: RayEngine,
+    restore_signals: Callable[[], None],
+    reports: list[NodeReport],
+    config: ClusterConfig,
+    log_folder: str,
 ) -> Session:
     # The Ray is stopped last of all, when what it started has ended.
-    session = open_home(DRIVER_NAME, reports, config, at_last=(engine.stop, restore_signals))
+    at_last = (engine.stop, restore_signals)
+    session = open_home(DRIVER_NAME, reports, config, at_last=at_last, log_folder=log_folder)
     leave_when_interrupted(session)
     tell_nodes(session, reports)
     return session
@@ -133,6 +141,7 @@ def open_home(
     at_last: Sequence[Callable[[], None]] = (),
     kept: KeptJob | None = None,
     program: str = "",
+    log_folder: str = "",
 ) -> Session:
     """Make this process the home of a job: its directory, its watch over processes and nodes, its channels.
 
@@ -143,6 +152,7 @@ def open_home(
         at_last: called when the session is closed, in this order, after all else; also if it cannot be opened.
         kept: the job outlives its drivers: nobody looks at this process's output.
         program: what the job file says that runs here; "" for this program.
+        log_folder: where ranks have files of what they print; "": a folder of the job's own.
     """
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
     if crosses_machines:
@@ -164,7 +174,9 @@ def open_home(
         fleet = fleet_of(list(reports))
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
-        session.provide(LogFolder, LogFolder.fresh())
+        settings = JobSettings(profiling=config.profiling, extension=extension_named())
+        session.provide(JobSettings, settings)
+        session.provide(LogFolder, LogFolder(log_folder) if log_folder else LogFolder.fresh())
         receive_log_lines(session, shows=kept is None)
         session.service(Reasoner)
         offer_reasons(session)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.config import ClusterConfig, try_read_cluster_config
 from rlinf_scheduler.errors import ConfigError, PlacementError
+from rlinf_scheduler.hardware.filling_in import fill_in_groups
 from rlinf_scheduler.planning import (
     ComponentPlan,
     FlexiblePlacementStrategy,
@@ -188,12 +189,14 @@ def _lay_over(topology: Topology, config: ClusterConfig) -> tuple[Topology, list
             topology = topology.first_nodes(config.num_nodes)
         except ConfigError as error:
             errors += (each.at(path="cluster.num_nodes") for each in error.each())
+    groups: list[NodeGroup] = list(config.node_groups)
     try:
-        topology.with_node_groups(config.node_groups)
+        groups = fill_in_groups(groups, topology.nodes)
+        topology.with_node_groups(groups)
     except ConfigError as error:
         errors += error.each()
     wrong = _paths_of_wrong_groups(config, errors)
-    right = [group for group in config.node_groups if group.path not in wrong]
+    right = [group for group in groups if group.path not in wrong]
     try:
         return topology.with_node_groups(right), errors
     except ConfigError:

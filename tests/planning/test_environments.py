@@ -10,6 +10,8 @@ from rlinf_scheduler.planning import (
     NodeGroup,
     ProcessEnvironment,
 )
+from rlinf_scheduler.planning.environments import PATH_MERGE_VARIABLE as PATH_MERGE
+from rlinf_scheduler.planning.environments import path_merge_of
 
 TRAIN_PYTHON, SIM_PYTHON = "/opt/train/bin/python", "/opt/sim/bin/python"
 
@@ -150,3 +152,43 @@ def test_path_in_a_config_may_say_where_what_is_there_stands():
 def test_two_groups_that_set_a_path_differently_contradict_each_other():
     groups = [group("g", 0, entry(PYTHONPATH="/a")), group("h", 0, entry(PYTHONPATH="/b"))]
     assert "PYTHONPATH is '/b' here and '/a' in" in failure({"a": 0}, groups).problem
+
+
+@pytest.mark.parametrize(
+    ("merge", "value"),
+    [("prepend", "/own:${PATH}"), ("append", "${PATH}:/own"), ("replace", "/own"), (None, "/own:${PATH}")],
+)
+def test_an_entry_says_where_the_folders_of_a_path_variable_go(merge, value):
+    own = entry(PATH="/own", NIC="eth0") | ({} if merge is None else {"path_variables": merge})
+    placed = place({"a": {"node_group": "g", "placement": "0"}}, [group("g", 0, own)])
+    assert dict(environments(placed, "a")[0].env_vars) == {"PATH": value, "NIC": "eth0"}
+
+
+def test_the_program_that_launches_says_it_for_who_does_not():
+    entries = (
+        NodeEnvironment(None, (("CPATH", "/own"),)),
+        NodeEnvironment(None, (("PATH", "/b"),), "", "append"),
+    )
+    table = EnvironmentTable(
+        [NodeGroup("g", (0,), environments=entries)], path_merge_of({PATH_MERGE: "override"})
+    )
+    assert table.on_node("g", 0).env_vars == (("CPATH", "/own"), ("PATH", "${PATH}:/b"))
+
+
+@pytest.mark.parametrize(
+    ("word", "merge"),
+    [("", "prepend"), ("append", "prepend"), ("Override", "replace"), ("replace", "replace")],
+)
+def test_words_for_where_folders_go(word, merge):
+    assert path_merge_of({PATH_MERGE: word}) == merge
+
+
+def test_another_word_for_where_folders_go_is_a_mistake():
+    with pytest.raises(ConfigError, match="RLINF_PATH_ENV_MERGE_MODE is 'behind'; it is one of"):
+        path_merge_of({PATH_MERGE: "behind"})
+
+
+def test_another_word_in_a_config_is_a_mistake_at_its_place():
+    own = entry(PATH="/own") | {"path_variables": "behind"}
+    error = failure({"a": {"node_group": "g", "placement": "0"}}, [group("g", 0, own)])
+    assert "env_configs[0].path_variables" in str(error)

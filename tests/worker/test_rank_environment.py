@@ -30,7 +30,7 @@ def environments(strategy, where=MASKED, vendor="simulated", **options):
             placement,
             group="rollout",
             world_size=len(placements),
-            accelerator_type=vendor,
+            node=Node(num_accelerators=8, accelerator_type=vendor),
             master_address="10.0.0.1",
             master_port=1234,
             seed=17,

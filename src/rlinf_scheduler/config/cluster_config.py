@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import is_text_or_number, whole_number
 from rlinf_scheduler.config.findings import check, shown, unknown_key
 from rlinf_scheduler.config.network import NetworkConfig, read_network
+from rlinf_scheduler.config.profiling import read_profiling
 from rlinf_scheduler.config.rules import read_rules
 from rlinf_scheduler.config.schema import HardwareSection, NodeGroupSection
 from rlinf_scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
 from rlinf_scheduler.errors import ConfigError, raise_config_errors
-from rlinf_scheduler.hardware.kinds import HardwareConfig
+from rlinf_scheduler.hardware.kinds import HardwareConfig, HardwareType
+from rlinf_scheduler.hardware.profilers import ProfilingConfig
 from rlinf_scheduler.hardware.registry import hardware_type
 from rlinf_scheduler.planning import (
     HardwareUnit,
@@ -31,12 +34,23 @@ if TYPE_CHECKING:
     ConfigInput: TypeAlias = Mapping[str, Any] | DictConfig | str | os.PathLike[str]
 
 Value = TypeVar("Value")
+# The first settings of each piece of hardware that can be told from others, and where they stand.
+_Named: TypeAlias = dict[tuple[str, Hashable], tuple[HardwareConfig, str]]
 # How channels are held.
 ChannelProcess = Literal["shared", "own"]
 DEFAULT_CHANNEL_PROCESS: ChannelProcess = "shared"
+# How groups are to grow and shrink; the last three only matter where the first is on.
+_SWITCHES = (
+    "fail_fast",
+    "auto_scheduler",
+    "use_pre_process_policy",
+    "use_wait_before_last_iter_policy",
+    "recreate_nccl_groups",
+)
 # Longer than a switch takes to start anew.
 DEFAULT_UNREACHABLE_AFTER_S = 30.0
 _EACH_ONCE = "every piece stands in its group once; a setting that differs tells two apart"
+_NO_ENTRIES = "there must be at least one entry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,10 @@ class ClusterConfig:
         network: how its processes talk from machine to machine.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         fail_fast: whether a call that fails ends the driver that made it.
+        profiling: which ranks are started under a profiler; None: none.
+        tracer: what is written of the job's times, as it stands in the file.
+        net_emulation: the network that is emulated, as it stands in the file.
+        auto_scheduler: whether groups are to grow and shrink while they run.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
     """
@@ -65,6 +83,10 @@ class ClusterConfig:
     channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS
     unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
     fail_fast: bool = False
+    profiling: ProfilingConfig | None = None
+    tracer: Mapping[str, Any] | None = None
+    net_emulation: Mapping[str, Any] | None = None
+    auto_scheduler: bool = False
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
     def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
@@ -120,7 +142,11 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
     unreachable_after_s: float | None = _attempt(
         errors, _unreachable_after_s, section.get("unreachable_after_s")
     )
-    fail_fast = _attempt(errors, _fail_fast, section.get("fail_fast"))
+    profiling = _attempt(errors, read_profiling, section.get("profiling"))
+    mappings = {
+        key: _attempt(errors, partial(_mapping, key), section.get(key)) for key in ("tracer", "net_emulation")
+    }
+    switches = {key: _attempt(errors, partial(_switch, key), section.get(key)) for key in _SWITCHES}
     return ClusterConfig(
         num_nodes,
         simulate,
@@ -130,7 +156,11 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         network or NetworkConfig(),
         channel_process or DEFAULT_CHANNEL_PROCESS,
         unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
-        fail_fast or False,
+        bool(switches["fail_fast"]),
+        profiling,
+        mappings["tracer"],
+        mappings["net_emulation"],
+        bool(switches["auto_scheduler"]),
         tuple(errors),
     )
 
@@ -178,10 +208,16 @@ def _unreachable_after_s(value: Any) -> float:
     return float(value)
 
 
-def _fail_fast(value: Any) -> bool:
+def _mapping(key: str, value: Any) -> Mapping[str, Any] | None:
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise ConfigError(f"this must be a mapping, not {shown(value)}", path=f"{SECTION}.{key}")
+
+
+def _switch(key: str, value: Any) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
-    raise ConfigError(f"this must be true or false, not {shown(value)}", path=f"{SECTION}.fail_fast")
+    raise ConfigError(f"this must be true or false, not {shown(value)}", path=f"{SECTION}.{key}")
 
 
 def _channel_process(value: Any) -> ChannelProcess:
@@ -206,39 +242,57 @@ def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
         )
         return []
     groups: list[NodeGroup] = []
+    named: _Named = {}
     for index, entry in enumerate(value):
         place = f"{path}[{index}]"
         section, found = check(NodeGroupSection, entry, place)
         errors.extend(found)
         if section is not None:
-            groups.append(_node_group(section, place, errors))
+            groups.append(_node_group(section, place, errors, named))
     return groups
 
 
-def _node_group(section: NodeGroupSection, path: str, errors: list[ConfigError]) -> NodeGroup:
+def _node_group(section: NodeGroupSection, path: str, errors: list[ConfigError], named: _Named) -> NodeGroup:
     environments = [
-        NodeEnvironment(entry.node_ranks, entry.env_vars, entry.python_interpreter_path or "")
+        NodeEnvironment(
+            entry.node_ranks, entry.env_vars, entry.python_interpreter_path or "", entry.path_variables
+        )
         for entry in section.env_configs or ()
     ]
+    kind = _kind(section.hardware, f"{path}.hardware", errors)
     return NodeGroup(
         label=section.label,
         node_ranks=section.node_ranks or (),
         all_nodes=section.node_ranks is None,
-        hardware=tuple(_hardware(section.hardware, f"{path}.hardware", errors)),
+        hardware=tuple(_hardware(kind, section.hardware, f"{path}.hardware", errors, named)),
         ignore_hardware=section.ignore_hardware,
         environments=tuple(environments),
         path=path,
+        hardware_type=kind.name if kind is not None else "",
     )
 
 
-def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigError]) -> list[HardwareUnit]:
+def _kind(section: HardwareSection | None, path: str, errors: list[ConfigError]) -> HardwareType | None:
     if section is None:
-        return []
+        return None
     try:
-        kind = hardware_type(section.type)
+        return hardware_type(section.type)
     except ConfigError as error:
         errors.append(error.at(path=f"{path}.type"))
+        return None
+
+
+def _hardware(
+    kind: HardwareType | None,
+    section: HardwareSection | None,
+    path: str,
+    errors: list[ConfigError],
+    named: _Named,
+) -> list[HardwareUnit]:
+    if kind is None or section is None:
         return []
+    if not section.configs and not kind.fills_in:
+        errors.append(ConfigError(_NO_ENTRIES, path=f"{path}.configs"))
     units: list[HardwareUnit] = []
     at_place: dict[tuple[int, str], list[tuple[int, HardwareConfig]]] = {}
     for index, entry in enumerate(section.configs):
@@ -258,5 +312,21 @@ def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigErr
             problem = f"entries {first} and {index} are the same {kind.name}"
             problem += f", at {address}" if address else ""
             errors.append(ConfigError(problem, path=place, hint=_EACH_ONCE))
+        elif twice := _named_before(kind, checked, place, named):
+            errors.append(twice)
         others.append((index, checked))
     return units
+
+
+def _named_before(
+    kind: HardwareType, settings: HardwareConfig, path: str, named: _Named
+) -> ConfigError | None:
+    """The mistake that a piece was named before with other settings; it is noted that it is named here."""
+    identity = kind.identity(settings)
+    if identity is None:
+        return None
+    before, there = named.setdefault((kind.name, identity), (settings, path))
+    if there == path or before == settings:
+        return None
+    problem = f"{there} is the same {kind.name}, at {kind.address(settings)}, with other settings"
+    return ConfigError(problem, path=path, hint="a piece of hardware is named once")

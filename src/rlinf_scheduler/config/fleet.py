@@ -51,6 +51,7 @@ class FleetNode:
         accelerators: in the order of their indices; all of one type.
         python: the interpreter that runs workers there, or "".
         interfaces: its network addresses.
+        variables, egl_devices: as of `Node`; they are not saved in a fleet's file.
     """
 
     node_id: str = ""
@@ -60,6 +61,8 @@ class FleetNode:
     python: str = ""
     interfaces: tuple[FleetInterface, ...] = ()
     path: str = field(default="", compare=False, repr=False)
+    variables: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    egl_devices: tuple[int, ...] = field(default=(), compare=False)
 
     def as_node(self) -> Node:
         """The node as the planner sees it."""
@@ -75,6 +78,8 @@ class FleetNode:
             hostname=self.hostname,
             accelerator_model=", ".join(dict.fromkeys(a.model for a in self.accelerators if a.model)),
             uuids=uuids if any(uuids) else (),
+            variables=self.variables,
+            egl_devices=self.egl_devices,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, PlainValidator
 
 from rlinf_scheduler.checks import is_text_or_number
 from rlinf_scheduler.config.findings import shown
@@ -13,6 +13,7 @@ from rlinf_scheduler.errors import ConfigError, raise_config_errors
 from rlinf_scheduler.hardware.vendors import VENDORS
 from rlinf_scheduler.planning import parse_ranks
 from rlinf_scheduler.planning.environments import LAUNCH_VARIABLES
+from rlinf_scheduler.planning.node_groups import PathMerge
 
 _MASKS = frozenset(vendor.visibility_variable for vendor in VENDORS)
 
@@ -108,7 +109,7 @@ class HardwareSection(Section):
     """`hardware:` of a node group; `configs` are checked by type afterwards."""
 
     type: str
-    configs: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    configs: list[dict[str, Any]]
 
 
 class EnvironmentSection(Section):
@@ -117,6 +118,7 @@ class EnvironmentSection(Section):
     node_ranks: NodeRanks = None
     env_vars: Annotated[tuple[tuple[str, str], ...], PlainValidator(read_environment)] = ()
     python_interpreter_path: str | None = None
+    path_variables: PathMerge | None = None
 
 
 class NodeGroupSection(Section):

@@ -25,6 +25,13 @@ SECTION_KEYS = (
     "channel_process",
     "unreachable_after_s",
     "fail_fast",
+    "profiling",
+    "tracer",
+    "net_emulation",
+    "auto_scheduler",
+    "use_pre_process_policy",
+    "use_wait_before_last_iter_policy",
+    "recreate_nccl_groups",
 )
 
 _LAST_PART = re.compile(r"(\.[^.]*|\[\d+\]|[^.]+)$")

@@ -16,6 +16,8 @@ from pathlib import Path
 from rlinf_scheduler.comm import local_machine_id
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.hardware.devices import Device
+from rlinf_scheduler.hardware.egl import NVIDIA, find_egl_devices
+from rlinf_scheduler.hardware.registry import hardware_variables
 from rlinf_scheduler.hardware.vendors import (
     NODE_RANK_VARIABLE,
     SIMULATED,
@@ -51,6 +53,8 @@ class NodeReport:
             not say, an empty tuple where there is no such tool.
         python: the interpreter that runs workers there.
         interfaces: name and address of the node's network interfaces.
+        variables: those of the node's environment that say something of hardware, with values.
+        egl_devices: as of `Node`.
     """
 
     node_id: str
@@ -65,6 +69,8 @@ class NodeReport:
     devices: tuple[Device | None, ...] = ()
     python: str = ""
     interfaces: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    egl_devices: tuple[int, ...] = ()
 
     @property
     def accelerator_names(self) -> tuple[str, ...]:
@@ -111,8 +117,10 @@ def probe_this_node(
         machine_id=local_machine_id(),
         python=sys.executable,
         interfaces=network_interfaces(),
+        variables=tuple((name, environment[name]) for name in hardware_variables() if name in environment),
     )
-    return replace(report, devices=_devices(report, environment))
+    egl_devices = find_egl_devices(found.count, environment) if found.type == NVIDIA and found.count else ()
+    return replace(report, devices=_devices(report, environment), egl_devices=egl_devices)
 
 
 def node_environment(proc: Path = Path("/proc")) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pickle
@@ -20,14 +21,25 @@ from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.forking import children_end_here
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ClusterError, CodecError
+from rlinf_scheduler.extension import load_extension
 from rlinf_scheduler.hardware.reachability import check_reachable
+from rlinf_scheduler.hardware.registry import hardware_type
 from rlinf_scheduler.hardware.seen import check_seen
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.breakpoints import serve_breakpoints
 from rlinf_scheduler.host.call_loop import CallLoop
 from rlinf_scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
-from rlinf_scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, note_hosted, unpacked_topology
+from rlinf_scheduler.host.info import (
+    JobSettings,
+    KeptJob,
+    Role,
+    WorkerAddress,
+    WorkerInfo,
+    job_settings,
+    note_hosted,
+    unpacked_topology,
+)
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.log_forwarding import forward_logs
 from rlinf_scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
@@ -208,9 +220,14 @@ class Hosting:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         try:
             self._become(assignment, frames[0])
+            if extension := job_settings(self.session).extension:
+                self._enter(protocol.IMPORTING)
+                with children_end_here():
+                    load_extension(extension)
             if assignment.units:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)
+                self._take_hardware(assignment)
             self._enter(protocol.IMPORTING)
             with children_end_here():
                 factory: WorkerFactory = decode(frames[1], frames[2:])
@@ -253,6 +270,18 @@ class Hosting:
                 )
         return worker
 
+    def _take_hardware(self, assignment: Assignment) -> None:
+        """Let the worker find its hardware with what only this node can say of it."""
+        role = self.session.fact(Role)
+        views = list(assignment.hardware)
+        for index, unit in enumerate(assignment.units):
+            kind = hardware_type(unit.type)
+            settings = kind.at_node(unit.config)
+            if settings is not unit.config:
+                views[index] = kind.view(settings)
+        if role is not None and tuple(views) != assignment.hardware:
+            self.session.provide(Role, dataclasses.replace(role, hardware=tuple(views)))
+
     def _record(self, assignment: Assignment, topology: Buffer) -> None:
         """Have what comes to the rank from now on noted."""
         # Most ranks are not recorded.
@@ -278,6 +307,8 @@ class Hosting:
         )
         os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
         self.session.provide(Topology, unpacked_topology(topology))
+        if assignment.settings:
+            self.session.provide(JobSettings, pickle.loads(assignment.settings))
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
         if assignment.record:
             # Before anybody can send to it: what would receive that asks what notes it.

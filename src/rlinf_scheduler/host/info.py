@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from rlinf_scheduler.comm import Buffer
 from rlinf_scheduler.comm.directory import GROUPS
 from rlinf_scheduler.errors import ClusterError, ConfigError
-from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.hardware.profilers import ProfilingConfig
+from rlinf_scheduler.planning import NodeGroup, Placement, Topology
 from rlinf_scheduler.session import Session, current_or_none
 
 
@@ -129,6 +130,26 @@ def own_role() -> Role | None:
             f"'{_hosted[-1]}' has not been told yet what it was given: ask in its __init__, or later"
         )
     return role
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """What the config that a job was opened with says of all its groups; its processes' sessions have it as a fact.
+
+    Attributes:
+        node_groups: the node groups that a view of the cluster has which is opened without a config.
+        profiling: which ranks are started under a profiler.
+        extension: the module that each of them imports first, or "".
+    """
+
+    node_groups: tuple[NodeGroup, ...] = ()
+    profiling: ProfilingConfig | None = None
+    extension: str = ""
+
+
+def job_settings(session: Session) -> JobSettings:
+    """Those of a process's job."""
+    return session.fact(JobSettings) or JobSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,18 @@ class LogFolder:
 
     path: str
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the user has named it; else it is one of those of this user's last jobs."""
+        return Path(self.path).parent != _own_home()
+
     @classmethod
     def fresh(cls) -> LogFolder:
         """A new name for a job that begins now; no name if the user wants none."""
         if os.environ.get(OUTPUT_VARIABLE) == "ray":
             return cls("")
         began = time.strftime("%Y%m%d-%H%M%S")
-        return cls(str(Path(tempfile.gettempdir()) / f"rlinf-logs-{os.getuid()}" / f"{began}-{os.getpid()}"))
+        return cls(str(_own_home() / f"{began}-{os.getpid()}"))
 
     def file_of(self, address: WorkerAddress, stream: str = OUT) -> str:
         """The file of a rank's standard output and log, or error, or ""."""
@@ -73,6 +78,11 @@ class LogFolder:
             lines = last_lines(path) if path else []
             told += "\n  ".join([f"\nit had written last ({path}):", *lines]) if lines else ""
         return told
+
+
+def _own_home() -> Path:
+    """Where the folders of this user's jobs are."""
+    return Path(tempfile.gettempdir()) / f"rlinf-logs-{os.getuid()}"
 
 
 def open_folder(path: Path) -> int:
@@ -99,6 +109,12 @@ def open_folder(path: Path) -> int:
     for old in sorted(home.iterdir())[:-NUM_KEPT_JOBS]:
         _delete_unless_used(old)
     return held
+
+
+def open_named_folder(path: Path) -> int:
+    """Make a folder that the user has named, for its user alone if it is new; nothing is deleted beside it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _delete_unless_used(folder: Path) -> None:
@@ -136,7 +152,8 @@ class RankOutput:
 
     def __init__(self, folder: LogFolder, address: WorkerAddress) -> None:
         self._address = address
-        self._folder = open_folder(Path(folder.path))
+        open_it = open_named_folder if folder.is_named else open_folder
+        self._folder = open_it(Path(folder.path))
         files = {stream: FollowedFile(Path(folder.file_of(address, stream))) for stream in (OUT, ERR)}
         self._files = files
         self._raw = {stream: PatientFile(descriptor) for stream, descriptor in _DESCRIPTORS.items()}

@@ -280,6 +280,7 @@ class Assignment(msgspec.Struct, frozen=True):
         seeds_generators: the process's generators are seeded with it.
         record: the folder in which what comes to it is recorded; "" if it is not.
         record_bytes: how large that recording may become.
+        settings: the job's `JobSettings`, pickled; empty where they say nothing.
     """
 
     placement: Placement
@@ -298,6 +299,7 @@ class Assignment(msgspec.Struct, frozen=True):
     seeds_generators: bool = False
     record: str = ""
     record_bytes: int = DEFAULT_LIMIT_BYTES
+    settings: bytes = b""
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.planning.node_groups import RESERVED_LABELS, NodeGroup
+from rlinf_scheduler.planning.node_groups import RESERVED_LABELS, NodeGroup, PathMerge
 from rlinf_scheduler.planning.record import Placement
 
 # What every process finds about itself, for `env://` of torch.distributed; a value of the user's would be overwritten.
@@ -19,8 +19,25 @@ LAUNCH_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-# Lists of folders in which programs look: what a group sets is put in front of what the node has.
-PATH_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
+# Lists of folders in which programs look: what a group sets is put beside what the node has.
+PATH_VARIABLES = (
+    "PATH",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "LIBRARY_PATH",
+    "CMAKE_PREFIX_PATH",
+    "PKG_CONFIG_PATH",
+    "CPATH",
+)
+# Of the program that launches: where those folders go for whom no `path_variables` says it. The words of RLinf are
+# known too: what it calls "append" puts them in front.
+PATH_MERGE_VARIABLE = "RLINF_PATH_ENV_MERGE_MODE"
+_PATH_MERGES: dict[str, PathMerge] = {
+    "prepend": "prepend",
+    "append": "prepend",
+    "replace": "replace",
+    "override": "replace",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +63,11 @@ class EnvironmentTable:
 
     Args:
         node_groups: the groups that were declared.
+        path_merge: where the folders of path variables go for whom no entry says it.
     """
 
-    def __init__(self, node_groups: Iterable[NodeGroup]) -> None:
+    def __init__(self, node_groups: Iterable[NodeGroup], path_merge: PathMerge = "prepend") -> None:
+        self._path_merge = path_merge
         self._settings = {
             group.label: by_node for group in node_groups if (by_node := _settings_by_node(group))
         }
@@ -74,7 +93,7 @@ class EnvironmentTable:
         """
         key = (node_group, node_rank)
         if key not in self._known:
-            self._known[key] = _merged(self._settings_for(*key), node_rank)
+            self._known[key] = _merged(self._settings_for(*key), node_rank, self._path_merge)
         return self._known[key]
 
     def _settings_for(self, node_group: str, node_rank: int) -> Iterator[_Setting]:
@@ -83,6 +102,19 @@ class EnvironmentTable:
             labels = list(self._settings)
         for label in labels:
             yield from self._settings.get(label, {}).get(node_rank, ())
+
+
+def path_merge_of(variables: Mapping[str, str]) -> PathMerge:
+    """What the variables of the program that launches say of path variables: they go in front if they say nothing.
+
+    Raises:
+        ConfigError: it is none of the words that are known.
+    """
+    told = variables.get(PATH_MERGE_VARIABLE, "").strip().lower()
+    if told and told not in _PATH_MERGES:
+        problem = f"{PATH_MERGE_VARIABLE} is '{told}'; it is one of {', '.join(_PATH_MERGES)}"
+        raise ConfigError(problem, hint="`path_variables: append` of a node group puts folders behind")
+    return _PATH_MERGES.get(told, "prepend")
 
 
 def environment_errors(group: NodeGroup) -> list[ConfigError]:
@@ -104,6 +136,7 @@ class _Setting:
     value: str
     group: NodeGroup
     entry: int
+    path_merge: PathMerge | None = None
 
     @property
     def path(self) -> str:
@@ -114,7 +147,9 @@ class _Setting:
 def _settings_by_node(group: NodeGroup) -> Mapping[int, list[_Setting]]:
     by_node: dict[int, list[_Setting]] = {}
     for index, entry in enumerate(group.environments):
-        settings = [_Setting(name, value, group, index) for name, value in entry.env_vars]
+        settings = [
+            _Setting(name, value, group, index, entry.path_variables) for name, value in entry.env_vars
+        ]
         if entry.python_interpreter_path:
             settings.append(_Setting("", entry.python_interpreter_path, group, index))
         for node_rank in group.nodes_of(entry) if settings else ():
@@ -122,22 +157,28 @@ def _settings_by_node(group: NodeGroup) -> Mapping[int, list[_Setting]]:
     return by_node
 
 
-def _merged(settings: Iterable[_Setting], node_rank: int) -> ProcessEnvironment:
+def _merged(
+    settings: Iterable[_Setting], node_rank: int, path_merge: PathMerge = "prepend"
+) -> ProcessEnvironment:
     chosen: dict[str, _Setting] = {}
     for setting in settings:
         before = chosen.setdefault(setting.name, setting)
         if before.value != setting.value:
             raise _contradiction(before, setting, node_rank)
     interpreter = chosen.pop("", None)
-    variables = tuple((setting.name, _before_what_is_there(setting)) for setting in chosen.values())
+    variables = tuple(
+        (setting.name, _beside_what_is_there(setting, setting.path_merge or path_merge))
+        for setting in chosen.values()
+    )
     return ProcessEnvironment(variables, interpreter.value if interpreter else "")
 
 
-def _before_what_is_there(setting: _Setting) -> str:
+def _beside_what_is_there(setting: _Setting, path_merge: PathMerge) -> str:
     there = f"${{{setting.name}}}"
-    if setting.name not in PATH_VARIABLES or there in setting.value:
+    if setting.name not in PATH_VARIABLES or there in setting.value or path_merge == "replace":
         return setting.value
-    return f"{setting.value}:{there}" if setting.value else there
+    parts = (setting.value, there) if path_merge == "prepend" else (there, setting.value)
+    return ":".join(filter(None, parts))
 
 
 def _contradiction(before: _Setting, setting: _Setting, node_rank: int) -> ConfigError:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from rlinf_scheduler.errors import ConfigError
 
 CLUSTER_GROUP = "cluster"
 NODE_GROUP = "node"
 RESERVED_LABELS = (CLUSTER_GROUP, NODE_GROUP)
+
+# What becomes of a list of folders that the node has already.
+PathMerge: TypeAlias = Literal["prepend", "append", "replace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,14 @@ class NodeEnvironment:
         node_ranks: the nodes it holds for; None: all of its group.
         env_vars: names and values, in the order written.
         python_interpreter_path: the interpreter, or "" for the node's own.
+        path_variables: where the folders of a variable such as PATH go: in front of what the node has under that name
+            ("prepend"), behind it ("append"), or in its place ("replace"); None: as the job says, else in front.
     """
 
     node_ranks: tuple[int, ...] | None
     env_vars: tuple[tuple[str, str], ...] = ()
     python_interpreter_path: str = ""
+    path_variables: PathMerge | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ class NodeGroup:
         environments: what its processes start with, by node.
         path: where it stands in the config, for errors.
         all_nodes: it has every node of the topology that it is laid over, which fills in `node_ranks`.
+        hardware_type: the type of its declared hardware; also where none of it is listed, since its nodes say what
+            they have.
     """
 
     label: str
@@ -67,10 +76,13 @@ class NodeGroup:
     environments: tuple[NodeEnvironment, ...] = ()
     path: str = field(default="", compare=False, repr=False)
     all_nodes: bool = False
+    hardware_type: str = ""
 
     def __post_init__(self) -> None:
         for name in ("node_ranks", "hardware", "environments"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.hardware and not self.hardware_type:
+            object.__setattr__(self, "hardware_type", self.hardware[0].type)
 
     def on(self, num_nodes: int) -> NodeGroup:
         """The group as it is on a cluster of so many nodes."""

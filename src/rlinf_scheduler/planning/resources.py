@@ -201,7 +201,7 @@ _GroupRow = tuple[int, int, int, ResourceKind, int]
 
 
 def _group_rows(topology: Topology, group: NodeGroup) -> Iterator[_GroupRow]:
-    if group.hardware and not group.ignore_hardware:
+    if group.hardware_type and not group.ignore_hardware:
         return _hardware_rows(topology, group)
     if group.ignore_hardware or not any(topology.nodes[rank].num_accelerators for rank in group.node_ranks):
         return _node_rows(group)

@@ -33,6 +33,9 @@ class Node:
         hostname: its own name, or ""; for people.
         accelerator_model: e.g. "NVIDIA A800-SXM4-80GB", or ""; for people.
         uuids: the UUID of each accelerator, in order, "" where it is not known; empty where none is.
+        variables: those of its environment that say something of the hardware that is attached to it, with values.
+        egl_devices: the number of each accelerator, in order, among the devices that EGL lists, -1 where it is not
+            known; empty where none is.
 
     Raises:
         ConfigError: a negative count, or a mask or UUIDs of another length.
@@ -46,6 +49,8 @@ class Node:
     hostname: str = ""
     accelerator_model: str = ""
     uuids: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    egl_devices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_accelerators < 0:

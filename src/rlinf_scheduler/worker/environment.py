@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from rlinf_scheduler.hardware.egl import render_settings
 from rlinf_scheduler.hardware.vendors import visibility_settings
 from rlinf_scheduler.host.seeds import SEED_VARIABLE
-from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import LAUNCH_VARIABLES
 
 
@@ -13,10 +16,11 @@ def rank_environment(
     *,
     group: str,
     world_size: int,
-    accelerator_type: str,
+    node: Node,
     master_address: str,
     master_port: int,
     seed: int,
+    set_by_group: Collection[str] = (),
 ) -> dict[str, str]:
     """What the launch sets for one rank.
 
@@ -29,10 +33,11 @@ def rank_environment(
         placement: where the rank runs and what it sees.
         group: its group's name.
         world_size: how many ranks the group has.
-        accelerator_type: the vendor of the node's accelerators, "" where there are none.
+        node: the node it runs on.
         master_address: the address of rank 0's node.
         master_port: a port that rank 0 has reserved there.
         seed: of its random numbers.
+        set_by_group: the variables that its node groups set: those for renderers stay as they say.
     """
     rendezvous = (
         placement.rank,
@@ -45,7 +50,12 @@ def rank_environment(
     )
     return {
         **dict(zip(LAUNCH_VARIABLES, map(str, rendezvous), strict=True)),
-        **visibility_settings(accelerator_type, placement.visible_accelerators),
+        **visibility_settings(node.accelerator_type, placement.visible_accelerators),
+        **{
+            name: value
+            for name, value in render_settings(placement, node).items()
+            if name not in set_by_group
+        },
         "RLINF_GROUP": group,
         SEED_VARIABLE: str(seed),
         "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import pickle
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,14 +23,21 @@ from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf_scheduler.events import GroupLaunched, WorkerStarted
 from rlinf_scheduler.hardware.views import HardwareTable
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.info import KeptJob, WorkerAddress, job_topology, packed_topology
+from rlinf_scheduler.host.info import (
+    JobSettings,
+    KeptJob,
+    WorkerAddress,
+    job_settings,
+    job_topology,
+    packed_topology,
+)
 from rlinf_scheduler.host.log_lines import level_to_forward
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.postmortem import Witnesses
 from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf_scheduler.host.seeds import DrawnSeed, rank_seed
 from rlinf_scheduler.planning import Node, Placement, Topology
-from rlinf_scheduler.planning.environments import EnvironmentTable
+from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.death_roll import Death
 from rlinf_scheduler.session.links import LinkWatch
@@ -45,6 +53,7 @@ from rlinf_scheduler.worker.launched_rank import (
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.processes import Processes, devices_of
+from rlinf_scheduler.worker.profiled_start import profiled_environments
 from rlinf_scheduler.worker.progress import Standing, shown_on_terminal
 from rlinf_scheduler.worker.signatures import encoded_factory
 from rlinf_scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
@@ -156,7 +165,7 @@ class Recipe:
         self.master_address, self.master_port = "", 0
         self.give_back: Callable[[], None] | None = None
         topology = options.topology or job_topology(session)
-        self.environments = EnvironmentTable(topology.node_groups)
+        self.environments = EnvironmentTable(topology.node_groups, path_merge_of(os.environ))
         self.hardware = HardwareTable(topology)
 
     def seed_of(self, rank: int) -> int:
@@ -279,6 +288,8 @@ class _Launch:
         self._processes = session.service(Processes)
         self._turns = session.service(StartTurns)
         self._ranks: list[LaunchedRank] = []
+        # What those start with that are profiled.
+        self._profiled: Mapping[int, ProcessEnvironment] = {}
         self._by_number: dict[int, LaunchedRank] = {}
         self._not_started = len(placements)
         self._missing_ready = len(placements)
@@ -325,6 +336,14 @@ class _Launch:
         return self._ranks
 
     def _bring_up(self) -> None:
+        self._profiled = profiled_environments(
+            job_settings(self._session).profiling,
+            self._name,
+            self._placements,
+            self._bare_topology.nodes,
+            self._recipe.environments,
+            max(0.0, self._options.timeout_s - self.elapsed_s),
+        )
         # Whoever had these names before is gone: a look-up waits for the ranks to come.
         self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
         with ray_errors(f"Ray does not start processes for group '{self._name}'"):
@@ -488,7 +507,8 @@ class _Launch:
     # -- the thread that launches ----------------------------------------------------------------
 
     def _start(self, placement: Placement) -> LaunchedRank:
-        process = self._processes.start(placement.node_id, self._recipe.environments.of(placement))
+        environment = self._profiled.get(placement.rank) or self._recipe.environments.of(placement)
+        process = self._processes.start(placement.node_id, environment)
         return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, process, self._num_restarts)
 
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
@@ -550,6 +570,8 @@ class _Launch:
         if not recipe.master_address:
             recipe.master_address = self._node_of(self._ranks[0].placement).ip
         topology = packed_topology(self._bare_topology)
+        told = job_settings(self._session)
+        settings = pickle.dumps(told) if told != JobSettings() else b""
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
@@ -559,7 +581,8 @@ class _Launch:
                     rank.placement,
                     group=self._name,
                     world_size=recipe.world_size,
-                    accelerator_type=self._node_of(rank.placement).accelerator_type,
+                    node=self._node_of(rank.placement),
+                    set_by_group=dict(recipe.environments.of(rank.placement).env_vars),
                     master_address=recipe.master_address,
                     master_port=recipe.master_port,
                     seed=recipe.seed_of(rank.address.rank),
@@ -576,6 +599,7 @@ class _Launch:
                 seeds_generators=self._options.seed is not None,
                 record=self._options.record,
                 record_bytes=self._options.record_bytes,
+                settings=settings,
             )
             if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *recipe.factory]
