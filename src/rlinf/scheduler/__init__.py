@@ -13,7 +13,23 @@ from rlinf_scheduler.lazy import loader, mirror
 from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.cluster import Cluster
+    from rlinf.scheduler.cluster import ClusterConfig as ClusterConfig
     from rlinf.scheduler.collective import CollectiveGroupOptions
+    from rlinf.scheduler.hardware import AcceleratorType as AcceleratorType
+    from rlinf.scheduler.hardware import AcceleratorUtil as AcceleratorUtil
+    from rlinf.scheduler.hardware import DOSW1HWInfo as DOSW1HWInfo
+    from rlinf.scheduler.hardware import DualFrankaHWInfo as DualFrankaHWInfo
+    from rlinf.scheduler.hardware import FrankaHWInfo as FrankaHWInfo
+    from rlinf.scheduler.hardware import GimArmHWInfo as GimArmHWInfo
+    from rlinf.scheduler.hardware import HardwareInfo as HardwareInfo
+    from rlinf.scheduler.hardware import Turtle2HWInfo as Turtle2HWInfo
+    from rlinf.scheduler.placement import (
+        ComponentPlacement,
+        FlexiblePlacementStrategy,
+        NodePlacementStrategy,
+        PackedPlacementStrategy,
+    )
     from rlinf.scheduler.worker import (
         Worker,
         WorkerAddress,
@@ -23,16 +39,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.worker import WorkerGroupFunc as WorkerGroupFunc
     from rlinf.scheduler.worker import WorkerGroupFuncResult as WorkerGroupFuncResult
     from rlinf_scheduler.channel import Channel
-    from rlinf_scheduler.cluster import Cluster
-    from rlinf_scheduler.placement import ComponentPlacement
-    from rlinf_scheduler.planning import (
-        FlexiblePlacementStrategy,
-        NodePlacementStrategy,
-        PackedPlacementStrategy,
-        Placement,
-        PlacementStrategy,
-        Topology,
-    )
+    from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
     from rlinf_scheduler.worker import (
         GroupResult,
         GroupStream,
@@ -67,6 +74,10 @@ __all__ = [
 
 # Names that `rlinf_scheduler` does not have, or has otherwise, and where they are.
 _OWN = {
+    "AcceleratorType": "rlinf.scheduler.hardware",
+    "AcceleratorUtil": "rlinf.scheduler.hardware",
+    "Cluster": "rlinf.scheduler.cluster",
+    "ClusterConfig": "rlinf.scheduler.cluster",
     "CollectiveGroupOptions": "rlinf.scheduler.collective",
     "Worker": "rlinf.scheduler.worker",
     "WorkerAddress": "rlinf.scheduler.worker",
@@ -74,6 +85,17 @@ _OWN = {
     "WorkerGroupFunc": "rlinf.scheduler.worker",
     "WorkerGroupFuncResult": "rlinf.scheduler.worker",
     "WorkerInfo": "rlinf.scheduler.worker",
+    "ComponentPlacement": "rlinf.scheduler.placement",
+    "DOSW1HWInfo": "rlinf.scheduler.hardware",
+    "DualFrankaHWInfo": "rlinf.scheduler.hardware",
+    "FlexiblePlacementStrategy": "rlinf.scheduler.placement",
+    "FrankaHWInfo": "rlinf.scheduler.hardware",
+    "GimArmHWInfo": "rlinf.scheduler.hardware",
+    "HardwareInfo": "rlinf.scheduler.hardware",
+    "NodePlacementStrategy": "rlinf.scheduler.placement",
+    "PackedPlacementStrategy": "rlinf.scheduler.placement",
+    "Placement": "rlinf.scheduler.placement",
+    "Turtle2HWInfo": "rlinf.scheduler.hardware",
 }
 _own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware.registry import hardware_type
@@ -18,7 +19,10 @@ class Accelerator:
         type: the vendor, e.g. "NVIDIA".
         index: its index among the accelerators that processes on the node may use.
         name: its entry in the visibility variable: an index or a UUID.
+        HW_TYPE: what RLinf's records call all of them.
     """
+
+    HW_TYPE: ClassVar[str] = "Accelerator"
 
     type: str
     index: int

@@ -1,6 +1,20 @@
-"""RLinf's words for vendors of accelerators."""
+"""RLinf's words for vendors of accelerators, and what it asks of them; the answers are our vendors'."""
 
+from __future__ import annotations
+
+import importlib
+import os
+from contextlib import AbstractContextManager
 from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rlinf_scheduler.hardware.profilers import CAPTURE, Backend, ProfilingConfig
+from rlinf_scheduler.hardware.vendor import Vendor
+from rlinf_scheduler.hardware.vendors import VENDORS, find_devices
+from rlinf_scheduler.hardware.views import Accelerator as Accelerator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class AcceleratorType(str, Enum):  # noqa: UP042 - `str` of one has its class, as in RLinf
@@ -15,16 +29,275 @@ class AcceleratorType(str, Enum):  # noqa: UP042 - `str` of one has its class, a
     KUNLUN_XPU = "KUNLUN_XPU"
 
 
-_TYPE_OF = {
-    "NVIDIA": AcceleratorType.NV_GPU,
-    "AMD": AcceleratorType.AMD_GPU,
-    "Intel": AcceleratorType.INTEL_GPU,
-    "Ascend": AcceleratorType.NPU,
-    "Moore Threads": AcceleratorType.MUSA_GPU,
-    "Kunlun": AcceleratorType.KUNLUN_XPU,
+_VENDOR_OF = {
+    AcceleratorType.NV_GPU: "NVIDIA",
+    AcceleratorType.AMD_GPU: "AMD",
+    AcceleratorType.INTEL_GPU: "Intel",
+    AcceleratorType.NPU: "Ascend",
+    AcceleratorType.MUSA_GPU: "Moore Threads",
+    AcceleratorType.KUNLUN_XPU: "Kunlun",
+}
+_TYPE_OF = {vendor: kind for kind, vendor in _VENDOR_OF.items()}
+# torch's collectives on the devices of a vendor, and the variable that chooses their network interface.
+_COLLECTIVES = {
+    AcceleratorType.NV_GPU: ("nccl", "NCCL_SOCKET_IFNAME"),
+    AcceleratorType.AMD_GPU: ("nccl", "NCCL_SOCKET_IFNAME"),
+    AcceleratorType.INTEL_GPU: ("ccl", "CCL_SOCKET_IFNAME"),
+    AcceleratorType.NPU: ("hccl", "HCCL_SOCKET_IFNAME"),
+    AcceleratorType.MUSA_GPU: ("mccl", "MCCL_SOCKET_IFNAME"),
+    AcceleratorType.KUNLUN_XPU: ("bkcl", "BKCL_SOCKET_IFNAME"),
 }
 
 
 def type_of(vendor: str) -> AcceleratorType:
     """RLinf's word for a vendor's accelerators; of simulated ones, and of vendors that it does not know, `NO_ACCEL`."""
     return _TYPE_OF.get(vendor, AcceleratorType.NO_ACCEL)
+
+
+def vendor_of(kind: AcceleratorType | str) -> Vendor | None:
+    """The vendor of accelerators of a type; None of those that are none, or of a type that nobody knows."""
+    name = next((vendor for known, vendor in _VENDOR_OF.items() if known == kind), "")
+    return next((vendor for vendor in VENDORS if vendor.name == name), None)
+
+
+class AcceleratorManager:
+    """What RLinf asks of one vendor's accelerators; a subclass names the vendor."""
+
+    kind: ClassVar[AcceleratorType] = AcceleratorType.NO_ACCEL
+    manager_register: ClassVar[dict[AcceleratorType, type[AcceleratorManager]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        AcceleratorManager.manager_register[cls.kind] = cls
+
+    @classmethod
+    def get_accelerator_type(cls) -> AcceleratorType:
+        """Whose they are."""
+        return cls.kind
+
+    @classmethod
+    def get_num_devices(cls) -> int:
+        """How many this machine has, whatever a mask hides; 0 where the vendor's tool is not here."""
+        return len(find_devices(_VENDOR_OF.get(cls.kind, "")) or ())
+
+    @classmethod
+    def get_accelerator_model(cls) -> str:
+        """Of which kind the first is, or "UNKNOWN"."""
+        found = find_devices(_VENDOR_OF.get(cls.kind, "")) or ()
+        return (found[0].name if found else "") or "UNKNOWN"
+
+    @classmethod
+    def get_accelerator_env_var(cls, visible_accelerators: Sequence[str]) -> dict[str, str]:
+        """The variables that make a process see these and no other."""
+        vendor = vendor_of(cls.kind)
+        return vendor.mask_settings(visible_accelerators) if vendor is not None else {}
+
+    @classmethod
+    def get_visible_devices(cls) -> list[int]:
+        """The numbers that this process's visibility variable names; empty where all are visible."""
+        vendor = vendor_of(cls.kind)
+        names = vendor.read_mask(os.environ) if vendor is not None else None
+        return [int(name) for name in names or () if name.isdecimal()]
+
+    @classmethod
+    def get_ccl_backend(cls) -> str:
+        """The backend of `torch.distributed` on them."""
+        return _COLLECTIVES[cls.kind][0]
+
+    @classmethod
+    def get_ccl_socket_ifname_env_var(cls) -> str:
+        """The variable that chooses that backend's network interface."""
+        return _COLLECTIVES[cls.kind][1]
+
+    @classmethod
+    def get_device_type(cls) -> str:
+        """What torch calls them, as in `torch.device("cuda")`."""
+        vendor = vendor_of(cls.kind)
+        return vendor.torch_type if vendor is not None else "cpu"
+
+    @classmethod
+    def get_torch_platform(cls) -> Any:
+        """The part of torch that is about them."""
+        return getattr(importlib.import_module("torch"), cls.get_device_type())
+
+    @staticmethod
+    def start_profiling(step_idx: int | None = None) -> None:
+        """Open a window in which a profiler that waits for it records this process."""
+        CAPTURE.open()
+
+    @staticmethod
+    def stop_profiling() -> None:
+        """Close that window."""
+        CAPTURE.close()
+
+    @staticmethod
+    def is_profiling_active() -> bool:
+        """Whether one is open."""
+        return CAPTURE.is_open
+
+    @staticmethod
+    def profiling_range(
+        label: str, color: str | None = None, domain: str | None = None
+    ) -> AbstractContextManager[None]:
+        """A block that has a name in the profiler's report."""
+        return CAPTURE.range(label)
+
+
+class AcceleratorUtil:
+    """What RLinf asks of accelerators of any vendor."""
+
+    CCL_SUPPORT_LIST: ClassVar[list[AcceleratorType]] = [
+        AcceleratorType.NV_GPU,
+        AcceleratorType.AMD_GPU,
+        AcceleratorType.MUSA_GPU,
+    ]
+
+    @staticmethod
+    def get_accelerator_type() -> AcceleratorType:
+        """Whose accelerators this machine has, as the vendors' tools tell."""
+        found = (vendor.name for vendor in VENDORS if vendor.tool is not None and find_devices(vendor.name))
+        return type_of(next(found, ""))
+
+    @staticmethod
+    def get_accelerator_env_var(
+        accelerator_type: AcceleratorType, visible_accelerators: Sequence[str]
+    ) -> dict[str, str]:
+        """The variables that make a process see these and no other."""
+        return manager_of(accelerator_type).get_accelerator_env_var(visible_accelerators)
+
+    @staticmethod
+    def get_visible_devices(accelerator_type: AcceleratorType) -> list[int]:
+        """The numbers that this process's visibility variable names."""
+        return manager_of(accelerator_type).get_visible_devices()
+
+    @staticmethod
+    def get_ccl_backend(accelerator_type: AcceleratorType) -> str | None:
+        """The backend of `torch.distributed` on them; None without accelerators."""
+        return _COLLECTIVES.get(AcceleratorType(accelerator_type), (None, ""))[0]
+
+    @staticmethod
+    def get_ccl_socket_ifname_env_var(accelerator_type: AcceleratorType) -> str:
+        """The variable that chooses the network interface of collectives."""
+        return _COLLECTIVES.get(AcceleratorType(accelerator_type), ("", "GLOO_SOCKET_IFNAME"))[1]
+
+    @staticmethod
+    def get_torch_platform(accelerator_type: AcceleratorType) -> Any:
+        """The part of torch that is about them; None without accelerators."""
+        if AcceleratorType(accelerator_type) is AcceleratorType.NO_ACCEL:
+            return None
+        return manager_of(accelerator_type).get_torch_platform()
+
+    @staticmethod
+    def get_device_type(accelerator_type: AcceleratorType) -> str | None:
+        """What torch calls them; None without accelerators."""
+        vendor = vendor_of(accelerator_type)
+        return None if vendor is None else vendor.torch_type
+
+    @staticmethod
+    def start_profiling(accelerator_type: AcceleratorType, step_idx: int | None = None) -> None:
+        """As of `AcceleratorManager`; nothing without accelerators."""
+        if AcceleratorType(accelerator_type) is not AcceleratorType.NO_ACCEL:
+            CAPTURE.open()
+
+    @staticmethod
+    def stop_profiling(accelerator_type: AcceleratorType) -> None:
+        """As of `AcceleratorManager`."""
+        CAPTURE.close()
+
+    @staticmethod
+    def profiling_range(
+        accelerator_type: AcceleratorType, label: str, color: str | None = None, domain: str | None = None
+    ) -> AbstractContextManager[None]:
+        """As of `AcceleratorManager`."""
+        return CAPTURE.range(label)
+
+
+def manager_of(accelerator_type: AcceleratorType | str) -> type[AcceleratorManager]:
+    """What is asked of accelerators of a type."""
+    for module in ("nvidia_gpu", "amd_gpu", "intel_gpu", "others"):
+        importlib.import_module(f"rlinf.scheduler.hardware.accelerators.{module}")
+    return AcceleratorManager.manager_register.get(AcceleratorType(accelerator_type), AcceleratorManager)
+
+
+class ProfileConfig:
+    """The `profiling:` of a cluster's config by RLinf's names; a subclass names the profiler.
+
+    Attributes:
+        core: the same, checked.
+    """
+
+    BACKEND_TYPE: ClassVar[Backend]
+    core: ProfilingConfig
+
+    def __init__(self, backend: str = "", **section: Any) -> None:
+        # Loads pydantic: only for who is profiled.
+        from rlinf_scheduler.config.profiling import read_profiling  # noqa: PLC0415
+
+        given = {name: _plain(value) for name, value in section.items() if value is not None}
+        checked = read_profiling({"backend": backend or self.BACKEND_TYPE, **given})
+        assert checked is not None  # noqa: S101 - for mypy: there is a section
+        self.core = checked
+
+    @staticmethod
+    def of(core: ProfilingConfig) -> ProfileConfig:
+        """A config that was read, by RLinf's names."""
+        from rlinf.scheduler.hardware.accelerators.amd_gpu import RocprofSysConfig  # noqa: PLC0415 - a circle else
+        from rlinf.scheduler.hardware.accelerators.nvidia_gpu import NsightConfig  # noqa: PLC0415 - likewise
+
+        kind = NsightConfig if core.backend == "nsight" else RocprofSysConfig
+        made = kind.__new__(kind)
+        made.core = core
+        return made
+
+    @property
+    def backend(self) -> str:
+        """The profiler."""
+        return self.core.backend
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any rank is profiled."""
+        return self.core.enabled
+
+    @property
+    def worker_groups(self) -> list[str] | None:
+        """The groups' names."""
+        return list(self.core.worker_groups) or None
+
+    @property
+    def steps(self) -> list[int] | None:
+        """At which steps a runner opens a window; None: at every one."""
+        return None if self.core.steps is None else list(self.core.steps)
+
+    @property
+    def output_dir(self) -> str | None:
+        """The folder of the reports."""
+        return self.core.output_dir or None
+
+    def profiles_worker_group(self, worker_group_name: str) -> bool:
+        """Whether a group is profiled."""
+        return self.core.profiles(worker_group_name)
+
+    def should_profile_step(self, step_idx: int) -> bool:
+        """Whether a runner opens a window at a step."""
+        return self.core.captures(step_idx)
+
+    def check(self) -> bool:
+        """Whether the profiler's program is on this machine."""
+        import shutil  # noqa: PLC0415 - few ask
+
+        return shutil.which(self.core.program) is not None
+
+
+def _plain(value: Any) -> Any:
+    """A value of OmegaConf's as plain data."""
+    if hasattr(value, "_metadata"):
+        from omegaconf import OmegaConf  # noqa: PLC0415 - the value is of it
+
+        return OmegaConf.to_container(value, resolve=True)
+    return value
+
+
+def texts(pairs: Sequence[tuple[str, str]]) -> dict[str, str] | None:
+    """Names and values as RLinf has them: None for none."""
+    found: Mapping[str, str] = dict(pairs)
+    return dict(found) or None

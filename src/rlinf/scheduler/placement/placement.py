@@ -1,0 +1,90 @@
+"""`ComponentPlacement` with the members that RLinf's own subclasses use."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from rlinf.scheduler.placement.flexible import FlexiblePlacementStrategy
+from rlinf.scheduler.placement.node import NodePlacementStrategy
+from rlinf.scheduler.placement.records import Placement, in_rlinfs_types, to_plan_on
+from rlinf_scheduler import placement as core
+from rlinf_scheduler.keywords import explains_arguments
+from rlinf_scheduler.planning import ComponentPlan, PlacementStrategy
+
+__all__ = ["ComponentPlacement", "Placement", "PlacementStrategy"]
+
+
+class ComponentPlacement(core.ComponentPlacement):
+    """Where every component of a config runs: see `rlinf_scheduler.ComponentPlacement`.
+
+    A subclass may place a component otherwise: `_placements` has the strategy of each, and `get_strategy` gives what
+    stands there; `_placement_mode` is the subclass's own.
+    """
+
+    @explains_arguments
+    def __init__(self, config: Any, cluster: Any = None, *, where: Any = None) -> None:
+        given = where if cluster is None else cluster
+        super().__init__(config, to_plan_on(given))
+        self._config, self._cluster = config, given
+        self._placement_mode: Any = None
+        plans = self.plan.components
+        self._components = list(plans)
+        self._component_world_size = {name: plan.world_size for name, plan in plans.items()}
+        by_rule = {id(self._rules[name]): self._strategy_of(name) for name in reversed(plans)}
+        self._placements: dict[str, PlacementStrategy] = {
+            name: by_rule[id(self._rules[name])] for name in plans
+        }
+
+    @cached_property
+    def _component_rank_map(self) -> dict[str, dict[tuple[int, ...], list[int]]]:
+        """Of each component the processes by the resources that they share, segment by segment."""
+        plans = self.plan.components
+        return {name: dict(_rank_map(self._rules[name].segments, plan)) for name, plan in plans.items()}
+
+    @property
+    def _placement_config(self) -> Any:
+        section = self._config.get("cluster", self._config)
+        return section["component_placement"]
+
+    @property
+    def placement_mode(self) -> Any:
+        """What a subclass has set `_placement_mode` to; else None."""
+        return self._placement_mode
+
+    def get_strategy(self, name: str, kind: type[PlacementStrategy] | None = None) -> PlacementStrategy:
+        """The strategy that places a component; see `rlinf_scheduler.ComponentPlacement`.
+
+        Args:
+            name: the component.
+            kind: taken and not needed: a program of RLinf's gives it.
+        """
+        del kind
+        return self._placements[name] if name in self._placements else super().get_strategy(name)
+
+    def get_world_size(self, name: str) -> int:
+        """How many processes a component has."""
+        return (
+            self._component_world_size[name]
+            if name in self._component_world_size
+            else super().get_world_size(name)
+        )
+
+    def placements(self, name: str, isolate_gpu: bool = True) -> list[core.Placement]:
+        """Where each process of a component runs, as its config says, in rank order."""
+        return in_rlinfs_types(super().placements(name, isolate_gpu))
+
+    def _strategy_of(self, name: str) -> PlacementStrategy:
+        plan = self.plan.components[name]
+        kind = FlexiblePlacementStrategy if plan.has_hardware else NodePlacementStrategy
+        return kind.of_component(self._rules[name], plan)
+
+
+def _rank_map(segments: Any, plan: ComponentPlan) -> Any:
+    """What each segment takes, and the processes that it has, as RLinf keeps them."""
+    next_rank = 0
+    for segment, resources in zip(segments, plan.resource_ranks, strict=True):
+        processes = segment.processes
+        number = len(resources) if processes is None else len(processes)
+        yield tuple(resources), list(range(next_rank, next_rank + number))
+        next_rank += number
