@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("wording", "checks", "lazy", "version"),
     ("errors", "events"),
-    ("keywords",),
+    ("keywords", "extension"),
     ("planning", "queueing"),
     ("hardware",),
     ("config",),

@@ -33,7 +33,7 @@ def check_components(known):
         assert placement.get_world_size(name) == len(expected)
         strategy = placement.get_strategy(name)
         on_nodes = not any(p.hardware_type for p in planned)
-        assert type(strategy) is (NodePlacementStrategy if on_nodes else FlexiblePlacementStrategy)
+        assert isinstance(strategy, NodePlacementStrategy if on_nodes else FlexiblePlacementStrategy)
         # The bare topology: its nodes, without the groups of the config.
         assert strategy.get_placement(topology) == planned
 

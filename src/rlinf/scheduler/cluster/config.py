@@ -5,21 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rlinf.scheduler.cluster.node import NodeGroupEnvConfig as NodeGroupEnvConfig
+from rlinf.scheduler.cluster.node import environment_configs
 from rlinf.scheduler.hardware.accelerators.accelerator import ProfileConfig
+from rlinf.scheduler.hardware.accelerators.amd_gpu import RocprofSysConfig
+from rlinf.scheduler.hardware.accelerators.nvidia_gpu import NsightConfig
 from rlinf.scheduler.hardware.hardware import NodeHardwareConfig, config_of
 from rlinf.scheduler.hardware.robots import FrankaConfig as _  # noqa: F401 - the robots' records are there then
 from rlinf_scheduler.config import read_cluster_config
+from rlinf_scheduler.hardware.profilers import ProfilingConfig
 from rlinf_scheduler.planning import NodeGroup, Topology
 from rlinf_scheduler.planning.topology import uniform_topology
-
-
-@dataclass
-class NodeGroupEnvConfig:
-    """What the processes on some nodes of a group start with."""
-
-    node_ranks: list[int]
-    env_vars: list[dict[str, str]] | None = None
-    python_interpreter_path: str | None = None
 
 
 @dataclass
@@ -61,7 +57,7 @@ class ClusterConfig:
             num_nodes,
             section.get("component_placement"),
             [_group_config(group) for group in groups] or None,
-            ProfileConfig.of(checked.profiling) if checked.profiling is not None else None,
+            _profile_of(checked.profiling) if checked.profiling is not None else None,
         )
 
     def get_node_labels_by_rank(self, node_rank: int) -> list[str]:
@@ -87,18 +83,6 @@ class ClusterConfig:
         ]
 
 
-def environment_configs(group: NodeGroup) -> list[NodeGroupEnvConfig]:
-    """What a group's processes start with."""
-    return [
-        NodeGroupEnvConfig(
-            list(group.nodes_of(each)),
-            [{name: value} for name, value in each.env_vars] or None,
-            each.python_interpreter_path or None,
-        )
-        for each in group.environments
-    ]
-
-
 def _group_config(group: NodeGroup) -> NodeGroupConfig:
     hardware = None
     if group.hardware_type:
@@ -113,3 +97,10 @@ def _group_config(group: NodeGroup) -> NodeGroupConfig:
         group.hardware_type or None,
         group.ignore_hardware,
     )
+
+
+def _profile_of(checked: ProfilingConfig) -> ProfileConfig:
+    kind = NsightConfig if checked.backend == "nsight" else RocprofSysConfig
+    made: ProfileConfig = kind.__new__(kind)
+    made.core = checked
+    return made

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, vendor_of
-from rlinf.scheduler.hardware.hardware import HardwareInfo, HardwareResource, accelerator_info, info_of
+from rlinf.scheduler.hardware.hardware import HardwareInfo, HardwareResource
+from rlinf.scheduler.hardware.infos import accelerator_info, info_of
 from rlinf_scheduler.hardware.filling_in import found_on
 from rlinf_scheduler.hardware.registry import KNOWN_ROBOTS, hardware_type
 from rlinf_scheduler.planning import HardwareUnit, Node, NodeEnvironment, NodeGroup, Topology
-
-if TYPE_CHECKING:
-    from rlinf.scheduler.cluster.config import NodeGroupEnvConfig
 
 _ACCELERATOR = "Accelerator"
 
@@ -56,6 +54,15 @@ class NodeInfo:
     def get_hw_resource_count(self, hw_type: str | None) -> int:
         """How many pieces of a type it has."""
         return sum(each.count for each in self.hardware_resources if each.type == hw_type)
+
+
+@dataclass
+class NodeGroupEnvConfig:
+    """What the processes on some nodes of a group start with."""
+
+    node_ranks: list[int]
+    env_vars: list[dict[str, str]] | None = None
+    python_interpreter_path: str | None = None
 
 
 @dataclass
@@ -158,8 +165,6 @@ def node_info(topology: Topology, rank: int) -> NodeInfo:
 
 def group_info(topology: Topology, group: NodeGroup) -> NodeGroupInfo:
     """A node group of a topology."""
-    from rlinf.scheduler.cluster.config import environment_configs  # noqa: PLC0415 - a circle else
-
     has_accelerators = any(topology.nodes[rank].num_accelerators for rank in group.node_ranks)
     kind = group.hardware_type or (_ACCELERATOR if has_accelerators else None)
     return NodeGroupInfo(
@@ -169,6 +174,18 @@ def group_info(topology: Topology, group: NodeGroup) -> NodeGroupInfo:
         ignore_hardware=group.ignore_hardware,
         env_configs=environment_configs(group) or None,
     )
+
+
+def environment_configs(group: NodeGroup) -> list[NodeGroupEnvConfig]:
+    """What a group's processes start with."""
+    return [
+        NodeGroupEnvConfig(
+            list(group.nodes_of(each)),
+            [{name: value} for name, value in each.env_vars] or None,
+            each.python_interpreter_path or None,
+        )
+        for each in group.environments
+    ]
 
 
 def _resources(topology: Topology, node: Node, rank: int) -> Iterable[HardwareResource]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware.registry import hardware_names, hardware_type, register_hardware
-from rlinf_scheduler.hardware.views import Accelerator as AcceleratorView
 
 T = TypeVar("T")
 
@@ -54,48 +53,10 @@ def config_of(type_name: str, settings: Any) -> Any:
     return record(**{each.name: getattr(settings, each.name) for each in fields(record)})
 
 
-def info_of(type_name: str, settings: Any) -> HardwareInfo:
-    """A declared piece as RLinf shows it to a worker."""
-    if isinstance(settings, HardwareInfo):
-        return settings
-    _load_robots()
-    config = config_of(type_name, settings)
-    record = INFO_CLASSES.get(type_name, _AnyInfo)
-    variant = getattr(settings, "arm_variant", "")
-    info: HardwareInfo = record(type_name, f"{type_name}_{variant}" if variant else type_name, config)
-    return info
-
-
-def infos_of(hardware: Iterable[Any], hardware_type: str, accelerator_model: str = "") -> list[HardwareInfo]:
-    """What a worker finds in `hardware_infos`.
-
-    Args:
-        hardware: what it finds in `hardware`, piece by piece.
-        hardware_type: the type of these, as its placement has it.
-        accelerator_model: of its node.
-    """
-    return [
-        accelerator_info(each.type, accelerator_model)
-        if isinstance(each, AcceleratorView)
-        else info_of(hardware_type, each)
-        for each in hardware
-    ]
-
-
-def accelerator_info(vendor: str, model: str) -> HardwareInfo:
-    """An accelerator as RLinf shows it: its vendor and model are one word."""
-    from rlinf.scheduler.hardware.accelerators.accelerator import type_of  # noqa: PLC0415 - a circle else
-
-    return HardwareInfo("Accelerator", f"{type_of(vendor).value}:{model or 'UNKNOWN'}")
-
-
-def _load_robots() -> None:
-    # They add themselves to the tables above.
-    from rlinf.scheduler.hardware import robots  # noqa: F401, PLC0415
-
-
 @dataclass
-class _AnyInfo(HardwareInfo):
+class AnyInfo(HardwareInfo):
+    """A piece of hardware of a type that RLinf does not have, with its settings."""
+
     config: Any
 
 
@@ -146,7 +107,6 @@ class NodeHardwareConfig:
         self.configs = [self._config(each) for each in self.configs]
 
     def _config(self, entry: Any) -> Any:
-        _load_robots()
         if not isinstance(entry, Mapping) and not hasattr(entry, "keys"):
             return entry
         model = hardware_type(self.type).config_model

@@ -1,12 +1,28 @@
-"""Hardware as RLinf's programs see it."""
+"""What a worker was given, and what a node has, as RLinf shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from rlinf.scheduler.hardware.accelerators.accelerator import type_of
+from rlinf.scheduler.hardware.hardware import INFO_CLASSES, AnyInfo, HardwareInfo, config_of
+from rlinf.scheduler.hardware.robots import FrankaHWInfo as _  # noqa: F401 - the robots' records are known then
+from rlinf_scheduler.hardware.views import Accelerator as AcceleratorView
 
-def infos_of(hardware: Iterable[Any], hardware_type: str, accelerator_model: str = "") -> list[Any]:
+
+def info_of(type_name: str, settings: Any) -> HardwareInfo:
+    """A declared piece as RLinf shows it to a worker."""
+    if isinstance(settings, HardwareInfo):
+        return settings
+    config = config_of(type_name, settings)
+    record = INFO_CLASSES.get(type_name, AnyInfo)
+    variant = getattr(settings, "arm_variant", "")
+    info: HardwareInfo = record(type_name, f"{type_name}_{variant}" if variant else type_name, config)
+    return info
+
+
+def infos_of(hardware: Iterable[Any], hardware_type: str, accelerator_model: str = "") -> list[HardwareInfo]:
     """What a worker finds in `hardware_infos`.
 
     Args:
@@ -14,5 +30,14 @@ def infos_of(hardware: Iterable[Any], hardware_type: str, accelerator_model: str
         hardware_type: the type of these, as its placement has it.
         accelerator_model: of its node.
     """
-    del hardware_type, accelerator_model
-    return list(hardware)
+    return [
+        accelerator_info(each.type, accelerator_model)
+        if isinstance(each, AcceleratorView)
+        else info_of(hardware_type, each)
+        for each in hardware
+    ]
+
+
+def accelerator_info(vendor: str, model: str) -> HardwareInfo:
+    """An accelerator as RLinf shows it: its vendor and model are one word."""
+    return HardwareInfo("Accelerator", f"{type_of(vendor).value}:{model or 'UNKNOWN'}")

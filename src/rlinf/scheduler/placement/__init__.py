@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from rlinf.scheduler.placement.node import NodePlacementStrategy as NodePlacementStrategy
     from rlinf.scheduler.placement.packed import PackedPlacementStrategy as PackedPlacementStrategy
     from rlinf.scheduler.placement.placement import ComponentPlacement as ComponentPlacement
-    from rlinf.scheduler.placement.records import Placement as Placement
     from rlinf_scheduler.placement import Node as Node
     from rlinf_scheduler.placement import NodeGroup as NodeGroup
+    from rlinf_scheduler.placement import Placement as Placement
     from rlinf_scheduler.placement import PlacementStrategy as PlacementStrategy
     from rlinf_scheduler.placement import Resource as Resource
     from rlinf_scheduler.placement import ResourceTable as ResourceTable

@@ -31,7 +31,7 @@ class ComponentPlacement(core.ComponentPlacement):
         plans = self.plan.components
         self._components = list(plans)
         self._component_world_size = {name: plan.world_size for name, plan in plans.items()}
-        by_rule = {id(self._rules[name]): self._strategy_of(name) for name in reversed(plans)}
+        by_rule = {id(self._rules[name]): self._strategy_of(name) for name in list(plans)[::-1]}
         self._placements: dict[str, PlacementStrategy] = {
             name: by_rule[id(self._rules[name])] for name in plans
         }

@@ -4,8 +4,8 @@ from rlinf.scheduler.hardware.accelerators.accelerator import (
     Accelerator,
     AcceleratorManager,
     AcceleratorType,
-    AcceleratorUtil,
     ProfileConfig,
 )
+from rlinf.scheduler.hardware.accelerators.util import AcceleratorUtil
 
 __all__ = ["Accelerator", "AcceleratorManager", "AcceleratorType", "AcceleratorUtil", "ProfileConfig"]

@@ -39,7 +39,7 @@ _VENDOR_OF = {
 }
 _TYPE_OF = {vendor: kind for kind, vendor in _VENDOR_OF.items()}
 # torch's collectives on the devices of a vendor, and the variable that chooses their network interface.
-_COLLECTIVES = {
+COLLECTIVES = {
     AcceleratorType.NV_GPU: ("nccl", "NCCL_SOCKET_IFNAME"),
     AcceleratorType.AMD_GPU: ("nccl", "NCCL_SOCKET_IFNAME"),
     AcceleratorType.INTEL_GPU: ("ccl", "CCL_SOCKET_IFNAME"),
@@ -101,12 +101,12 @@ class AcceleratorManager:
     @classmethod
     def get_ccl_backend(cls) -> str:
         """The backend of `torch.distributed` on them."""
-        return _COLLECTIVES[cls.kind][0]
+        return COLLECTIVES[cls.kind][0]
 
     @classmethod
     def get_ccl_socket_ifname_env_var(cls) -> str:
         """The variable that chooses that backend's network interface."""
-        return _COLLECTIVES[cls.kind][1]
+        return COLLECTIVES[cls.kind][1]
 
     @classmethod
     def get_device_type(cls) -> str:
@@ -142,82 +142,6 @@ class AcceleratorManager:
         return CAPTURE.range(label)
 
 
-class AcceleratorUtil:
-    """What RLinf asks of accelerators of any vendor."""
-
-    CCL_SUPPORT_LIST: ClassVar[list[AcceleratorType]] = [
-        AcceleratorType.NV_GPU,
-        AcceleratorType.AMD_GPU,
-        AcceleratorType.MUSA_GPU,
-    ]
-
-    @staticmethod
-    def get_accelerator_type() -> AcceleratorType:
-        """Whose accelerators this machine has, as the vendors' tools tell."""
-        found = (vendor.name for vendor in VENDORS if vendor.tool is not None and find_devices(vendor.name))
-        return type_of(next(found, ""))
-
-    @staticmethod
-    def get_accelerator_env_var(
-        accelerator_type: AcceleratorType, visible_accelerators: Sequence[str]
-    ) -> dict[str, str]:
-        """The variables that make a process see these and no other."""
-        return manager_of(accelerator_type).get_accelerator_env_var(visible_accelerators)
-
-    @staticmethod
-    def get_visible_devices(accelerator_type: AcceleratorType) -> list[int]:
-        """The numbers that this process's visibility variable names."""
-        return manager_of(accelerator_type).get_visible_devices()
-
-    @staticmethod
-    def get_ccl_backend(accelerator_type: AcceleratorType) -> str | None:
-        """The backend of `torch.distributed` on them; None without accelerators."""
-        return _COLLECTIVES.get(AcceleratorType(accelerator_type), (None, ""))[0]
-
-    @staticmethod
-    def get_ccl_socket_ifname_env_var(accelerator_type: AcceleratorType) -> str:
-        """The variable that chooses the network interface of collectives."""
-        return _COLLECTIVES.get(AcceleratorType(accelerator_type), ("", "GLOO_SOCKET_IFNAME"))[1]
-
-    @staticmethod
-    def get_torch_platform(accelerator_type: AcceleratorType) -> Any:
-        """The part of torch that is about them; None without accelerators."""
-        if AcceleratorType(accelerator_type) is AcceleratorType.NO_ACCEL:
-            return None
-        return manager_of(accelerator_type).get_torch_platform()
-
-    @staticmethod
-    def get_device_type(accelerator_type: AcceleratorType) -> str | None:
-        """What torch calls them; None without accelerators."""
-        vendor = vendor_of(accelerator_type)
-        return None if vendor is None else vendor.torch_type
-
-    @staticmethod
-    def start_profiling(accelerator_type: AcceleratorType, step_idx: int | None = None) -> None:
-        """As of `AcceleratorManager`; nothing without accelerators."""
-        if AcceleratorType(accelerator_type) is not AcceleratorType.NO_ACCEL:
-            CAPTURE.open()
-
-    @staticmethod
-    def stop_profiling(accelerator_type: AcceleratorType) -> None:
-        """As of `AcceleratorManager`."""
-        CAPTURE.close()
-
-    @staticmethod
-    def profiling_range(
-        accelerator_type: AcceleratorType, label: str, color: str | None = None, domain: str | None = None
-    ) -> AbstractContextManager[None]:
-        """As of `AcceleratorManager`."""
-        return CAPTURE.range(label)
-
-
-def manager_of(accelerator_type: AcceleratorType | str) -> type[AcceleratorManager]:
-    """What is asked of accelerators of a type."""
-    for module in ("nvidia_gpu", "amd_gpu", "intel_gpu", "others"):
-        importlib.import_module(f"rlinf.scheduler.hardware.accelerators.{module}")
-    return AcceleratorManager.manager_register.get(AcceleratorType(accelerator_type), AcceleratorManager)
-
-
 class ProfileConfig:
     """The `profiling:` of a cluster's config by RLinf's names; a subclass names the profiler.
 
@@ -236,17 +160,6 @@ class ProfileConfig:
         checked = read_profiling({"backend": backend or self.BACKEND_TYPE, **given})
         assert checked is not None  # noqa: S101 - for mypy: there is a section
         self.core = checked
-
-    @staticmethod
-    def of(core: ProfilingConfig) -> ProfileConfig:
-        """A config that was read, by RLinf's names."""
-        from rlinf.scheduler.hardware.accelerators.amd_gpu import RocprofSysConfig  # noqa: PLC0415 - a circle else
-        from rlinf.scheduler.hardware.accelerators.nvidia_gpu import NsightConfig  # noqa: PLC0415 - likewise
-
-        kind = NsightConfig if core.backend == "nsight" else RocprofSysConfig
-        made = kind.__new__(kind)
-        made.core = core
-        return made
 
     @property
     def backend(self) -> str:
