@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 
@@ -43,6 +44,14 @@ class Probe(Worker):
     def class_facts(self):
         ours = rlinf_scheduler.Worker
         return ours.accelerator_type, ours.torch_device_type, ours.torch_platform.__name__
+
+    def node_groups(self):
+        """The nodes of each declared group, as a view without a config has them."""
+        return {group.label: group.node_ranks for group in Cluster().topology.node_groups}
+
+    def program_above(self):
+        """What started this process."""
+        return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")[1].decode()
 
     def breakpoint_hook(self):
         return type(sys.breakpointhook).__name__

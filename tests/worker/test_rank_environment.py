@@ -101,3 +101,20 @@ def test_whatever_the_placement_torch_can_be_initialised_from_it(sizes, per_rank
         else:
             own = [mask[int(env["LOCAL_RANK"])] for mask, env in zip(visible, here, strict=True)]
             assert len(set(own)) == len(here)
+
+
+def test_renderers_use_the_ranks_own_accelerator_unless_its_node_group_says_otherwise():
+    node = Node(num_accelerators=2, accelerator_type="NVIDIA", egl_devices=(1, 0))
+    (_, second) = PackedPlacementStrategy(0, 1).get_placement(Topology((node,)))
+    given = {
+        "group": "env",
+        "world_size": 2,
+        "node": node,
+        "master_address": "10.0.0.1",
+        "master_port": 1,
+        "seed": 1,
+    }
+    assert rank_environment(second, **given)["MUJOCO_EGL_DEVICE_ID"] == "0"
+    own = rank_environment(second, **given, set_by_group=("MUJOCO_EGL_DEVICE_ID",))
+    assert "MUJOCO_EGL_DEVICE_ID" not in own
+    assert own["EGL_DEVICE_ID"] == "0"
