@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from rlinf_scheduler.channel import (
     SAVE_TIMEOUT_S,
@@ -46,10 +46,10 @@ from rlinf_scheduler.observe.status_desk import begin_status, received
 from rlinf_scheduler.observe.trace_desk import MAX_BYTES as TRACE_BYTES
 from rlinf_scheduler.observe.trace_desk import JobTrace, TraceDesk
 from rlinf_scheduler.observe.why import WITHIN_S, Why, why
-from rlinf_scheduler.opening import check_node_count, open_session, refresh_nodes
+from rlinf_scheduler.opening import check_node_count, open_session, refresh_nodes, session_with_ray
 from rlinf_scheduler.placement import ComponentPlacement
 from rlinf_scheduler.planning import Topology
-from rlinf_scheduler.session import Session, SideBySide, current_or_none
+from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.session.links import LinkWatch
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import PublishedWeights, published_weights
@@ -125,7 +125,7 @@ class Cluster:
         _check_job_options(job, simulate or (config and config.simulate), detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
         with _opening:
-            existing = current_or_none()
+            existing = session_with_ray()
             shape = None if job else _simulated_shape(simulate, config, opening=existing is None)
             self._owner = existing is None
             if existing is None and job:
@@ -504,7 +504,7 @@ class Cluster:
         if self._owner:
             self._session.close()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:

@@ -17,18 +17,15 @@ def extension_named() -> str:
     return os.environ.get(EXTENSION_VARIABLE, "").strip()
 
 
-def load_extension(name: str = "") -> None:
+def load_extension() -> None:
     """Import the module, and call its `register()` if it has one; once in a process.
 
     There a program adds hardware types, environments or models of its own.
 
-    Args:
-        name: of the module; "": the one that RLINF_EXT_MODULE names, if it names one.
-
     Raises:
         ConfigError: it cannot be imported, or its `register` raised; that is the cause.
     """
-    name = name or extension_named()
+    name = extension_named()
     if not name or name in _loaded:
         return
     _loaded.add(name)  # now: what it imports may ask for it again

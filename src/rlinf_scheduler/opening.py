@@ -26,7 +26,6 @@ from rlinf_scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf_scheduler.engine.probe import NodeReport
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.events import NodeJoined
-from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.host.info import JobSettings, KeptJob
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.host.output import LogFolder
@@ -37,7 +36,7 @@ from rlinf_scheduler.observe.status_desk import StatusDesk
 from rlinf_scheduler.observe.time_desk import TimeDesk
 from rlinf_scheduler.observe.trace_desk import trace_whole_job
 from rlinf_scheduler.planning import Topology
-from rlinf_scheduler.session import Session, set_current
+from rlinf_scheduler.session import Session, current_or_none, set_current
 from rlinf_scheduler.session.job_file import RunningJob, announce
 from rlinf_scheduler.session.session import INTERRUPTED
 from rlinf_scheduler.wording import counted
@@ -116,6 +115,7 @@ def _join_as_driver(
     # The Ray is stopped last of all, when what it started has ended.
     at_last = (engine.stop, restore_signals)
     session = open_home(DRIVER_NAME, reports, config, at_last=at_last, log_folder=log_folder)
+    session.provide(RayEngine, engine)
     leave_when_interrupted(session)
     tell_nodes(session, reports)
     return session
@@ -174,8 +174,7 @@ def open_home(
         fleet = fleet_of(list(reports))
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
-        settings = JobSettings(profiling=config.profiling, extension=extension_named())
-        session.provide(JobSettings, settings)
+        session.provide(JobSettings, JobSettings(profiling=config.profiling))
         session.provide(LogFolder, LogFolder(log_folder) if log_folder else LogFolder.fresh())
         receive_log_lines(session, shows=kept is None)
         session.service(Reasoner)
@@ -200,6 +199,16 @@ def open_home(
     except BaseException:
         session.close()
         raise
+    return session
+
+
+def session_with_ray() -> Session | None:
+    """The session of this process; one whose Ray the program has shut down itself is closed, and counts as none."""
+    session = current_or_none()
+    engine = session.fact(RayEngine) if session is not None else None
+    if session is not None and engine is not None and not engine.is_connected:
+        session.close("the program has shut Ray down")
+        return None
     return session
 
 

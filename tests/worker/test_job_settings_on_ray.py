@@ -89,19 +89,19 @@ def test_a_folder_of_reports_that_cannot_be_made_is_told(ray_cluster, settle, pr
         launched(ray_cluster, "unprofiled")
 
 
-def test_every_rank_loads_the_jobs_extension_before_its_class(ray_cluster, settle, tmp_path, monkeypatch):
+def test_every_rank_loads_the_jobs_extension_before_its_class(ray_cluster, tmp_path, monkeypatch):
     (tmp_path / "jobs_extension.py").write_text(
         "import os\ndef register(): os.environ['EXTENSION'] = os.environ['RLINF_GROUP']\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    settle(extension="jobs_extension")
+    monkeypatch.setenv("RLINF_EXT_MODULE", "jobs_extension")
     group = launched(ray_cluster, "extended")
     assert group.environment("EXTENSION").wait() == [{"EXTENSION": "extended"}] * 2
     group.shutdown(timeout_s=60)
 
 
-def test_an_extension_that_cannot_be_loaded_ends_the_launch_with_its_name(ray_cluster, settle):
-    settle(extension="no_such_extension")
+def test_an_extension_that_cannot_be_loaded_ends_the_launch_with_its_name(ray_cluster, monkeypatch):
+    monkeypatch.setenv("RLINF_EXT_MODULE", "no_such_extension")
     with pytest.raises(LaunchError, match="RLINF_EXT_MODULE=no_such_extension: the module cannot be loaded"):
         launched(ray_cluster, "unextended")
 

@@ -62,6 +62,11 @@ class RayEngine:
     restore_messages: Callable[[], None] | None = None
     guard: Guard | None = None
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether this process still has Ray: a program may have shut it down itself."""
+        return ray.is_initialized()
+
     def stop(self) -> None:
         """Leave Ray; stop it too where this process started it."""
         guard, self.guard = self.guard, None

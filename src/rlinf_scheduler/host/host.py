@@ -21,7 +21,7 @@ from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.forking import children_end_here
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ClusterError, CodecError
-from rlinf_scheduler.extension import load_extension
+from rlinf_scheduler.extension import EXTENSION_VARIABLE, load_extension
 from rlinf_scheduler.hardware.reachability import check_reachable
 from rlinf_scheduler.hardware.registry import hardware_type
 from rlinf_scheduler.hardware.seen import check_seen
@@ -36,7 +36,6 @@ from rlinf_scheduler.host.info import (
     Role,
     WorkerAddress,
     WorkerInfo,
-    job_settings,
     note_hosted,
     unpacked_topology,
 )
@@ -117,6 +116,8 @@ class Hosting:
         self._devices: tuple[str, ...] = ()
         self._leaving = False
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
+        if spec.extension:  # what the process is told it is may be of types that the module adds
+            os.environ[EXTENSION_VARIABLE] = spec.extension
         self.session = Session(
             spec.secret,
             str(self._address),
@@ -220,10 +221,10 @@ class Hosting:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         try:
             self._become(assignment, frames[0])
-            if extension := job_settings(self.session).extension:
+            if self._spec.extension:
                 self._enter(protocol.IMPORTING)
                 with children_end_here():
-                    load_extension(extension)
+                    load_extension()
             if assignment.units:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)

@@ -139,12 +139,10 @@ class JobSettings:
     Attributes:
         node_groups: the node groups that a view of the cluster has which is opened without a config.
         profiling: which ranks are started under a profiler.
-        extension: the module that each of them imports first, or "".
     """
 
     node_groups: tuple[NodeGroup, ...] = ()
     profiling: ProfilingConfig | None = None
-    extension: str = ""
 
 
 def job_settings(session: Session) -> JobSettings:

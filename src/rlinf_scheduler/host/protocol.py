@@ -235,6 +235,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
         master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
         kept_job: the job's name, if that outlives its drivers; else "".
+        extension: the module that it imports before its class, or "".
     """
 
     launch: str
@@ -258,6 +259,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     master_port: int = 0
     ports: PortRange | None = None
     kept_job: str = ""
+    extension: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True):

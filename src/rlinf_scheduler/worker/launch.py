@@ -21,6 +21,7 @@ from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.engine.engine import cores_of_machines, ray_errors
 from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf_scheduler.events import GroupLaunched, WorkerStarted
+from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.hardware.views import HardwareTable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import (
@@ -535,6 +536,7 @@ class _Launch:
             library_level=self._options.library_level,
             master_port=self._recipe.master_port,
             kept_job=self._kept_job,
+            extension=extension_named(),
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:

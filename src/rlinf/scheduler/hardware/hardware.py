@@ -48,7 +48,7 @@ CONFIG_CLASSES: dict[str, type[Any]] = {}
 def config_of(type_name: str, settings: Any) -> Any:
     """The settings of a piece as RLinf's record of them, where it has one."""
     record = CONFIG_CLASSES.get(type_name)
-    if record is None or isinstance(settings, record):
+    if record is None or isinstance(settings, (record, HardwareInfo)):
         return settings
     return record(**{each.name: getattr(settings, each.name) for each in fields(record)})
 
@@ -140,7 +140,10 @@ def _kind_of(name: str, config: Any) -> Any:
     from rlinf_scheduler.hardware.kinds import HardwareType  # noqa: PLC0415
 
     hints = get_type_hints(config)
-    base = type(name, (CoreConfig,), {"model_config": ConfigDict(strict=False, arbitrary_types_allowed=True)})
+    about = ConfigDict(strict=False, arbitrary_types_allowed=True)
+    # The model is made in each process: its name finds it there.
+    reduce = {"__reduce__": lambda self: (_settings, (name, dict(self)))}
+    base = type(name, (CoreConfig,), {"model_config": about, **reduce})
     settings: dict[str, Any] = {}
     for each in fields(config):
         if each.name != "node_rank":
@@ -166,3 +169,8 @@ def _kind_of(name: str, config: Any) -> Any:
     kind: Any = Kind
     kind.name, kind.config_model = name, model
     return kind
+
+
+def _settings(name: str, values: Mapping[str, Any]) -> Any:
+    """The settings that another process has sent."""
+    return hardware_type(name).config_model.model_validate(dict(values))
