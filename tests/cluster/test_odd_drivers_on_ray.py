@@ -54,3 +54,28 @@ def test_of_threads_that_end_the_first_opens_the_cluster_for_all_in_a_shell_that
         "-c", PROGRAM, *wanted, with_ray=True, env={**os.environ, **masks, "HOME": str(tmp_path)}, timeout=250
     )
     assert done.stdout.splitlines() == ["3 1", "child 3", seen, "''"], done.stderr
+
+
+SHUTS_RAY_DOWN = """
+import ray
+from rlinf.scheduler import Cluster, Worker
+
+class Rank(Worker):
+    def double(self, number):
+        return 2 * number
+
+for number in range(2):
+    cluster = Cluster(simulate="1x1")
+    print(Rank.create_group().launch(cluster, name="rank").double(number).wait())
+    if number == 0:
+        ray.shutdown()
+cluster.close()
+"""
+
+
+@pytest.mark.ray(own=True)
+def test_a_program_that_shuts_ray_down_itself_opens_another_cluster(tmp_path):
+    done = run_program(
+        "-c", SHUTS_RAY_DOWN, with_ray=True, env={**os.environ, "HOME": str(tmp_path)}, timeout=250
+    )
+    assert done.stdout.splitlines() == ["[0]", "[2]"], done.stderr
