@@ -77,7 +77,7 @@ def test_mistakes_are_told_with_their_places(section, told):
 
 
 def test_a_section_that_is_no_mapping_is_a_mistake():
-    for key in ("profiling", "tracer", "net_emulation"):
+    for key in ("profiling", "tracer"):
         with pytest.raises(ConfigError, match=f"cluster.{key}: this must be a mapping"):
             read_cluster_config({"cluster": {"num_nodes": 1, key: [1]}})
     with pytest.raises(ConfigError, match=r"cluster.auto_scheduler: this must be true or false"):

@@ -68,7 +68,6 @@ class ClusterConfig:
         fail_fast: whether a call that fails ends the driver that made it.
         profiling: which ranks are started under a profiler; None: none.
         tracer: what is written of the job's times, as it stands in the file.
-        net_emulation: the network that is emulated, as it stands in the file.
         auto_scheduler: whether groups are to grow and shrink while they run.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
@@ -85,7 +84,6 @@ class ClusterConfig:
     fail_fast: bool = False
     profiling: ProfilingConfig | None = None
     tracer: Mapping[str, Any] | None = None
-    net_emulation: Mapping[str, Any] | None = None
     auto_scheduler: bool = False
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
@@ -143,9 +141,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         errors, _unreachable_after_s, section.get("unreachable_after_s")
     )
     profiling = _attempt(errors, read_profiling, section.get("profiling"))
-    mappings = {
-        key: _attempt(errors, partial(_mapping, key), section.get(key)) for key in ("tracer", "net_emulation")
-    }
+    tracer = _attempt(errors, _tracer, section.get("tracer"))
     switches = {key: _attempt(errors, partial(_switch, key), section.get(key)) for key in _SWITCHES}
     return ClusterConfig(
         num_nodes,
@@ -158,8 +154,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
         bool(switches["fail_fast"]),
         profiling,
-        mappings["tracer"],
-        mappings["net_emulation"],
+        tracer,
         bool(switches["auto_scheduler"]),
         tuple(errors),
     )
@@ -208,10 +203,10 @@ def _unreachable_after_s(value: Any) -> float:
     return float(value)
 
 
-def _mapping(key: str, value: Any) -> Mapping[str, Any] | None:
+def _tracer(value: Any) -> Mapping[str, Any] | None:
     if value is None or isinstance(value, Mapping):
         return value
-    raise ConfigError(f"this must be a mapping, not {shown(value)}", path=f"{SECTION}.{key}")
+    raise ConfigError(f"this must be a mapping, not {shown(value)}", path=f"{SECTION}.tracer")
 
 
 def _switch(key: str, value: Any) -> bool:
