@@ -65,7 +65,7 @@ class RayEngine:
     @property
     def is_connected(self) -> bool:
         """Whether this process still has Ray: a program may have shut it down itself."""
-        return ray.is_initialized()
+        return bool(ray.is_initialized())
 
     def stop(self) -> None:
         """Leave Ray; stop it too where this process started it."""
