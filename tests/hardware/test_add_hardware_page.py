@@ -30,7 +30,7 @@ def folder(tmp_path):
     (entries,) = project["entry-points"].items()
     rows = "\n".join(f"{name} = {value}" for name, value in entries[1].items())
     (metadata / "entry_points.txt").write_text(f"[{entries[0]}]\n{rows}\nAcme = acme_cards:ACME\n")
-    (tmp_path / "arms.yaml").write_text(blocks("yaml")[1])
+    (tmp_path / "arms.yaml").write_text(blocks("yaml")[-1])
     return tmp_path
 
 
