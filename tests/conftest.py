@@ -49,6 +49,7 @@ PRELOADED = (
     "ray_workers",
     "regression_roles",
     "recorded_ranks",
+    "routed_workers",
     "returning_workers",
     "seeded_workers",
     "shared_memory_roles",

@@ -37,6 +37,7 @@ boundaries through pickle unchanged.
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
     │   ├── NameTaken                       a name of the directory is in use
     │   ├── CommTimeout (WaitTimeout)
+    │   ├── RouteError (ValueError)         a batch does not fit the route between two groups
     │   ├── NotServed                       the other side has no such service (any more)
     │   ├── SharedMemoryUnreadable          an object lies in shared memory that the receiver cannot open
     │   ├── WeightsError                    weights cannot be published or fetched

@@ -101,6 +101,26 @@ class CommTimeout(CommError, WaitTimeout):
         )
 
 
+class RouteError(CommError, ValueError):
+    """A batch does not fit the route between two groups.
+
+    Args:
+        source: the senders' group; "" where it is about a batch alone.
+        target: the receivers' group.
+        problem: what does not fit, by rank and rows.
+    """
+
+    def __init__(self, source: str, target: str, problem: str) -> None:
+        super().__init__(source, target, problem)
+        self.source = source
+        self.target = target
+        self.problem = problem
+
+    def __str__(self) -> str:
+        where = f"route from '{self.source}' to '{self.target}'" if self.source else "a batch's rows"
+        return f"{where}: {self.problem}"
+
+
 class NotServed(CommError):
     """A process was asked for a service that it does not have, or has no more.
 

@@ -72,6 +72,7 @@ class Mailbox:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,
         wait_for_return: bool = False,
+        topic: str = "",
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
 
@@ -85,6 +86,7 @@ class Mailbox:
                 copied through a socket.
             wait_for_return: if the receiver dies before it holds the object, and another process takes its name, send
                 it to that one.
+            topic: what keeps an order, and bounds, of its own: a `recv` gets what was sent on its topic.
 
         Raises:
             CommError: `timeout_s` is no number of at least 0 (at once, as with all that follow here).
@@ -94,10 +96,15 @@ class Mailbox:
                 its arrival was not confirmed in time.
             PeerDied: the receiver is gone.
         """
-        return self._send(obj, _tensor_type(obj), dst, timeout_s, wait_s, wait_for_return)
+        return self._send(obj, _tensor_type(obj), dst, timeout_s, wait_s, wait_for_return, topic)
 
     def recv(
-        self, src: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S, wait_for_return: bool = False
+        self,
+        src: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        wait_for_return: bool = False,
+        topic: str = "",
     ) -> AsyncHandle[Any]:
         """The next object from `src`.
 
@@ -107,6 +114,7 @@ class Mailbox:
             src: the sender's name; it may register later.
             timeout_s: how long it may take; None: as long as it takes.
             wait_for_return: if the sender dies, and another process takes its name, wait for an object from that one.
+            topic: as of `send`.
 
         Raises (from the handle):
             PeerNotFound: nobody registered as `src` in time.
@@ -115,8 +123,9 @@ class Mailbox:
             CodecError: the object's class cannot be had here.
         """
         _check_name(src)
-        promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s), wait_for_return=wait_for_return)
-        return AsyncHandle(promise, self._noted("recv", src, promise), f"recv from '{src}'")
+        limit_s = checked_timeout(timeout_s)
+        promise = self._inbox.recv(src, timeout_s=limit_s, topic=topic, wait_for_return=wait_for_return)
+        return AsyncHandle(promise, self._noted("recv", line(src, topic), promise), f"recv from '{src}'")
 
     def send_tensor(
         self,
@@ -250,15 +259,16 @@ class Mailbox:
         timeout_s: float | None,
         wait_s: float,
         wait_for_return: bool,
+        topic: str = "",
     ) -> AsyncHandle[None]:
         _check_name(dst)
         began = time.monotonic()
-        note = self._tape.begin("send", dst, self._given(obj))
+        note = self._tape.begin("send", line(dst, topic), self._given(obj))
         mailing = Mailing(
             self._outbox,
             "send",
             (dst,),
-            "",
+            topic,
             obj,
             tensor=tensor,
             timeout_s=checked_timeout(timeout_s),
@@ -283,6 +293,11 @@ class Mailbox:
             return _load(letter)
 
         return load
+
+
+def line(peer: str, topic: str) -> str:
+    """Return how recordings name what keeps an order of its own between this process and a peer."""
+    return f"{peer} {topic}" if topic else peer
 
 
 def _check_name(name: str) -> None:

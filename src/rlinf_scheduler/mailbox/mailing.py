@@ -139,14 +139,15 @@ class Mailing:
             if isinstance(error, CancelledError):
                 return error
         errors = {target: self._errors[target] for target in self._targets if target in self._errors}
-        return _joined(self._operation, errors) if errors else None
+        return joined(self._operation, errors) if errors else None
 
     def _cancel(self) -> None:
         for sending in list(self._sendings):
             sending.cancel()
 
 
-def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:
+def joined(operation: str, errors: dict[str, BaseException]) -> BaseException:
+    """Return one error for what several peers failed with, by their names."""
     if len(errors) == 1:
         return next(iter(errors.values()))
     missing = ", ".join(errors)

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 from rlinf_scheduler.comm.codec import decode, encode
 from rlinf_scheduler.comm.codec.destinations import copy_into
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.mailbox.mailbox import checked_target
+from rlinf_scheduler.mailbox.mailbox import checked_target, line
 from rlinf_scheduler.mailbox.members import Groups, parse_members
 from rlinf_scheduler.tape.player import Player
 
@@ -23,17 +23,18 @@ class ReplayedMailbox:
     def __init__(self, player: Player) -> None:
         self._player = player
 
-    def send(self, obj: Any, dst: str, **_options: Any) -> AsyncHandle[None]:
+    def send(self, obj: Any, dst: str, *, topic: str = "", **_options: Any) -> AsyncHandle[None]:
         """See `Mailbox`."""
-        return AsyncHandle(self._player.given("send", dst, lambda: encode(obj)), None, f"send to '{dst}'")
+        given = self._player.given("send", line(dst, topic), lambda: encode(obj))
+        return AsyncHandle(given, None, f"send to '{dst}'")
 
     def send_tensor(self, tensor: Any, dst: str, **_options: Any) -> AsyncHandle[None]:
         """See `Mailbox`."""
         return self.send(tensor.detach(), dst)
 
-    def recv(self, src: str, **_options: Any) -> AsyncHandle[Any]:
+    def recv(self, src: str, *, topic: str = "", **_options: Any) -> AsyncHandle[Any]:
         """See `Mailbox`."""
-        return AsyncHandle(self._player.promised("recv", src), _load, f"recv from '{src}'")
+        return AsyncHandle(self._player.promised("recv", line(src, topic)), _load, f"recv from '{src}'")
 
     def recv_tensor(self, tensor: Any, src: str, **_options: Any) -> AsyncHandle[Any]:
         """See `Mailbox`."""

@@ -27,8 +27,8 @@ from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.tape.work import at_step
 from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
 from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
-from rlinf_scheduler.worker.exchange import Exchange
 from rlinf_scheduler.worker.offload import Offload, TorchMemory
+from rlinf_scheduler.worker.routed import Routed
 from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform_of, torch_type_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
@@ -44,7 +44,7 @@ _LOGGER = logging.getLogger("rlinf.worker")
 
 
 @explains_calls
-class Worker(Exchange):
+class Worker(Routed):
     """One rank of a component: derive, add methods, and launch a group of them.
 
         class Policy(Worker):

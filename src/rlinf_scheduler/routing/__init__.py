@@ -1,0 +1,39 @@
+"""Batches between groups of different sizes: who sends which rows to whom, and the way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinf_scheduler.lazy import loader
+
+if TYPE_CHECKING:  # each is loaded by those who use it only
+    from rlinf_scheduler.routing.plan import Route, RowBlock, plan_route
+    from rlinf_scheduler.routing.rows import count_rows, merge_rows, split_rows
+    from rlinf_scheduler.routing.serving import RowBatch, RowServer, ask_rows
+
+_MODULES = {
+    "Route": "rlinf_scheduler.routing.plan",
+    "RowBatch": "rlinf_scheduler.routing.serving",
+    "RowBlock": "rlinf_scheduler.routing.plan",
+    "RowServer": "rlinf_scheduler.routing.serving",
+    "ask_rows": "rlinf_scheduler.routing.serving",
+    "count_rows": "rlinf_scheduler.routing.rows",
+    "merge_rows": "rlinf_scheduler.routing.rows",
+    "plan_route": "rlinf_scheduler.routing.plan",
+    "split_rows": "rlinf_scheduler.routing.rows",
+}
+
+__all__ = [
+    "Route",
+    "RowBatch",
+    "RowBlock",
+    "RowServer",
+    "ask_rows",
+    "count_rows",
+    "merge_rows",
+    "plan_route",
+    "split_rows",
+]
+
+
+__getattr__ = loader(globals(), _MODULES)
