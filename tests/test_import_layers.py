@@ -23,6 +23,7 @@ LAYERS = (
     ("tape",),
     ("observe",),
     ("channel", "mailbox", "weights"),
+    ("routing",),
     ("engine",),
     ("host",),
     ("worker",),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from rlinf.scheduler.worker import WorkerGroupFunc as WorkerGroupFunc
     from rlinf.scheduler.worker import WorkerGroupFuncResult as WorkerGroupFuncResult
+    from rlinf.scheduler.worker.routing import *  # noqa: F403
     from rlinf_scheduler.channel import Channel
     from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
     from rlinf_scheduler.worker import (
@@ -79,6 +80,7 @@ _OWN = {
     "Cluster": "rlinf.scheduler.cluster",
     "ClusterConfig": "rlinf.scheduler.cluster",
     "CollectiveGroupOptions": "rlinf.scheduler.collective",
+    "CommMapper": "rlinf.scheduler.worker.routing",
     "Worker": "rlinf.scheduler.worker",
     "WorkerAddress": "rlinf.scheduler.worker",
     "WorkerGroup": "rlinf.scheduler.worker",
@@ -96,6 +98,17 @@ _OWN = {
     "PackedPlacementStrategy": "rlinf.scheduler.placement",
     "Placement": "rlinf.scheduler.placement",
     "Turtle2HWInfo": "rlinf.scheduler.hardware",
+    "build_recv_plan": "rlinf.scheduler.worker.routing",
+    "build_route_channel_key": "rlinf.scheduler.worker.routing",
+    "build_send_key": "rlinf.scheduler.worker.routing",
+    "build_send_plan": "rlinf.scheduler.worker.routing",
+    "decoupled_build_recv_plan": "rlinf.scheduler.worker.routing",
+    "get_batch_size": "rlinf.scheduler.worker.routing",
+    "get_group_world_size": "rlinf.scheduler.worker.routing",
+    "infer_batch_size": "rlinf.scheduler.worker.routing",
+    "merge_batches": "rlinf.scheduler.worker.routing",
+    "split_batch": "rlinf.scheduler.worker.routing",
+    "split_channel_message": "rlinf.scheduler.worker.routing",
 }
 _own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler")
 

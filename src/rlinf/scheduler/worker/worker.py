@@ -11,6 +11,7 @@ import rlinf_scheduler.worker as core
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.platforms import platform_of
+from rlinf.scheduler.worker.routing import Routing
 from rlinf.scheduler.worker.timers import WorkerTimer, caller_name
 from rlinf_scheduler.host.info import hosts_rank, job_topology
 from rlinf_scheduler.keywords import explains_calls
@@ -29,7 +30,7 @@ WorkerClsType = TypeVar("WorkerClsType")
 
 
 @explains_calls
-class Worker(core.Worker):
+class Worker(Routing, core.Worker):
     """One rank of a component, with RLinf's names: see `rlinf_scheduler.Worker` for all else.
 
     Attributes:

@@ -1,0 +1,600 @@
+"""Routing of batches between groups of different sizes, by RLinf's names; see `rlinf_scheduler.routing`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlinf_scheduler.comm.gathering import gathered
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.errors import RouteError
+from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.routing import RowBlock, count_rows, merge_rows, plan_route, split_rows
+from rlinf_scheduler.routing.transfer import (
+    ChannelLane,
+    GroupSizes,
+    counted_rows,
+    even_route,
+    recv_batch,
+    send_batch,
+)
+from rlinf_scheduler.session import current_or_none
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.worker import Worker
+
+ROUTING_KEY_PREFIX = "scheduler_route"
+ROUTING_DEFAULT_TAG = "default"
+# A group that nobody launches is told of after so long.
+GROUP_TIMEOUT_S = 60.0
+
+RouteKey = tuple[str, str, str, str, str, int | None, int | None]
+
+infer_batch_size = count_rows
+split_batch = split_rows
+merge_batches = merge_rows
+
+
+class CommMapper:
+    """Which ranks of two groups exchange which rows of a batch that both share."""
+
+    @staticmethod
+    def build_channel_key(src_rank: int, dst_rank: int, extra: str) -> str:
+        """Return the name of a queue from one rank to another.
+
+        >>> CommMapper.build_channel_key(2, 1, "pipeline")
+        '2_1_pipeline'
+        """
+        return f"{src_rank}_{dst_rank}_{extra}"
+
+    @staticmethod
+    def get_dst_ranks(
+        batch_size: int, src_world_size: int, dst_world_size: int, src_rank: int
+    ) -> list[tuple[int, int]]:
+        """Return to whom a sender sends how many rows, in their order.
+
+        >>> CommMapper.get_dst_ranks(12, 2, 3, src_rank=1)
+        [(1, 2), (2, 4)]
+        """
+        _check_rank("source", src_rank, src_world_size)
+        route = plan_route("source", src_world_size, "destination", dst_world_size, rows=batch_size)
+        return [(block.receiver, block.rows) for block in route.sent_by(src_rank)]
+
+    @staticmethod
+    def get_src_ranks(
+        batch_size: int, src_world_size: int, dst_world_size: int, dst_rank: int
+    ) -> list[tuple[int, int]]:
+        """Return from whom a receiver gets how many rows, in their order.
+
+        >>> CommMapper.get_src_ranks(12, 2, 3, dst_rank=1)
+        [(0, 2), (1, 2)]
+        """
+        _check_rank("destination", dst_rank, dst_world_size)
+        route = plan_route("source", src_world_size, "destination", dst_world_size, rows=batch_size)
+        return [(block.sender, block.rows) for block in route.received_by(dst_rank)]
+
+    @staticmethod
+    def decoupled_get_batch_size(
+        batch_size: int, src_world_size: int, dst_world_size: int, queue_size: int = 0
+    ) -> list[int]:
+        """Return the rows of each message that a rank of the first group exchanges at once with any of the second.
+
+        A message has the rows of one rank of the larger group. A rank of the smaller group has one for each rank of
+        the other that falls to it, or `queue_size` of them.
+
+        >>> CommMapper.decoupled_get_batch_size(32, 2, 8), CommMapper.decoupled_get_batch_size(32, 8, 2)
+        ([4, 4, 4, 4], [4])
+        """
+        larger = max(src_world_size, dst_world_size)
+        if batch_size % larger:
+            problem = (
+                f"{batch_size} rows cannot be shared evenly by {larger} ranks, as the decoupled form does"
+            )
+            raise RouteError("source", "destination", problem)
+        most = max(1, dst_world_size // src_world_size)
+        if queue_size > most:
+            problem = f"a queue size of {queue_size} is more than the {most} messages that there are"
+            raise RouteError("source", "destination", problem)
+        number = queue_size if queue_size > 0 and dst_world_size > src_world_size else most
+        return [batch_size // larger] * number
+
+
+@dataclass(frozen=True)
+class RouteEntry:
+    """What goes from one rank to another: the other's rank, the rows, the queue."""
+
+    peer_rank: int
+    batch_size: int | None
+    key: Any
+
+
+@dataclass(frozen=True)
+class DecoupledRouteEntry:
+    """One message of the decoupled form: its rows, its queue, and who sent it as which of its messages."""
+
+    batch_size: int | None
+    key: Any
+    batch_index: str | None
+
+
+@dataclass(frozen=True)
+class RoutePlan:
+    """What one rank sends or receives; the rank that is not its own is None."""
+
+    src_group_name: str
+    dst_group_name: str
+    src_rank: int | None
+    dst_rank: int | None
+    src_world_size: int
+    dst_world_size: int
+    tag: str
+    route_key: Any
+    entries: list[Any]
+
+
+class _Message(NamedTuple):
+    """Who sent a message of the decoupled form, as which of its messages, in which phase and stream."""
+
+    send_rank: int
+    batch_idx: int
+    mode: str
+    tag: str
+
+
+def _build_channel_message(send_rank: int, batch_idx: int, mode: str | None, tag: str | None) -> str:
+    return f"{send_rank}_{batch_idx}_{mode}_{tag}"
+
+
+def split_channel_message(channel_message: str) -> tuple[int, int, str, str]:
+    """Return who sent a message of the decoupled form, as which of its messages, in which phase and stream.
+
+    >>> tuple(split_channel_message("3_0_train_rollout_results"))
+    (3, 0, 'train', 'rollout_results')
+
+    Raises:
+        ValueError: it is none.
+    """
+    sender, index, mode, tag = channel_message.split("_", 3)
+    return _Message(int(sender), int(index), mode, tag)
+
+
+def normalize_route_tag(tag: str | None) -> str:
+    """Return the name of a stream; without one, "default"."""
+    return tag or ROUTING_DEFAULT_TAG
+
+
+def normalize_route_key(route_key: Any) -> str:
+    """Return a key as text; "" without one."""
+    if route_key is None:
+        return ""
+    return route_key if isinstance(route_key, str) else repr(route_key)
+
+
+def build_route_channel_key(
+    src_group_name: str,
+    dst_group_name: str,
+    src_rank: int | None,
+    dst_rank: int | None,
+    tag: str | None,
+    route_key: Any = None,
+) -> RouteKey:
+    """Return the queue of what goes from one rank to another; None stands for any."""
+    return (
+        ROUTING_KEY_PREFIX,
+        src_group_name,
+        dst_group_name,
+        normalize_route_tag(tag),
+        normalize_route_key(route_key),
+        src_rank,
+        dst_rank,
+    )
+
+
+build_send_key = build_route_channel_key
+
+
+def get_group_info(manager_proxy: Any, group_name: str) -> Any:
+    """Return what is known of a group's first rank.
+
+    Raises:
+        ValueError: there is no such group.
+    """
+    info = manager_proxy.get_worker_info(WorkerAddress(group_name, 0))
+    if info is None:
+        raise ValueError(f"there is no group '{group_name}'")
+    return info
+
+
+def get_group_world_size(manager_proxy: Any, group_name: str) -> int:
+    """Return how many ranks a group has, as soon as its launch has begun.
+
+    Raises:
+        PeerNotFound: nobody has launched it within a minute; the text has the names of others.
+    """
+    session = current_or_none()
+    if session is None:  # a program's own manager
+        size: int = get_group_info(manager_proxy, group_name).group_world_size
+        return size
+    return session.service(GroupSizes).of(group_name, GROUP_TIMEOUT_S)
+
+
+def build_send_plan(
+    *,
+    src_group_name: str,
+    dst_group_name: str,
+    src_rank: int,
+    src_world_size: int,
+    dst_world_size: int,
+    tag: str | None,
+    route_key: Any = None,
+    batch_size: int,
+) -> RoutePlan:
+    """Return what a sender sends to whom, of a batch of so many rows."""
+    pairs = CommMapper.get_dst_ranks(batch_size, src_world_size, dst_world_size, src_rank)
+    names = src_group_name, dst_group_name
+    entries = [
+        RouteEntry(rank, rows, build_route_channel_key(*names, src_rank, rank, tag, route_key))
+        for rank, rows in pairs
+    ]
+    sizes = src_world_size, dst_world_size
+    return RoutePlan(*names, src_rank, None, *sizes, normalize_route_tag(tag), route_key, entries)
+
+
+def build_recv_plan(
+    *,
+    src_group_name: str,
+    dst_group_name: str,
+    dst_rank: int,
+    src_world_size: int,
+    dst_world_size: int,
+    tag: str | None,
+    route_key: Any = None,
+    batch_size: int,
+) -> RoutePlan:
+    """Return what a receiver gets from whom, of a batch of so many rows."""
+    pairs = CommMapper.get_src_ranks(batch_size, src_world_size, dst_world_size, dst_rank)
+    names = src_group_name, dst_group_name
+    entries = [
+        RouteEntry(rank, rows, build_route_channel_key(*names, rank, dst_rank, tag, route_key))
+        for rank, rows in pairs
+    ]
+    sizes = src_world_size, dst_world_size
+    return RoutePlan(*names, None, dst_rank, *sizes, normalize_route_tag(tag), route_key, entries)
+
+
+def decoupled_build_send_plan(
+    *,
+    src_group_name: str,
+    dst_group_name: str,
+    src_rank: int | None,
+    src_world_size: int,
+    dst_world_size: int,
+    tag: str | None,
+    route_key: Any = None,
+    batch_size: int,
+    mode: str | None = None,
+    tag_batch_router: list[str] | None = None,
+    send_queue_size: int = 0,
+) -> RoutePlan:
+    """Return the messages of a sender: to any receiver, or to those whose messages `tag_batch_router` has.
+
+    Raises:
+        RouteError: `tag_batch_router` has other than as many messages.
+    """
+    rows = CommMapper.decoupled_get_batch_size(batch_size, src_world_size, dst_world_size, send_queue_size)
+    if tag_batch_router is None:
+        indices = [_build_channel_message(src_rank or 0, place, mode, tag) for place in range(len(rows))]
+    elif len(tag_batch_router) == len(rows):
+        indices = tag_batch_router
+    else:
+        problem = f"{len(tag_batch_router)} messages wait for an answer of {len(rows)} parts"
+        raise RouteError(src_group_name, dst_group_name, problem)
+    names = src_group_name, dst_group_name
+    entries, to_rank = [], None
+    for number, index in zip(rows, indices, strict=True):
+        if tag_batch_router is not None:
+            to_rank, _, _, tag = split_channel_message(index)
+        key = build_route_channel_key(*names, None, to_rank, tag, route_key)
+        entries.append(DecoupledRouteEntry(number, key, index))
+    sizes = src_world_size, dst_world_size
+    return RoutePlan(*names, None, to_rank, *sizes, normalize_route_tag(tag), route_key, entries)
+
+
+def decoupled_build_recv_plan(
+    *,
+    src_group_name: str,
+    dst_group_name: str,
+    recv_rank: int | None,
+    src_world_size: int,
+    dst_world_size: int,
+    tag: str | None,
+    route_key: Any = None,
+    batch_size: int,
+    recv_queue_size: int = 0,
+) -> RoutePlan:
+    """Return the messages of a receiver: those for it, or for anybody where `recv_rank` is None."""
+    rows = CommMapper.decoupled_get_batch_size(batch_size, src_world_size, dst_world_size, recv_queue_size)
+    key = build_route_channel_key(src_group_name, dst_group_name, None, recv_rank, tag, route_key)
+    entries = [DecoupledRouteEntry(number, key, None) for number in rows]
+    names, sizes = (src_group_name, dst_group_name), (src_world_size, dst_world_size)
+    return RoutePlan(*names, None, None, *sizes, normalize_route_tag(tag), route_key, entries)
+
+
+def get_batch_size(data: Any, infer_batch_size_fn: Callable[[Any], int] | None = None) -> int:
+    """Return how many rows a batch has."""
+    return (infer_batch_size_fn or count_rows)(data)
+
+
+def validate_batch_size(
+    data: Any, expected_batch_size: int | None, infer_batch_size_fn: Callable[[Any], int] | None = None
+) -> None:
+    """Raise unless a batch has so many rows; None: any.
+
+    Raises:
+        ValueError: for it.
+    """
+    if expected_batch_size is None:
+        return
+    rows = get_batch_size(data, infer_batch_size_fn)
+    if rows != expected_batch_size:
+        raise RouteError("", "", f"{rows} rows came, where {expected_batch_size} belong")
+
+
+# -- what a worker does ------------------------------------------------------------------------------
+
+# Options that only RLinf's spelling has.
+_SEND = frozenset(
+    (
+        "batch_size",
+        "data",
+        "decoupled_mode",
+        "enable_p2p",
+        "mode",
+        "options",
+        "route_key",
+        "send_queue_size",
+        "split_fn",
+    )
+)
+_RECV = frozenset(
+    (
+        "batch_size",
+        "decoupled_mode",
+        "enable_p2p",
+        "infer_batch_size_fn",
+        "merge_fn",
+        "options",
+        "recv_queue_size",
+        "route_key",
+    )
+)
+
+
+class Routing:
+    """`send_to` and `recv_from` in RLinf's spelling, beside that of `rlinf_scheduler.Worker`; a part of `Worker`.
+
+    RLinf's is meant where there is an option of its own, such as `data=` or `batch_size=`, or a channel stands in the
+    second place. Both sides of a route use the same spelling.
+    """
+
+    if not TYPE_CHECKING:  # which sees those of `rlinf_scheduler.Worker`
+
+        def send_to(self, group_name, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN201
+            """Send this rank's rows of a batch to a group; in RLinf's spelling or that of `rlinf_scheduler.Worker`."""
+            if _SEND & options.keys() or (len(args) > 1 and (args[0] is None or _is_channel(args[0]))):
+                return send_routed(self, group_name, *args, **options)
+            return super().send_to(group_name, *args, **options)
+
+        def recv_from(self, group_name, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN201
+            """Receive this rank's rows of a batch; in RLinf's spelling or that of `rlinf_scheduler.Worker`."""
+            if _RECV & options.keys() or (args and _is_channel(args[0])):
+                return recv_routed(self, group_name, *args, **options)
+            return super().recv_from(group_name, *args, **options)
+
+
+def _is_channel(value: Any) -> bool:
+    return hasattr(value, "put_nowait")
+
+
+@dataclass(frozen=True)
+class _MessageLane:
+    """Messages of `send` and `recv`, as RLinf sends them with `enable_p2p`."""
+
+    worker: Worker
+    group_name: str
+
+    def send(self, block: RowBlock, part: Any) -> AsyncHandle[None]:
+        return self.worker.send(part, self.group_name, block.receiver, async_op=True)
+
+    def recv(self, block: RowBlock) -> AsyncHandle[Any]:
+        return self.worker.recv(self.group_name, block.sender, async_op=True)
+
+
+def send_routed(
+    worker: Worker,
+    group_name: str,
+    channel: Any,
+    data: Any,
+    *,
+    route_key: Any = None,
+    mode: str | None = None,
+    tag: str | None = None,
+    async_op: bool = False,
+    batch_size: int | None = None,
+    split_fn: Callable[[Any, list[int]], Sequence[Any]] | None = None,
+    enable_p2p: bool = False,
+    options: Any = None,
+    decoupled_mode: bool = False,
+    send_queue_size: int = 0,
+) -> AsyncHandle[None] | None:
+    """`Worker.send_to` in RLinf's spelling.
+
+    Args:
+        worker: the sender.
+        group_name: the receivers' group.
+        channel: by which the rows go; None with `enable_p2p`.
+        data: this rank's rows.
+        route_key: what keeps one of several streams of a tag apart.
+        mode: the phase, which comes before the tag; the receivers of the decoupled form answer with it.
+        tag: the stream.
+        async_op: return a handle at once.
+        batch_size: the rows of the whole batch; None: each sender has as many as this one.
+        split_fn: makes the parts of the data; None: `split_batch`.
+        enable_p2p: as messages of `send` and `recv`, without a channel.
+        options: taken, and without effect.
+        decoupled_mode: to whoever takes them first, or back to whom the messages in `self.batch_router` came from.
+        send_queue_size: how many messages of the decoupled form; 0: one for each receiver that falls to this rank.
+
+    Raises:
+        RouteError: the rows do not fit; nothing was sent.
+    """
+    _check_way(channel, enable_p2p, decoupled_mode)
+    own, rank, senders = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
+    size = get_group_world_size(None, group_name)
+    stream = tag if mode is None or decoupled_mode else f"{mode}_{tag}"
+    what = _call("send_to", group_name, stream)
+    if decoupled_mode:
+        rows = batch_size or counted_rows(own, group_name, rank, data, None) * senders
+        router = _router_of(worker)
+        plan = decoupled_build_send_plan(
+            src_group_name=own,
+            dst_group_name=group_name,
+            src_rank=rank,
+            src_world_size=senders,
+            dst_world_size=size,
+            tag=tag,
+            route_key=route_key,
+            batch_size=rows,
+            mode=mode,
+            tag_batch_router=router.get(tag),
+            send_queue_size=send_queue_size,
+        )
+        parts = (split_fn or split_rows)(data, [entry.batch_size for entry in plan.entries])
+        if tag in router:
+            router[tag] = []
+        puts = [
+            channel.put({"batch_index": entry.batch_index, "batch": part}, key=entry.key, async_op=True)
+            for entry, part in zip(plan.entries, parts, strict=True)
+        ]
+        sent: AsyncHandle[None] = gathered(puts, lambda _: None, what)
+    else:
+        if batch_size is None:
+            rows = counted_rows(own, group_name, rank, data, None)
+            route = even_route(own, senders, group_name, size, rank, rows)
+        else:
+            route = plan_route(own, senders, group_name, size, rows=batch_size)
+
+        def queue_of(block: RowBlock) -> RouteKey:
+            return build_route_channel_key(own, group_name, rank, block.receiver, stream, route_key)
+
+        lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
+        sent = send_batch(route, rank, data, lane, what, split=split_fn)
+    return sent if async_op else sent.wait()
+
+
+def recv_routed(
+    worker: Worker,
+    group_name: str,
+    channel: Any,
+    *,
+    route_key: Any = None,
+    tag: str | None = None,
+    async_op: bool = False,
+    batch_size: int,
+    merge_fn: Callable[[list[Any]], Any] | None = None,
+    infer_batch_size_fn: Callable[[Any], int] | None = None,
+    enable_p2p: bool = False,
+    options: Any = None,
+    decoupled_mode: bool = False,
+    recv_queue_size: int = 0,
+) -> Any:
+    """`Worker.recv_from` in RLinf's spelling.
+
+    Args:
+        worker: the receiver.
+        group_name: the senders' group.
+        channel: by which the rows come; None with `enable_p2p`.
+        route_key: as of `send_routed`, like the tag, which has the phase before it.
+        tag: the stream.
+        async_op: return a handle at once.
+        batch_size: the rows of the whole batch.
+        merge_fn: makes one batch of the parts; None: `merge_batches`.
+        infer_batch_size_fn: says how many rows a part has; None: `infer_batch_size`.
+        enable_p2p: as of `send_routed`, like the options.
+        options: taken, and without effect.
+        decoupled_mode: whatever comes first of what any rank has sent, if `self.batch_router` has the tag, and notes
+            there who it was; else the answers to this rank's own messages, in their order.
+        recv_queue_size: how many messages of the decoupled form; 0: one for each sender that falls to this rank.
+
+    Raises:
+        RouteError: other rows came than should have.
+    """
+    _check_way(channel, enable_p2p, decoupled_mode)
+    own, rank, receivers = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
+    size = get_group_world_size(None, group_name)
+    what = _call("recv_from", group_name, tag)
+    if decoupled_mode:
+        router = _router_of(worker)
+        plan = decoupled_build_recv_plan(
+            src_group_name=group_name,
+            dst_group_name=own,
+            recv_rank=None if tag in router else rank,
+            src_world_size=receivers,
+            dst_world_size=size,
+            tag=tag,
+            route_key=route_key,
+            batch_size=batch_size,
+            recv_queue_size=recv_queue_size,
+        )
+
+        def finish(messages: list[dict[str, Any]]) -> Any:
+            if split_channel_message(messages[0]["batch_index"])[3] not in router:
+                messages = sorted(messages, key=lambda each: split_channel_message(each["batch_index"])[1])
+            parts = [message["batch"] for message in messages]
+            for part, entry in zip(parts, plan.entries, strict=True):
+                validate_batch_size(part, entry.batch_size, infer_batch_size_fn)
+            batch = (merge_fn or merge_rows)(parts)
+            for message in messages:
+                answered = router.get(split_channel_message(message["batch_index"])[3])
+                if answered is not None:
+                    answered.append(message["batch_index"])
+            return batch
+
+        gets = [channel.get(key=entry.key, async_op=True) for entry in plan.entries]
+        received: AsyncHandle[Any] = gathered(gets, finish, what)
+    else:
+        route = plan_route(group_name, size, own, receivers, rows=batch_size)
+
+        def queue_of(block: RowBlock) -> RouteKey:
+            return build_route_channel_key(group_name, own, block.sender, rank, tag, route_key)
+
+        lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
+        received = recv_batch(route, rank, lane, what, merge=merge_fn, count=infer_batch_size_fn)
+    return received if async_op else received.wait()
+
+
+def _check_way(channel: Any, enable_p2p: bool, decoupled_mode: bool) -> None:
+    if decoupled_mode and enable_p2p:
+        raise ValueError("decoupled_mode needs a channel: enable_p2p=True goes from rank to rank")
+    if channel is None and not enable_p2p:
+        raise ValueError("a channel by which the rows go is missing; or say enable_p2p=True")
+
+
+def _router_of(worker: Any) -> dict[str | None, list[str]]:
+    router: dict[str | None, list[str]] | None = getattr(worker, "batch_router", None)
+    if router is None:
+        problem = (
+            "decoupled_mode needs self.batch_router: {} of a rank that asks, {tag: []} of one that answers"
+        )
+        raise ValueError(problem)
+    return router
+
+
+def _call(method: str, group: str, tag: str | None) -> str:
+    return f"{method}({group!r}{f', tag={tag!r}' if tag else ''})"
+
+
+def _check_rank(side: str, rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise RouteError("source", "destination", f"there is no {side} rank {rank} of {world_size}")
