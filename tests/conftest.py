@@ -38,6 +38,7 @@ PRELOADED = (
     "crowd_peers",
     "death_roles",
     "device_peers",
+    "face_routing_workers",
     "forked_job",
     "gpu_peers",
     "interruption_exchanges",

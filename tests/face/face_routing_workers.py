@@ -83,13 +83,13 @@ class Env(Worker):
         )
         return rows
 
-    def interact_decoupled(self, requests, answers, steps, total):
+    def interact_decoupled(self, group, requests, answers, steps, total):
         self.batch_router = {}
         rows = total // self._world_size
         for step in range(steps):
             keys = keys_of(self._rank, rows) + step
             self.send_to(
-                group_name="rollout",
+                group_name=group,
                 channel=requests,
                 data={"keys": keys},
                 mode="train",
@@ -97,7 +97,7 @@ class Env(Worker):
                 decoupled_mode=True,
             )
             output = self.recv_from(
-                group_name="rollout",
+                group_name=group,
                 channel=answers,
                 tag="train_rollout_results",
                 batch_size=total,
@@ -157,13 +157,13 @@ class Rollout(Worker):
 
 
 class Served(Worker):
-    async def serve(self, requests, answers, total, num_messages):
+    async def serve(self, group, requests, answers, total, num_messages):
         """Take what is there within some milliseconds, as RLinf's rollout does with the names of routing."""
         self.batch_router = {"rollout_results": []}
-        size, seen, taken = get_group_world_size(None, "env"), 0, 0
+        size, seen, taken = get_group_world_size(None, group), 0, 0
         plan = decoupled_build_recv_plan(
-            src_group_name="env",
-            dst_group_name="rollout",
+            src_group_name=group,
+            dst_group_name=self.group_name,
             recv_rank=None,
             src_world_size=self._world_size,
             dst_world_size=size,
@@ -188,8 +188,8 @@ class Served(Worker):
             for message, part in zip(messages, parts, strict=True):
                 rank, _, mode, tag = split_channel_message(message["batch_index"])
                 key = build_send_key(
-                    src_group_name="rollout",
-                    dst_group_name="env",
+                    src_group_name=self.group_name,
+                    dst_group_name=group,
                     src_rank=None,
                     dst_rank=rank,
                     tag=f"{mode}_{tag}",

@@ -32,15 +32,31 @@ from rlinf.scheduler.worker import (
     validate_batch_size,
 )
 from rlinf_scheduler.errors import RouteError
+from rlinf_scheduler.session import set_current
 
 GROUPS = {"src_group_name": "env", "dst_group_name": "rollout"}
 
 
-@pytest.fixture
-def forked_job():
+@pytest.fixture(scope="module")
+def shared_job():
+    """A job of all tests here."""
     job = ForkedJob()
-    yield job
+    with launched(
+        job, env=(Env, ranks(0, 2)), rollout=(Rollout, ranks(3, 4)), actor=(Actor, ranks(5, 6))
+    ) as groups:
+        yield job, groups
     job.close()
+
+
+@pytest.fixture
+def job(shared_job):
+    set_current(shared_job[0].session)
+    return shared_job[0]
+
+
+@pytest.fixture
+def roles(shared_job, job):
+    return shared_job[1]
 
 
 def ranks(first, last):
@@ -165,17 +181,6 @@ def test_a_group_is_asked_of_a_programs_own_manager_where_there_is_no_job():
 # -- programs ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def roles(forked_job):
-    with launched(
-        forked_job,
-        env=(Env, ranks(0, 2)),
-        rollout=(Rollout, ranks(3, 4)),
-        actor=(Actor, ranks(5, 6)),
-    ) as groups:
-        yield groups
-
-
 @pytest.mark.parametrize("p2p", [False, True])
 def test_uneven_environments_rollout_and_actor(roles, p2p):
     env, rollout, actor = roles
@@ -192,11 +197,11 @@ def test_uneven_environments_rollout_and_actor(roles, p2p):
     ]
 
 
-def test_environments_that_are_answered_by_whoever_is_free(forked_job):
-    with launched(forked_job, env=(Env, ranks(0, 3)), rollout=(Served, ranks(4, 5))) as (env, rollout):
+def test_environments_that_are_answered_by_whoever_is_free(job):
+    with launched(job, envs=(Env, ranks(0, 3)), served=(Served, ranks(4, 5))) as (env, rollout):
         requests, answers = Channel.create("requests"), Channel.create("answers")
-        interacted = env.interact_decoupled(requests, answers, steps=4, total=16)
-        served = rollout.serve(requests, answers, total=16, num_messages=8)
+        interacted = env.interact_decoupled("served", requests, answers, steps=4, total=16)
+        served = rollout.serve("envs", requests, answers, total=16, num_messages=8)
         assert interacted.wait(WAIT_S) == [16, 16, 16, 16]
         assert sum(served.wait(WAIT_S)) == 4 * 16
 
