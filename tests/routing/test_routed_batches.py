@@ -248,12 +248,14 @@ def test_receivers_that_are_gone_are_named_and_the_others_have_their_rows(job):
         rollout.terminate()
 
 
-def test_rows_of_another_run_of_a_group_with_another_size_are_not_mixed_up(job):
+@pytest.mark.parametrize("channel", ["", "again by"])
+def test_rows_of_another_run_of_a_group_with_another_size_are_not_mixed_up(job, channel):
+    by = {"channel": Channel.create(channel)} if channel else {}
     with launched(job, steady=(Env, ranks(2))) as (env,):
         for size in (1, 4):
             with launched(job, again=(Rollout, ranks(size))) as (rollout,):
-                env.send_rows("again", 2).wait(WAIT_S)
-                batches = rollout.recv_rows("steady").wait(WAIT_S)
+                env.send_rows("again", 2, **by).wait(WAIT_S)
+                batches = rollout.recv_rows("steady", timeout_s=WAIT_S, **by).wait(WAIT_S)
                 assert sum(len(batch["names"]) for batch in batches) == 4
 
 

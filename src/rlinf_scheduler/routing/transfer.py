@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -211,38 +212,40 @@ def _check_parts(route: Route, blocks: Sequence[RowBlock], rows: list[int], *, s
 class GroupSizes:
     """How many ranks the groups of a job have; a service of a session.
 
-    It asks once for each, and again when a process is gone that this one exchanged data with: then a group may have
-    been launched again.
+    It asks once for each, and again when a process is gone that this one is connected to, such as the group's first
+    rank: then a group of that name may have been launched again.
     """
 
     def __init__(self, session: Session) -> None:
         self._directory = session.directory
+        self._messenger = session.messenger
         self._sizes: dict[str, int] = {}
         session.messenger.on_peer_lost(lambda _process_id: self._sizes.clear())
 
-    def of(self, group: str, timeout_s: float, *, anew: bool = False) -> int:
+    def of(self, group: str, timeout_s: float) -> int:
         """Return how many ranks a group has, as soon as its launch has begun.
-
-        Args:
-            group: its name.
-            timeout_s: how long to wait for that.
-            anew: ask although it is known: of groups that this process is not connected to it would not hear.
 
         Raises:
             PeerNotFound: no group of that name was launched within `timeout_s` seconds.
             RouteError: it is a channel.
         """
-        known = None if anew else self._sizes.get(group)
-        if known is None:
-            try:
-                entry = self._directory.lookup(f"{GROUPS}{group}", timeout_s)
-            except PeerNotFound as error:
-                near = [name.removeprefix(GROUPS) for name in error.known]
-                raise PeerNotFound(group, error.waited_s, near, error.why) from None
-            if WORLD_SIZE not in entry.info:
-                raise RouteError("", "", f"'{group}' is a channel, and no group: give it as channel=")
-            known = self._sizes[group] = entry.info[WORLD_SIZE]
-        return known
+        known = self._sizes.get(group)
+        return self._ask(group, timeout_s) if known is None else known
+
+    def _ask(self, group: str, timeout_s: float) -> int:
+        try:
+            entry = self._directory.lookup(f"{GROUPS}{group}", timeout_s)
+        except PeerNotFound as error:
+            near = [name.removeprefix(GROUPS) for name in error.known]
+            raise PeerNotFound(group, error.waited_s, near, error.why) from None
+        if WORLD_SIZE not in entry.info:
+            raise RouteError("", "", f"'{group}' is a channel, and no group: give it as channel=")
+        size: int = entry.info[WORLD_SIZE]
+        with suppress(CommError):  # while its first rank is not there, it is asked for each time
+            first = self._directory.lookup(f"{group}:0", timeout_s=0.0)
+            self._messenger.connect(first.endpoint)
+            self._sizes[group] = size
+        return size
 
 
 def even_route(source: str, senders: int, target: str, receivers: int, rank: int, rows: int) -> Route:

@@ -111,11 +111,11 @@ class Routed(Exchange):
         info = self._rlinf_role.info
         own, rank = info.address.group, info.address.rank
         if rows is None:
-            size = _size_of(self, group_name, channel, timeout_s)
+            size = _size_of(self, group_name, timeout_s)
             rows_here = counted_rows(own, group_name, rank, batch, count)
             route = even_route(own, info.world_size, group_name, size, rank, rows_here)
         else:
-            route = _route(self, own, group_name, rows, channel, timeout_s)
+            route = _route(self, own, group_name, rows, timeout_s)
         lane = _lane(self, route, channel, tag, timeout_s, wait_for_return, _room_s(async_op))
         what = _call("send_to", group_name, tag, channel)
         handle = send_batch(route, rank, batch, lane, what, split=split, count=count)
@@ -199,29 +199,26 @@ class Routed(Exchange):
         info = self._rlinf_role.info
         own, rank = info.address.group, info.address.rank
         if rows is None:
-            size = _size_of(self, group_name, channel, timeout_s)
+            size = _size_of(self, group_name, timeout_s)
             route = plan_even(group_name, size, own, info.world_size)
         else:
-            route = _route(self, group_name, own, rows, channel, timeout_s)
+            route = _route(self, group_name, own, rows, timeout_s)
         lane = _lane(self, route, channel, tag, timeout_s, wait_for_return, 0.0)
         what = _call("recv_from", group_name, tag, channel)
         handle = recv_batch(route, rank, lane, what, scaled=rows is None, merge=merge, count=count)
         return handle if async_op else handle.wait()
 
 
-def _size_of(worker: Routed, group: str, channel: Channel | None, timeout_s: float | None) -> int:
+def _size_of(worker: Routed, group: str, timeout_s: float | None) -> int:
     """How many ranks a group has."""
     from rlinf_scheduler.routing.transfer import GroupSizes  # noqa: PLC0415 - see above
 
     if worker._rlinf_session is None:
         raise ClusterError("this worker was constructed directly: launch its group to communicate")
-    sizes = worker._rlinf_session.service(GroupSizes)
-    return sizes.of(group, checked_timeout(timeout_s), anew=channel is not None)
+    return worker._rlinf_session.service(GroupSizes).of(group, checked_timeout(timeout_s))
 
 
-def _route(
-    worker: Routed, source: str, target: str, rows: Any, channel: Channel | None, timeout_s: float | None
-) -> Route:
+def _route(worker: Routed, source: str, target: str, rows: Any, timeout_s: float | None) -> Route:
     """The route that `rows` says, between this worker's group and another one."""
     from rlinf_scheduler.routing import Route, plan_route  # noqa: PLC0415 - see above
 
@@ -237,7 +234,7 @@ def _route(
             raise RouteError(source, target, problem)
         return rows
     other = target if source == info.address.group else source
-    size = _size_of(worker, other, channel, timeout_s)
+    size = _size_of(worker, other, timeout_s)
     senders, receivers = (info.world_size, size) if other == target else (size, info.world_size)
     if not isinstance(rows, Sequence):
         return plan_route(source, senders, target, receivers, rows=rows)
