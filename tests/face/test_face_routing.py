@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from face_routing_workers import WAIT_S, Actor, Env, Rollout, Served
 
+from face_routing_workers import WAIT_S, Actor, Env, Rollout, Served
 from forked_job import ForkedJob
 from launched import launched
 from rlinf.scheduler import (

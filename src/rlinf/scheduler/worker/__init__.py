@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from rlinf_scheduler.lazy import loader, mirror
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.worker.routing import *  # noqa: F403
     from rlinf.scheduler.manager.addresses import WorkerAddress as WorkerAddress
     from rlinf.scheduler.manager.addresses import WorkerInfo as WorkerInfo
+    from rlinf.scheduler.worker.routing import *  # noqa: F403
     from rlinf.scheduler.worker.worker import Worker as Worker
     from rlinf.scheduler.worker.worker_group import WorkerGroupFunc as WorkerGroupFunc
     from rlinf.scheduler.worker.worker_group import WorkerGroupFuncResult as WorkerGroupFuncResult
