@@ -45,5 +45,12 @@ class Rollout(Worker):
     def say(self, what):
         self.send(what, self.group_name, 0, timeout_s=DEADLINE_S)
 
+    def share(self, rows):
+        """Even out among the ranks what they have."""
+        keys = np.array([[self.rank, row] for row in range(rows[self.rank])]).reshape(-1, 2)
+        sent = self.send_to(self.group_name, keys, rows, async_op=True, tag="keys")
+        self.inputs.append(self.recv_from(self.group_name, rows, tag="keys", timeout_s=DEADLINE_S))
+        sent.wait(DEADLINE_S)
+
     def hear(self):
         self.inputs.append(self.recv(self.group_name, 1, timeout_s=DEADLINE_S))

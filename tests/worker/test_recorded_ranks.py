@@ -31,6 +31,7 @@ def test_a_rank_that_was_killed_is_run_again_to_where_it_was(forked_job, tmp_pat
     group.execute_on(0).take_async().wait(60)
     group.execute_on(1).say("to the first one").wait(60)
     group.execute_on(0).hear().wait(60)
+    group.share([3, 1]).wait(60)
     inputs, pids = group.get("inputs").wait(60), group.pid().wait(60)
     endless = group.execute_on(0).take_for_ever()
     wait_until(lambda: prompts.stats().num_getters == 1)  # it waits for more than there is
@@ -44,7 +45,7 @@ def test_a_rank_that_was_killed_is_run_again_to_where_it_was(forked_job, tmp_pat
         assert str(replay.worker.inputs[: len(inputs[0])]) == str(inputs[0])
         assert len(replay.worker.inputs) == len(inputs[0]) + 3
         assert replay.worker.seed == group_seed(tmp_path)
-        assert "call 7, take_for_ever(): get 4 of prompts 'default'" in replay.notes[-1]
+        assert "call 8, take_for_ever(): get 4 of prompts 'default'" in replay.notes[-1]
     with Replay(tmp_path, "rollout:1", check=True) as replay:
         list(replay.run())
         assert str(replay.worker.inputs) == str(inputs[1])

@@ -56,6 +56,10 @@ class _Gathered(Promise[None]):
         if not handles:
             self.set_result(None)
 
+    def done(self) -> bool:
+        """Whether it is complete; of a rank that is run again, whether it was then."""
+        return super().done() and all(handle.done() for handle in self.handles)
+
     def awaits(self) -> Wait | None:
         """What whoever waits for it waits for: those that are not done."""
         waits = [wait for handle in self.handles if not handle.done() and (wait := handle.settled.awaits())]
@@ -138,4 +142,4 @@ class _Marks:
 
 
 def _error(ended: Promise[Any]) -> BaseException | None:
-    return CancelledError() if ended.cancelled() else ended.exception(0)
+    return CancelledError() if ended.cancelled() else ended.exception()

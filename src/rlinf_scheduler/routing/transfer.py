@@ -16,6 +16,7 @@ from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.routing.plan import Route, RowBlock
 from rlinf_scheduler.routing.rows import count_rows, merge_rows, split_rows
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.tape.tape import tape_of
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel import Channel
@@ -219,6 +220,7 @@ class GroupSizes:
     def __init__(self, session: Session) -> None:
         self._directory = session.directory
         self._messenger = session.messenger
+        self._tape = tape_of(session)
         self._sizes: dict[str, int] = {}
         session.messenger.on_peer_lost(lambda _process_id: self._sizes.clear())
 
@@ -229,8 +231,7 @@ class GroupSizes:
             PeerNotFound: no group of that name was launched within `timeout_s` seconds.
             RouteError: it is a channel.
         """
-        known = self._sizes.get(group)
-        return self._ask(group, timeout_s) if known is None else known
+        return self._tape.run("size", group, lambda: self._sizes.get(group) or self._ask(group, timeout_s))
 
     def _ask(self, group: str, timeout_s: float) -> int:
         try:
