@@ -11,7 +11,7 @@ import rlinf_scheduler.worker as core
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.platforms import platform_of
-from rlinf.scheduler.worker.routing import Routing
+from rlinf.scheduler.worker.routed import Routing
 from rlinf.scheduler.worker.timers import WorkerTimer, caller_name
 from rlinf_scheduler.host.info import hosts_rank, job_topology
 from rlinf_scheduler.keywords import explains_calls
