@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("wording", "checks", "lazy", "version"),
     ("errors", "events"),
-    ("keywords", "extension"),
+    ("keywords", "extension", "face"),
     ("planning", "queueing"),
     ("hardware",),
     ("config",),
@@ -35,7 +35,7 @@ LAYERS = (
     ("(names)",),  # rlinf_scheduler/__init__.py: the public names
     ("(face)",),  # rlinf/scheduler/: what programs import
     ("(testing)", "cli"),
-    ("(__main__)",),  # `python -m rlinf`
+    ("(__main__)", "__main__"),  # `python -m rlinf`, `python -m rlinf_scheduler`
 )
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 

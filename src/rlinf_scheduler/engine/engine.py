@@ -41,6 +41,7 @@ from rlinf_scheduler.engine.raylets import node_ip_here, nodes_like_here, wait_f
 from rlinf_scheduler.engine.subscribing import unhurried
 from rlinf_scheduler.engine.token import use_access, use_fresh_token, use_own_token
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
+from rlinf_scheduler.face.finder import ray_environment
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.planning import Node
 
@@ -200,7 +201,8 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
                     stack.enter_context(replaced(ray_utils, detect_fate_sharing_support=lambda: False))
             engine.restore_token = use_own_token() if wanted == LOCAL else use_access(access)
             stack.enter_context(ended_within(max(1.0, deadline - time.monotonic())))
-            _connect(address=wanted)
+            # What is started here begins with this process's variables.
+            _connect(address=wanted, runtime_env=None if wanted == LOCAL else ray_environment())
     except BaseException:
         engine.stop()  # what it had begun; nothing where it had not
         raise
@@ -366,10 +368,10 @@ def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
-def _connect(address: str) -> None:
-    started: dict[str, Any] = {}
+def _connect(address: str, runtime_env: Mapping[str, object] | None = None) -> None:
+    started: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
     if address != LOCAL and (own_ip := node_ip_here(address)):
-        started = {"_node_ip_address": own_ip}
+        started["_node_ip_address"] = own_ip
     elif address == LOCAL:
         started = {
             "include_dashboard": False,

@@ -44,6 +44,7 @@ boundaries through pickle unchanged.
     │   │   └── WeightsMismatch             they do not fit where they should go
     │   └── CodecError                      an object cannot be sent
     │       └── BatchUndecodable            some items of a batch cannot be read; it has the others
+    ├── FaceError (ImportError)             an RLinf checkout's own scheduler cannot be replaced by this library
     └── ChannelError
         ├── ChannelNotFound (LookupError)
         ├── ChannelExists

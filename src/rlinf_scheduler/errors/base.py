@@ -7,6 +7,10 @@ class SchedulerError(Exception):
     """The root: everything this library raises on purpose is one of these."""
 
 
+class FaceError(SchedulerError, ImportError):
+    """An RLinf checkout's own scheduler cannot be replaced by this library, or wants names of it that it lacks."""
+
+
 class WaitTimeout(SchedulerError, TimeoutError):
     """A wait passed its deadline; the last of its arguments says why.
 

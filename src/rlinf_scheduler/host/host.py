@@ -22,6 +22,7 @@ from rlinf_scheduler.comm.forking import children_end_here
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ClusterError, CodecError
 from rlinf_scheduler.extension import EXTENSION_VARIABLE, load_extension
+from rlinf_scheduler.face.finder import install as install_face
 from rlinf_scheduler.hardware.reachability import check_reachable
 from rlinf_scheduler.hardware.registry import hardware_type
 from rlinf_scheduler.hardware.seen import check_seen
@@ -116,6 +117,8 @@ class Hosting:
         self._devices: tuple[str, ...] = ()
         self._leaving = False
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
+        if spec.replaces_rlinf:
+            install_face(driver=0)  # before any module of the user's
         if spec.extension:  # what the process is told it is may be of types that the module adds
             os.environ[EXTENSION_VARIABLE] = spec.extension
         self.session = Session(

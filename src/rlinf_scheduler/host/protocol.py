@@ -236,6 +236,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
         kept_job: the job's name, if that outlives its drivers; else "".
         extension: the module that it imports before its class, or "".
+        replaces_rlinf: our face is in the place of an RLinf checkout's own scheduler there, too.
     """
 
     launch: str
@@ -260,6 +261,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     ports: PortRange | None = None
     kept_job: str = ""
     extension: str = ""
+    replaces_rlinf: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True):

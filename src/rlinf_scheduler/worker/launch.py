@@ -22,6 +22,7 @@ from rlinf_scheduler.engine.engine import cores_of_machines, ray_errors
 from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf_scheduler.events import GroupLaunched, WorkerStarted
 from rlinf_scheduler.extension import extension_named
+from rlinf_scheduler.face.finder import is_wanted as face_is_wanted
 from rlinf_scheduler.hardware.views import HardwareTable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import (
@@ -537,6 +538,7 @@ class _Launch:
             master_port=self._recipe.master_port,
             kept_job=self._kept_job,
             extension=extension_named(),
+            replaces_rlinf=face_is_wanted(),
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:
