@@ -82,10 +82,10 @@ def ray_environment() -> dict[str, object]:
     """The `runtime_env` of a job on a Ray that runs already, whose processes do not inherit this one's variables."""
     if not is_wanted():
         return {}
-    return {
-        "env_vars": {DRIVER_VARIABLE: os.environ[DRIVER_VARIABLE]},
-        "worker_process_setup_hook": _HOOK,
-    }
+    variables = variables_of_children(os.environ, int(os.environ[DRIVER_VARIABLE]))
+    path = f"{variables[PATH_VARIABLE]}:${{{PATH_VARIABLE}}}"  # before what the node has
+    # Where the library lies elsewhere on a node, the path does not lead to it, and the hook's name does.
+    return {"env_vars": {**variables, PATH_VARIABLE: path}, "worker_process_setup_hook": _HOOK}
 
 
 class FaceFinder:

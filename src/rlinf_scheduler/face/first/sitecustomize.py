@@ -51,7 +51,7 @@ def _run_hidden() -> None:
         hidden.loader.exec_module(module)
 
 
-try:
-    _run_hidden()
-finally:
+# Another copy of this file that is hidden by the first one has no say.
+if all(getattr(finder, "__name__", "") != UntilRLinf.__name__ for finder in sys.meta_path):
     sys.meta_path.insert(0, UntilRLinf)
+_run_hidden()

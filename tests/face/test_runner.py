@@ -1,0 +1,187 @@
+"""`python -m rlinf_scheduler PROGRAM`: our face in the place of a checkout's scheduler; all else is plain Python."""
+
+import json
+import signal
+from textwrap import dedent
+
+import pytest
+
+from rlinf_scheduler import __version__
+from rlinf_scheduler.face.command import interpreter_options
+from rlinf_scheduler.face.finder import variables_of_children
+from small_checkout import FACE, SOURCES, plain, run, write
+
+LINE = "rlinf.scheduler of {checkout}/rlinf is replaced by rlinf-scheduler " + f"{__version__} ({SOURCES})\n"
+EVERYWHERE = """
+    import json, sys
+    if __name__ == "__main__":
+        import rlinf
+        from rlinf.runners import places, places_of_children
+        json.dump([rlinf.KIND, places(), places_of_children(("spawn", "forkserver"))], sys.stdout)
+"""
+ON_OURS = ["a checkout", FACE, [FACE] * 3]
+PROBE = """
+    import json, sys
+    if __name__ == "__main__":
+        main = sys.modules["__main__"]
+        told = [sys.argv, sys.path, __file__, __package__, __spec__ and __spec__.name, vars(main) is globals()]
+        json.dump([*told, repr(sys.flags), "rlinf_scheduler" in sys.modules], sys.stdout)
+        sys.exit(7)
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = write(tmp_path / "checkout")
+    return write(
+        folder, {"examples/train.py": EVERYWHERE, "examples/probe.py": PROBE, "train_here.py": EVERYWHERE}
+    )
+
+
+def test_a_program_and_what_it_starts_have_our_face_and_one_line_says_so(checkout):
+    done = run(checkout / "examples/train.py", path=[checkout])
+    assert (json.loads(done.stdout), done.stderr) == (ON_OURS, LINE.format(checkout=checkout))
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "cwd"),
+    [
+        (["examples/train.py"], ["{ours}", "{checkout}"], "{checkout}"),
+        (["-m", "examples.train"], [], "{checkout}"),
+        (["train_here.py"], [], "{checkout}"),
+        (["-m", "train_here"], ["{ours}"], "{checkout}"),
+    ],
+    ids=["ours first", "a module, cwd", "beside the program", "ours before cwd"],
+)
+def test_whatever_the_order_of_the_path(checkout, command, path, cwd):
+    places = {"ours": SOURCES, "checkout": checkout}
+    done = run(*command, path=[each.format(**places) for each in path], cwd=cwd.format(**places))
+    assert (json.loads(done.stdout), done.stderr) == (ON_OURS, LINE.format(checkout=checkout))
+
+
+def test_a_checkout_that_a_later_finder_has_as_of_an_editable_install(checkout, tmp_path):
+    # A `sitecustomize` of the user's, which ours hides, is run, too.
+    hidden = """
+        import sys
+        from importlib.util import spec_from_file_location
+
+        class Editable:
+            def find_spec(name, path=None, target=None):
+                if name == "rlinf":
+                    return spec_from_file_location(name, {file!r}, submodule_search_locations=[{folder!r}])
+
+        sys.meta_path.append(Editable)
+    """
+    folder = str(checkout / "rlinf")
+    text = dedent(hidden).format(file=f"{folder}/__init__.py", folder=folder)
+    write(tmp_path / "site", {"sitecustomize.py": text})
+    done = run(checkout / "examples/train.py", path=[tmp_path / "site"])
+    assert (json.loads(done.stdout), done.stderr) == (ON_OURS, LINE.format(checkout=checkout))
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ([], ["examples/probe.py", "a", "-m", "b"]),
+        (["-X", "utf8", "-u"], ["-m", "examples.probe", "--x", "rlinf_scheduler"]),
+    ],
+    ids=["a file", "a module"],
+)
+def test_all_else_is_as_of_plain_python(checkout, options, command):
+    ours = run(*command, options=options, cwd=checkout, path=[checkout])
+    theirs = plain(*command, options=options, cwd=checkout, path=[checkout])
+    assert (ours.returncode, ours.stderr) == (theirs.returncode, theirs.stderr) == (7, "")
+    assert json.loads(ours.stdout) == json.loads(theirs.stdout)
+
+
+def test_a_traceback_and_a_signal_are_those_of_the_program(checkout):
+    write(
+        checkout, {"fails.py": "1 / 0", "dies.py": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"}
+    )
+    fails = run("fails.py", cwd=checkout)
+    assert (fails.returncode, fails.stderr) == (1, plain("fails.py", cwd=checkout).stderr)
+    assert run("dies.py", cwd=checkout).returncode == -signal.SIGTERM
+
+
+def test_pytest_runs_tests_of_the_checkout(checkout):
+    write(
+        checkout,
+        {
+            "tests/test_it.py": f"""
+        from rlinf.runners import places, places_of_children
+
+        def test_it():
+            assert [places(), *places_of_children()] == [{FACE!r}] * 3
+    """
+        },
+    )
+    done = run("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "tests/test_it.py", cwd=checkout)
+    assert done.returncode == 0, done.stdout
+    assert done.stderr == LINE.format(checkout=checkout)
+
+
+def test_the_testing_package_is_ours_where_the_checkout_has_none(checkout):
+    write(checkout, {"asks.py": "import rlinf.testing as t, rlinf.testing.local; print(t.__file__)"})
+    assert run("asks.py", cwd=checkout).stdout.startswith(str(SOURCES))
+    write(checkout, {"rlinf/testing/__init__.py": "", "rlinf/testing/local.py": ""})
+    assert run("asks.py", cwd=checkout).stdout.startswith(str(checkout))
+
+
+@pytest.mark.ray
+def test_ranks_and_actors_of_rlinfs_own_on_a_ray_that_runs_already(checkout, ray_address):
+    write(
+        checkout,
+        {
+            "examples/ranks.py": """
+        import json, sys
+        from rlinf.runners import places
+        from rlinf.scheduler import Cluster, NodePlacementStrategy
+        from rlinf.workers import Env, Simulator
+
+        if __name__ == "__main__":
+            with Cluster() as cluster:
+                import ray
+                group = Env.create_group().launch(cluster, NodePlacementStrategy([0, 1]), name="env")
+                mine = places(), ray.get(Simulator.remote().places.remote())
+                json.dump([mine, group.places().wait()], sys.stdout)
+    """
+        },
+    )
+    done = run(checkout / "examples/ranks.py", path=[checkout], env={"RAY_ADDRESS": ray_address}, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[FACE, FACE], [[FACE, [FACE, FACE], FACE]] * 2]
+    assert done.stderr.count("is replaced by") == 1
+
+
+def test_without_a_program_it_says_how_it_is_used():
+    done = run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: python -m rlinf_scheduler PROGRAM")
+    assert run("--help").stdout == done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "num_arguments", "options"),
+    [
+        ("python -m rlinf_scheduler train.py", 1, ""),
+        ("python -X dev -um rlinf_scheduler -m pytest -m x", 4, "-X dev -u"),
+        ("python -mrlinf_scheduler train.py", 1, ""),
+        ("python -m pdb -m rlinf_scheduler train.py", 1, "-m pdb"),
+        (
+            "python -m debugpy --listen 5678 -m rlinf_scheduler train.py rlinf_scheduler",
+            2,
+            "-m debugpy --listen 5678",
+        ),
+        ("python /somewhere/rlinf_scheduler train.py", 1, ""),
+        ("python starts_it_inside.py", 1, ""),
+        ("python", 0, ""),
+    ],
+)
+def test_options_of_the_interpreter_are_kept(command, num_arguments, options):
+    assert interpreter_options(command.split(), num_arguments) == options.split()
+
+
+def test_children_of_children_get_the_variables_once():
+    once = variables_of_children({"PYTHONPATH": "/a::/b"}, 7)
+    assert once["PYTHONPATH"].endswith(":/a:/b")
+    assert variables_of_children(once, 7) == once
