@@ -14,11 +14,14 @@ N ?= 5000
 KILLS ?= 10
 RESULTS ?= outputs/gpu
 EFFORT ?= 10
+RLINF ?=
+TABLE ?=
+TESTS ?=
 
 # Hundreds of processes start in a run: compiled once, each of them starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pythons soak check types docs bench gpu interrupt fuzz simulate clean
+.PHONY: help demo test pythons soak check types docs bench gpu interrupt fuzz simulate rlinf clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -76,6 +79,9 @@ fuzz: $(VENV)/.ready ## Fuzz placements and whole configs (SECONDS=600)
 
 simulate: $(VENV)/.ready ## Tell stories of a simulated cluster, with cuts, pauses and deaths (SEEDS=10000)
 	$(BIN)/python -m rlinf.testing.simulation --seeds $(SEEDS)
+
+rlinf: $(VENV)/.ready ## Run RLinf's own tests of its scheduler, and import all its modules, on this one (RLINF=/path/to/checkout TABLE=results.md)
+	@$(BIN)/python tests/face/rlinf_checkout.py $(RLINF) $(if $(TABLE),--table $(TABLE)) --tests "$(TESTS)"
 
 clean: ## Remove the environment and every cache
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs site
