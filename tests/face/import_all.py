@@ -37,20 +37,25 @@ def third_parties(checkout):
     found = set()
     for file in sources(checkout):
         with contextlib.suppress(SyntaxError):
-            for node in ast.walk(ast.parse(file.read_bytes())):
-                if isinstance(node, ast.Import):
-                    found |= {alias.name.partition(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                    found.add(node.module.partition(".")[0])
-    # What lies beside a program is found by it alone.
-    own = {path.stem for folder in PROGRAMS for path in (checkout / folder).rglob("*")} | {
-        "rlinf",
-        "tests",
-        *PROGRAMS,
-    }
-    return sorted(
-        name for name in found - own - sys.stdlib_module_names if importlib.util.find_spec(name) is None
-    )
+            found |= {name for name in imported_by(file) if not is_beside(file, name)}
+    found -= {"rlinf", "tests", *PROGRAMS, *sys.stdlib_module_names}
+    return sorted(name for name in found if importlib.util.find_spec(name) is None)
+
+
+def is_beside(program, name):
+    """Whether a program finds that in its own folder."""
+    return (program.parent / name).with_suffix(".py").exists() or (
+        program.parent / name / "__init__.py"
+    ).exists()
+
+
+def imported_by(file):
+    """The packages that a file imports, and modules beside it."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
 
 
 def sources(checkout):

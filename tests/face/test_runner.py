@@ -153,6 +153,31 @@ def test_ranks_and_actors_of_rlinfs_own_on_a_ray_that_runs_already(checkout, ray
     assert done.stderr.count("is replaced by") == 1
 
 
+def test_a_rank_has_it_whatever_its_variables_are(checkout):
+    write(
+        checkout,
+        {
+            "host.py": """
+        import sys
+        from rlinf_scheduler.comm import ClusterSecret, Messenger
+        from rlinf_scheduler.host.host import Hosting
+        from rlinf_scheduler.host.protocol import HostSpec
+
+        if __name__ == "__main__":
+            secret = ClusterSecret.generate()
+            home = Messenger(secret, name="home", machine_id=None, tcp=False)
+            ours = home.endpoint, home.endpoint, secret, "127.0.0.1", False, True
+            Hosting(HostSpec("launch", "env", 0, *ours, tuple(sys.path), 30, 60.0, replaces_rlinf=True))
+            from rlinf.runners import places, places_of_children
+            print([places(), *places_of_children()])
+            home.close()
+    """
+        },
+    )
+    done = plain("host.py", cwd=checkout)
+    assert (done.stdout, done.stderr) == (f"{[FACE] * 3}\n", "")
+
+
 def test_without_a_program_it_says_how_it_is_used():
     done = run()
     assert (done.returncode, done.stdout) == (2, "")

@@ -126,3 +126,16 @@ def test_installed_package_passes_items_between_processes(environment):
     assert run(python, program.file, cwd=environment) == program.output
     where = run(python, "-c", "import rlinf.scheduler; print(rlinf.scheduler.__file__)", cwd=environment)
     assert Path(where.strip()).is_relative_to(environment)
+
+
+def test_installed_package_takes_the_place_of_a_checkouts_scheduler(environment, tmp_path):
+    program = "import rlinf.scheduler as s; from rlinf.scheduler import Topology; print(s.__file__)"
+    for name, text in {
+        "rlinf/__init__.py": "",
+        "rlinf/scheduler/__init__.py": "1 / 0",
+        "train.py": program,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    where = run(environment / "bin" / "python", "-m", "rlinf_scheduler", "train.py", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(environment)
