@@ -17,6 +17,7 @@ EFFORT ?= 10
 RLINF ?=
 TABLE ?=
 TESTS ?=
+COMPARE ?=
 
 # Hundreds of processes start in a run: compiled once, each of them starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,7 +82,7 @@ simulate: $(VENV)/.ready ## Tell stories of a simulated cluster, with cuts, paus
 	$(BIN)/python -m rlinf.testing.simulation --seeds $(SEEDS)
 
 rlinf: $(VENV)/.ready ## Run RLinf's own tests of its scheduler, and import all its modules, on this one (RLINF=/path/to/checkout TABLE=results.md)
-	@$(BIN)/python tests/face/rlinf_checkout.py $(RLINF) $(if $(TABLE),--table $(TABLE)) --tests "$(TESTS)"
+	@$(BIN)/python tests/face/rlinf_checkout.py $(RLINF) $(if $(TABLE),--table $(TABLE)) $(if $(COMPARE),--compare) --tests "$(TESTS)"
 
 clean: ## Remove the environment and every cache
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs site

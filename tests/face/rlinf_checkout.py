@@ -1,10 +1,11 @@
 """Runs RLinf's own unit tests of its scheduler against ours, imports all of its modules, and prints a table.
 
-    make rlinf RLINF=/path/to/checkout [TABLE=results.md] [TESTS="comm channel"]
+    make rlinf RLINF=/path/to/checkout [TABLE=results.md] [TESTS="comm channel"] [COMPARE=1]
 
 Each file of tests runs in a process of its own, by `python -m rlinf_scheduler -m pytest`, from a folder outside the
 checkout, in which nothing is changed. A test that takes longer than its deadline, or holds its whole process up, has
 hung; those after it run in another process. `different.toml` lists the tests that fail on purpose, with the reason.
+`COMPARE=1` runs what fails on RLinf's own scheduler, too: it may be for a package that is not installed here.
 
 Third parties (hydra, transformers, gymnasium ...) are those of the environment of `make`, whose extra `demo` has hydra
 and torch; what is not installed there is stood in for (`stand_ins.py`), and named in the table. Exits with 1 unless all
@@ -27,7 +28,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # Those that concern the scheduler and do not say so by an import.
 MORE = ("test_auto_placement.py", "test_metric_utils.py", "test_robot_autoconfig.py", "test_weight_syncer.py")
-OUTCOMES = ("passed", "different", "failed", "hung", "skipped", "not collected")
+OUTCOMES = ("passed", "different", "failed", "hung", "skipped", "not collected", "fails on both")
+# Programs run on ours; without it, on RLinf's own scheduler.
+ON_OURS = ("-m", "rlinf_scheduler")
 TEST_LIMIT_S, SILENT_S, IMPORTS_LIMIT_S = 120, 180, 900
 MOST_ROUNDS = 6
 
@@ -53,12 +56,13 @@ def environment(checkout, stood_in, log):
     }
 
 
-def outcomes_of(file, checkout, stood_in, folder):
+def outcomes_of(file, checkout, stood_in, folder, runner=ON_OURS, only=()):
     """What became of the tests of a file, by their names: an outcome, and why."""
-    log = folder / f"{file.stem}.jsonl"
+    log = folder / f"{file.stem}{'' if runner else '-own'}.jsonl"
     log.touch()
+    targets = [file.parent / test for test in only] or [file]
     for _ in range(MOST_ROUNDS):
-        ended = run_tests(file, checkout, stood_in, log, done=read(log))
+        ended = run_tests(file, checkout, stood_in, log, read(log), [*runner, "-m", "pytest"], targets)
         found = read(log)
         stuck = [test for test, (outcome, _) in found.items() if outcome == "begun"]
         if ended is not None and not stuck:
@@ -74,7 +78,18 @@ def outcomes_of(file, checkout, stood_in, folder):
     return read(log)
 
 
-def run_tests(file, checkout, stood_in, log, done):
+def compared(found, file, checkout, stood_in, folder):
+    """Mark what fails on RLinf's own scheduler, too, in this environment."""
+    bad = [test for test, (outcome, _) in found.items() if outcome in ("failed", "hung", "not collected")]
+    own = outcomes_of(file, checkout, stood_in, folder, runner=(), only=bad) if bad else {}
+    for test in bad:
+        outcome, why = own.get(test, ("passed", ""))
+        if outcome in ("failed", "hung", "not collected"):
+            found[test] = "fails on both", why
+    return found
+
+
+def run_tests(file, checkout, stood_in, log, done, pytest, targets):
     """Run those that are not done yet; how pytest ended, None if it had to be ended."""
     options = ["-q", "--timeout", str(TEST_LIMIT_S), "--timeout-method", "signal", "-p", "no:cacheprovider"]
     plugins = ["-p", "stand_ins", "-p", "outcome_log", "-c", str(file.parent / "pytest.ini")]
@@ -202,6 +217,7 @@ def details(results, ours):
         "hung": "Hung",
         "not collected": "Not collected",
         "different": "Deliberately different",
+        "fails on both": "Fails in this environment on RLinf's own scheduler, too",
     }
     for outcome, title in titles.items():
         rows = [
@@ -246,6 +262,7 @@ def main(arguments):
     parser.add_argument(
         "--tests", default="", help="the files, without test_ and .py; all of the scheduler's else"
     )
+    parser.add_argument("--compare", action="store_true", help="run what fails on RLinf's own scheduler, too")
     parser.add_argument("--no-imports", action="store_true", help="leave the import of all modules out")
     given = parser.parse_args(arguments)
     checkout = Path(given.checkout).resolve()
@@ -263,7 +280,10 @@ def main(arguments):
     stood_in = imports["stood_in"] or third_parties_of(checkout)
     results = {}
     for file in test_files(checkout, given.tests.split()):
-        results[file.name] = found = judged(outcomes_of(file, checkout, stood_in, folder), differences)
+        found = judged(outcomes_of(file, checkout, stood_in, folder), differences)
+        if given.compare:
+            found = compared(found, file, checkout, stood_in, folder)
+        results[file.name] = found
         sys.stderr.write(f"{file.name}: {dict(Counter(outcome for outcome, _ in found.values()))}\n")
     text = "\n".join(table(results, imports)) + "\n"
     sys.stdout.write(text)
