@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_scheduler import __version__
 from rlinf_scheduler.face.command import interpreter_options
-from rlinf_scheduler.face.finder import variables_of_children
+from rlinf_scheduler.face.finder import ray_environment, variables_of_children
 from small_checkout import FACE, SOURCES, plain, run, write
 
 LINE = "rlinf.scheduler of {checkout}/rlinf is replaced by rlinf-scheduler " + f"{__version__} ({SOURCES})\n"
@@ -210,3 +210,14 @@ def test_children_of_children_get_the_variables_once():
     once = variables_of_children({"PYTHONPATH": "/a::/b"}, 7)
     assert once["PYTHONPATH"].endswith(":/a:/b")
     assert variables_of_children(once, 7) == once
+
+
+def test_a_job_on_a_ray_that_runs_has_the_variables_and_a_hook_and_what_was_submitted_comes_first():
+    assert ray_environment({"PYTHONPATH": "/a"}) == {}
+    variables = variables_of_children({"PYTHONPATH": "/a"}, 7)
+    wanted = ray_environment(variables)
+    assert wanted["env_vars"] == {**variables, "PYTHONPATH": variables["PYTHONPATH"] + ":${PYTHONPATH}"}
+    assert "worker_process_setup_hook" in wanted
+    submitted = {"runtime_env": {"env_vars": {"PYTHONPATH": "/theirs"}, "worker_process_setup_hook": "a.b"}}
+    variables["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps(submitted)
+    assert ray_environment(variables) == {"env_vars": {"RLINF_FACE_DRIVER": "7"}}

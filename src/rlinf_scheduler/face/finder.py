@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ _LIBRARY = Path(__file__).resolve().parents[1]
 _FACE = _LIBRARY.parent / PACKAGE / "scheduler"
 _FIRST = Path(__file__).parent / "first"
 _OURS = f"rlinf-scheduler {__version__} ({_LIBRARY.parent})"
+# What Ray tells the program of a job that was submitted to it.
+_SUBMITTED_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # How Ray names what the processes of a job begin with.
 _HOOK = f"{__name__}.install_in_process_of_ray"
 
@@ -78,14 +81,23 @@ def variables_of_children(environment: Mapping[str, str], driver: int) -> dict[s
     return {PATH_VARIABLE: os.pathsep.join([str(_FIRST), *others]), DRIVER_VARIABLE: str(driver)}
 
 
-def ray_environment() -> dict[str, object]:
-    """The `runtime_env` of a job on a Ray that runs already, whose processes do not inherit this one's variables."""
-    if not is_wanted():
+def ray_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """The `runtime_env` of a job on a Ray that runs already, whose processes do not inherit this one's variables.
+
+    Args:
+        environment: this process's variables.
+    """
+    if DRIVER_VARIABLE not in environment:
         return {}
-    variables = variables_of_children(os.environ, int(os.environ[DRIVER_VARIABLE]))
-    path = f"{variables[PATH_VARIABLE]}:${{{PATH_VARIABLE}}}"  # before what the node has
+    variables = variables_of_children(environment, int(environment[DRIVER_VARIABLE]))
+    variables[PATH_VARIABLE] += f":${{{PATH_VARIABLE}}}"  # before what the node has
     # Where the library lies elsewhere on a node, the path does not lead to it, and the hook's name does.
-    return {"env_vars": {**variables, PATH_VARIABLE: path}, "worker_process_setup_hook": _HOOK}
+    ours: dict[str, object] = {"env_vars": variables, "worker_process_setup_hook": _HOOK}
+    # What `ray job submit` was given comes first: Ray refuses what is said twice.
+    submitted = json.loads(environment.get(_SUBMITTED_VARIABLE, "{}")).get("runtime_env", {})
+    given = submitted.get("env_vars", {})
+    ours["env_vars"] = {name: value for name, value in variables.items() if name not in given}
+    return {name: value for name, value in ours.items() if name == "env_vars" or name not in submitted}
 
 
 class FaceFinder:
