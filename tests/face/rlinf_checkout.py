@@ -204,14 +204,14 @@ def table(results, imports):
     yield "| all | " + " | ".join(str(total[each]) for each in OUTCOMES) + " |"
     yield ""
     ours = {name: problem for name, problem in imports["failed"].items() if is_ours(problem)}
-    others = len(imports["failed"]) - len(ours)
-    yield f"Imported: {imports['modules']} modules. {len(ours)} lack a name of ours, {others} fail for other reasons."
+    rest = {name: problem for name, problem in imports["failed"].items() if name not in ours}
+    yield f"Imported: {imports['modules']} modules. {len(ours)} lack a name of ours, {len(rest)} fail otherwise."
     yield f"Stood in for, since not installed here: {', '.join(imports['stood_in']) or 'nothing'}."
-    for heading, listed in details(results, ours):
+    for heading, listed in details(results, ours, rest):
         yield from ("", f"## {heading}", "", *listed)
 
 
-def details(results, ours):
+def details(results, ours, rest):
     titles = {
         "failed": "Missing or failing",
         "hung": "Hung",
