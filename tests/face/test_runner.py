@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_scheduler import __version__
 from rlinf_scheduler.face.command import interpreter_options
-from rlinf_scheduler.face.finder import ray_environment, variables_of_children
+from rlinf_scheduler.face.finder import is_ray_environment, ray_environment, variables_of_children
 from small_checkout import FACE, SOURCES, plain, run, write
 
 LINE = "rlinf.scheduler of {checkout}/rlinf is replaced by rlinf-scheduler " + f"{__version__} ({SOURCES})\n"
@@ -221,3 +221,14 @@ def test_a_job_on_a_ray_that_runs_has_the_variables_and_a_hook_and_what_was_subm
     submitted = {"runtime_env": {"env_vars": {"PYTHONPATH": "/theirs"}, "worker_process_setup_hook": "a.b"}}
     variables["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps(submitted)
     assert ray_environment(variables) == {"env_vars": {"RLINF_FACE_DRIVER": "7"}}
+
+
+def test_a_job_with_only_that_environment_is_told_from_one_with_another(monkeypatch):
+    for name, value in variables_of_children({"PYTHONPATH": "/a"}, 7).items():
+        monkeypatch.setenv(name, value)
+    ours = ray_environment()
+    told = {**ours, "env_vars": {**ours["env_vars"], "RAYS_OWN": ours["worker_process_setup_hook"]}}
+    assert is_ray_environment(json.dumps(told))
+    assert not is_ray_environment(json.dumps({**told, "py_executable": "/other/python"}))
+    assert not is_ray_environment(json.dumps({"env_vars": {"X": "1"}}))
+    assert not is_ray_environment("{}")

@@ -41,7 +41,7 @@ from rlinf_scheduler.engine.raylets import node_ip_here, nodes_like_here, wait_f
 from rlinf_scheduler.engine.subscribing import unhurried
 from rlinf_scheduler.engine.token import use_access, use_fresh_token, use_own_token
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
-from rlinf_scheduler.face.finder import ray_environment
+from rlinf_scheduler.face.finder import is_ray_environment, ray_environment
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.planning import Node
 
@@ -328,7 +328,8 @@ def probe_nodes(
 
 def _reports_from_here(nodes: Sequence[Mapping[str, Any]]) -> dict[str, NodeReport]:
     """What this process can say for nodes, by their ids: to start one of theirs takes a second of a core."""
-    if ray.get_runtime_context().get_runtime_env_string() not in ("", "{}"):
+    runtime_env = ray.get_runtime_context().get_runtime_env_string()
+    if runtime_env not in ("", "{}") and not is_ray_environment(runtime_env):
         return {}  # theirs would have another interpreter, perhaps, or other packages
     like_here = nodes_like_here([node["NodeID"] for node in nodes])
     return {

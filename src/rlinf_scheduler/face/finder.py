@@ -100,6 +100,18 @@ def ray_environment(environment: Mapping[str, str] = os.environ) -> dict[str, ob
     return {name: value for name, value in ours.items() if name == "env_vars" or name not in submitted}
 
 
+def is_ray_environment(text: str) -> bool:
+    """Whether a job's `runtime_env`, as Ray tells it, is `ray_environment` alone: no other interpreter or package.
+
+    Args:
+        text: as of Ray's `get_runtime_env_string`.
+    """
+    told = json.loads(text or "{}")
+    # How Ray hands the hook on.
+    variables = {name: value for name, value in told.get("env_vars", {}).items() if value != _HOOK}
+    return bool(variables) and {**told, "env_vars": variables} == ray_environment()
+
+
 class FaceFinder:
     """Finds our face as `rlinf.scheduler`, and RLinf's own package, wherever it is on the path, as `rlinf`."""
 
