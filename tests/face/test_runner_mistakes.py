@@ -38,7 +38,7 @@ def test_names_that_another_version_wants_are_told_at_once_with_the_files(checko
             "rlinf/envs/sim.py": "from ..scheduler.errors import Unheard, ConfigError",
             "rlinf/envs/other.py": "import rlinf.scheduler.portals.door as door\nfrom rlinf.scheduler import Topology",
             "examples/train.py": "def late():\n    from rlinf.scheduler import Teleport, Placement",
-            "examples/types.py": "if TYPE_CHECKING:\n    from rlinf.scheduler import T",
+            "examples/annotated.py": "if TYPE_CHECKING:\n    from rlinf.scheduler import T",
             "examples/begin.py": f"{imported}",
             "examples/no_python.py": "from rlinf.scheduler import (",
         },
@@ -88,6 +88,21 @@ def test_a_scheduler_that_was_imported_before_is_named(checkout, tmp_path):
         "before `rlinf_scheduler.face.install()`, "
         "in `sitecustomize` or a .pth file, say\n"
     )
+
+
+@pytest.mark.parametrize("imported", ["rlinf.scheduler", "rlinf"])
+def test_what_a_pth_file_has_imported_before_is_found(checkout, imported):
+    write(checkout, {"rlinf/scheduler/__init__.py": ""})
+    ours = SOURCES / "rlinf_scheduler/face/first/sitecustomize.py"
+    code = f"import runpy, {imported}; runpy.run_path({str(ours)!r}); import rlinf.scheduler as s; print(s.__file__)"
+    done = plain("-c", code, cwd=checkout)
+    if imported == "rlinf":
+        assert (done.returncode, done.stdout) == (0, f"{FACE}\n")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(
+            f"FaceError: rlinf.scheduler was imported from {checkout}/rlinf/scheduler/__init"
+        )
 
 
 def test_what_a_hidden_sitecustomize_imports_of_rlinf_has_our_face_already(checkout, tmp_path):
