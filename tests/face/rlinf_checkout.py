@@ -29,6 +29,8 @@ HERE = Path(__file__).parent
 # Those that concern the scheduler and do not say so by an import.
 MORE = ("test_auto_placement.py", "test_metric_utils.py", "test_robot_autoconfig.py", "test_weight_syncer.py")
 OUTCOMES = ("passed", "different", "failed", "hung", "skipped", "not collected", "fails on both")
+# What some need of their scheduler's inside, as of ours.
+PLUGINS = {"test_channel.py": ("distributed_channels",)}
 # Programs run on ours; without it, on RLinf's own scheduler.
 ON_OURS = ("-m", "rlinf_scheduler")
 TEST_LIMIT_S, SILENT_S, IMPORTS_LIMIT_S = 120, 180, 900
@@ -93,6 +95,8 @@ def run_tests(file, checkout, stood_in, log, done, pytest, targets):
     """Run those that are not done yet; how pytest ended, None if it had to be ended."""
     options = ["-q", "--timeout", str(TEST_LIMIT_S), "--timeout-method", "signal", "-p", "no:cacheprovider"]
     plugins = ["-p", "stand_ins", "-p", "outcome_log", "-c", str(file.parent / "pytest.ini")]
+    if "rlinf_scheduler" in pytest:
+        plugins += [part for plugin in PLUGINS.get(file.name, ()) for part in ("-p", plugin)]
     left_out = [f"--deselect={test}" for test in done]
     command = [
         sys.executable,
