@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import ray
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.config import ClusterConfig
-from rlinf_scheduler.host.info import KeptJob, WorkerAddress
+from rlinf_scheduler.host.info import KeptJob
 from rlinf_scheduler.host.output import LogFolder, capture_output
 from rlinf_scheduler.host.parent import watch_parent
 from rlinf_scheduler.opening import look_at_nodes, open_home, refresh_nodes, tell_nodes

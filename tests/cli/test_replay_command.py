@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from programs import RLINF, run_program
 from rlinf.scheduler import Channel, Worker
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.comm import encode
-from rlinf_scheduler.host.info import WorkerAddress, packed_topology
+from rlinf_scheduler.host.info import packed_topology
 from rlinf_scheduler.host.protocol import Assignment
 from rlinf_scheduler.host.recording import open_recording
 from rlinf_scheduler.planning import Node, Placement, Topology

@@ -6,11 +6,11 @@ import threading
 import msgspec
 import numpy as np
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Messenger, encode
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.call_loop import CallLoop
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.result import GroupResult
 

@@ -3,9 +3,9 @@
 import threading
 from dataclasses import dataclass
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.channel_worker import Channels
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.launched_rank import LaunchedRank

@@ -4,10 +4,11 @@ import contextlib
 import threading
 from dataclasses import replace
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.call_loop import CallLoop
-from rlinf_scheduler.host.info import Role, WorkerAddress
+from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.planning import Placement, Topology
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.worker.device_lock import DeviceDesk

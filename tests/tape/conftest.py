@@ -5,8 +5,9 @@ import contextlib
 import pytest
 
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import encode
-from rlinf_scheduler.host.info import Role, WorkerAddress, packed_topology
+from rlinf_scheduler.host.info import Role, packed_topology
 from rlinf_scheduler.host.protocol import Assignment
 from rlinf_scheduler.host.recording import open_recording
 from rlinf_scheduler.planning import Node, Placement, Topology

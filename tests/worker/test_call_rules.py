@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Reply, decode, encode
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.shm.parcel import Arrived
@@ -19,7 +20,6 @@ from rlinf_scheduler.errors import (
     WorkerError,
 )
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.worker import call as call_module
 from rlinf_scheduler.worker import pending_calls
 from rlinf_scheduler.worker.call import Call, Target

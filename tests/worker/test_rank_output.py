@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.scheduler import PackedPlacementStrategy, Worker
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.errors import ConfigError, LaunchError, WorkerDied, WorkerError
 from rlinf_scheduler.events import WorkerPrinted
 from rlinf_scheduler.host import output, protocol
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.session import Session, current_session
 from waits import wait_until

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from rlinf.scheduler import CollectiveGroupOptions, Worker
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
-from rlinf_scheduler.host.info import Role, WorkerAddress
+from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.mailbox import Mailbox, open_mailbox
 from rlinf_scheduler.session import Session, set_current
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, decode
 from rlinf_scheduler.comm.directory import RETURNS
 from rlinf_scheduler.comm.failure import dump_failure
@@ -35,7 +36,6 @@ from rlinf_scheduler.host.info import (
     JobSettings,
     KeptJob,
     Role,
-    WorkerAddress,
     WorkerInfo,
     note_hosted,
     unpacked_topology,

@@ -9,35 +9,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer
 from rlinf_scheduler.comm.directory import GROUPS
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.hardware.profilers import ProfilingConfig
 from rlinf_scheduler.planning import NodeGroup, Placement, Topology
 from rlinf_scheduler.session import Session, current_or_none
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class WorkerAddress:
-    """A worker's name in the job: its group and its rank there; as text `group:rank`."""
-
-    group: str
-    rank: int
-
-    def __str__(self) -> str:
-        return f"{self.group}:{self.rank}"
-
-    @classmethod
-    def parse(cls, text: str) -> WorkerAddress:
-        """The address that `str(address)` wrote.
-
-        Raises:
-            ValueError: the text is not `group:rank`.
-        """
-        group, colon, rank = text.rpartition(":")
-        if not colon or not group or not rank.isdecimal():
-            raise ValueError(f"{text!r} is not a worker's address: 'group:rank'")
-        return cls(group, int(rank))
 
 
 @dataclass(frozen=True, slots=True)

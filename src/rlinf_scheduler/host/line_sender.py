@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.session import Session
 
 # So much may be under way to a home that has not taken it.

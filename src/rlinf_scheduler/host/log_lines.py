@@ -6,11 +6,11 @@ import logging
 import sys
 from collections.abc import Callable
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.bounded_lines import BoundedLines, Said
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.log_forwarding import LOGGER_NAME
 from rlinf_scheduler.host.output import ERR, OUT, LogFolder
 from rlinf_scheduler.host.terminal_line import TerminalLine, write_text

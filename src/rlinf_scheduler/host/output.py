@@ -21,12 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.rundir import hold
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.host.followed_file import FollowedFile, as_sent, last_lines
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.standard_stream import PatientFile, with_patience
 from rlinf_scheduler.session import Session

@@ -6,8 +6,8 @@ import pickle
 import sys
 import time
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.protocol import Assignment
 from rlinf_scheduler.tape.entries import Began
 from rlinf_scheduler.tape.rank_tape import RankTape, recording_path

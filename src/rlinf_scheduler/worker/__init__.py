@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rlinf_scheduler.lazy import loader
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
-    from rlinf_scheduler.host.info import WorkerAddress, WorkerInfo
+    from rlinf_scheduler.addresses import WorkerAddress
+    from rlinf_scheduler.host.info import WorkerInfo
     from rlinf_scheduler.worker.group import WorkerGroup
     from rlinf_scheduler.worker.result import GroupResult
     from rlinf_scheduler.worker.stream import GroupStream
@@ -18,7 +19,7 @@ _MODULES = {
     "GroupResult": "rlinf_scheduler.worker.result",
     "GroupStream": "rlinf_scheduler.worker.stream",
     "Worker": "rlinf_scheduler.worker.worker",
-    "WorkerAddress": "rlinf_scheduler.host.info",
+    "WorkerAddress": "rlinf_scheduler.addresses",
     "WorkerGroup": "rlinf_scheduler.worker.group",
     "WorkerInfo": "rlinf_scheduler.host.info",
     "as_completed": "rlinf_scheduler.worker.waiting",

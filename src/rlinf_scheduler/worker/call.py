@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf_scheduler.comm.failure import Failure, load_failure
 from rlinf_scheduler.comm.guarded import ending
@@ -19,7 +20,6 @@ from rlinf_scheduler.comm.timekeeping import Cause
 from rlinf_scheduler.comm.waits import RESULT
 from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.info import WorkerAddress
 
 # Of a call, and of each value that is asked for.
 next_number = itertools.count(1).__next__

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.channel.starting import (
     CHANNEL_STOPPED,
@@ -42,7 +43,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
 from rlinf_scheduler.host.channel_worker import Channels
-from rlinf_scheduler.host.info import WorkerAddress, group_entry, job_topology
+from rlinf_scheduler.host.info import group_entry, job_topology
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.planning import NodePlacementStrategy, Placement
 from rlinf_scheduler.session import Session

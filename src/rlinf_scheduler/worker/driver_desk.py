@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Reply, Request
 from rlinf_scheduler.comm.link_probe import LinkSpeed
 from rlinf_scheduler.comm.promise import Promise
@@ -19,7 +20,6 @@ from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host.bounded_lines import left_out_lines
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.links import LinkWatch

@@ -7,12 +7,12 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Request
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import awaited
 from rlinf_scheduler.errors import LaunchTimeout
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import seconds_text

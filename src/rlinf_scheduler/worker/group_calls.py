@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
 from rlinf_scheduler.comm.guarded import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
 from rlinf_scheduler.errors import CommError, WorkerDied
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.call import Call, Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlinf_scheduler.host.info import WorkerAddress
+from rlinf_scheduler.addresses import WorkerAddress
 
 State = Literal["alive", "unresponsive", "restarting", "dead", "ended"]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, Request
 from rlinf_scheduler.comm.failure import Failure, load_failure, read_error
 from rlinf_scheduler.comm.promise import Promise
@@ -28,7 +29,6 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import (
     JobSettings,
     KeptJob,
-    WorkerAddress,
     job_settings,
     job_topology,
     packed_topology,

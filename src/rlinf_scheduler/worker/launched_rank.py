@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from ray.exceptions import ActorUnavailableError
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.postmortem import Witness
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.worker.processes import HostProcess

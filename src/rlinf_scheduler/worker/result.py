@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar, overload
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.failure import Failure, read_error
 from rlinf_scheduler.comm.forking import forked_error, generation
 from rlinf_scheduler.comm.promise import Promise
@@ -14,7 +15,6 @@ from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.timekeeping import begin_wait, keeps_wait
 from rlinf_scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf_scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.timing import Reduce, reduce_durations
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.reasons import explaining

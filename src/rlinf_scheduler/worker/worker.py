@@ -17,8 +17,9 @@ from typing import (
     overload,
 )
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.cancellation import current_scope
-from rlinf_scheduler.host.info import Role, WorkerAddress, WorkerInfo
+from rlinf_scheduler.host.info import Role, WorkerInfo
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
 from rlinf_scheduler.keywords import explains_calls
