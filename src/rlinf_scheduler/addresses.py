@@ -120,6 +120,25 @@ def parent_name(name: str) -> str:
     return parent if last.isdecimal() and worker_address(parent) is not None else ""
 
 
+def root_name(name: str) -> str:
+    """The name of the rank below which a worker of that name is; of any other process, its own.
+
+    >>> root_name("rollout:3/0/1"), root_name("outer:0/inner:2"), root_name("driver")
+    ('rollout:3', 'outer:0/inner:2', 'driver')
+    """
+    group, colon, way = name.rpartition(":")
+    return f"{group}:{way.partition(_BELOW)[0]}" if colon and is_path(way) else name
+
+
+def is_below(name: str, above: str) -> bool:
+    """Whether a worker of one name is below the one of another.
+
+    >>> is_below("rollout:3/0/1", "rollout:3"), is_below("outer:0/inner:2", "outer:0")
+    (True, False)
+    """
+    return name.startswith(f"{above}{_BELOW}") and is_path(name[len(above) + 1 :])
+
+
 def is_path(text: str) -> bool:
     """Whether a text is the way to a worker.
 

@@ -24,7 +24,7 @@ from rlinf_scheduler.engine.guard import LEFT_GRACE_S
 from rlinf_scheduler.engine.leaving import SHUTDOWN_WITHIN_S
 from rlinf_scheduler.host.breakpoints import WAIT_S
 from rlinf_scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
-from rlinf_scheduler.host.host import LEAVE_GRACE_S
+from rlinf_scheduler.host.force import LEAVE_GRACE_S
 from rlinf_scheduler.keeper import UNOPENED_S
 from rlinf_scheduler.kept import KEEPER_ANSWERS_S
 from rlinf_scheduler.observe import why

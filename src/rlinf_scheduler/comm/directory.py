@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
+from rlinf_scheduler.addresses import is_below, parent_name, root_name
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.gone_names import GoneNames
+from rlinf_scheduler.comm.gone_names import GoneNames, gone_with
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.names import Names
@@ -35,6 +36,8 @@ PAGE = 256
 # In what an entry says about itself: if its process dies, another one will take the name, or may. True, or the id of
 # the process that sees to it: nobody does once that is gone.
 RETURNS = "returns"
+# In what an entry of a worker below another says: the id of the process that is above it, and with which it ends.
+PARENT = "parent"
 # In a listed entry, added: its process is gone, and no other one has taken the name yet.
 AWAITED = "awaited"
 # How the names of entries begin that are about groups, and how many ranks such a group has: "<group>:<rank>" is each.
@@ -154,15 +157,20 @@ class DirectoryServer:
 
     Args:
         messenger: the process's messenger; the directory becomes one of its services.
+        on_orphan: called with each entry whose process is below one that is gone, and why; on the I/O thread.
     """
 
-    def __init__(self, messenger: Messenger) -> None:
+    def __init__(
+        self, messenger: Messenger, on_orphan: Callable[[Entry, str], None] = lambda _entry, _why: None
+    ) -> None:
         self._messenger = messenger
+        self._on_orphan = on_orphan
         self._entries = _Entries()
         # Of those that return, the ones that nobody has now; they belong to who sees to it.
         self._awaited = _Entries()
         self._gone = GoneNames()
-        # By the group in which a name would be a rank, and by the name: those that wait, in order.
+        # By the group in which a name would be a rank, or the rank below which it is, and by the name: those that wait,
+        # in order.
         self._lookups: dict[str, dict[str, dict[_Lookup, None]]] = {}
         self._operations: dict[type[_DirectoryQuestion], Callable[..., None]] = {
             Register: self._register,
@@ -185,6 +193,10 @@ class DirectoryServer:
 
     def _register(self, request: Request, ask: Register) -> None:
         entry = ask.entry
+        parent = entry.info.get(PARENT)
+        if parent is not None and parent in self._messenger.peers.lost:
+            why = self._messenger.peers.why_lost(parent)
+            raise PeerDied(entry.name, gone_with(parent_name(entry.name), why))
         entries = [entry, *(Entry(name, entry.endpoint) for name in ask.claims)]
         for wanted in entries:
             held = self._entries.by_name.get(wanted.name)
@@ -218,10 +230,11 @@ class DirectoryServer:
         request.reply(None)
 
     def _give_up(self, request: Request, ask: GiveUp) -> None:
-        entry = self._entries.by_name.get(ask.name)
-        if entry is not None and RETURNS in entry.info:  # from now on: none will take it when it is gone
-            info = {key: value for key, value in entry.info.items() if key != RETURNS}
-            self._entries.set(Entry(ask.name, entry.endpoint, info), entry.endpoint.process_id)
+        for name in [ask.name, *_below(self._entries, ask.name)]:
+            entry = self._entries.by_name.get(name)
+            if entry is not None and RETURNS in entry.info:  # from now on: none will take it when it is gone
+                info = {key: value for key, value in entry.info.items() if key != RETURNS}
+                self._entries.set(Entry(name, entry.endpoint, info), entry.endpoint.process_id)
         self._end_wait(ask.name, ask.reason)
         request.reply(None)
 
@@ -229,10 +242,23 @@ class DirectoryServer:
         """Nobody will take a name, although that was expected."""
         self._gone.give_up(name, reason)
         self._awaited.pop(name)
-        for lookup in self._no_longer_waiting(name):
-            if lookup.timer is not None:
-                lookup.timer.cancel()
-            lookup.request.fail(PeerDied(name, reason))
+        self._fail_waiting([name], reason)
+        self._fail_below(name, reason)
+        for below in _below(self._awaited, name):
+            self._end_wait(below, gone_with(name, reason))
+
+    def _fail_waiting(self, names: Iterable[str], reason: str) -> None:
+        """Nobody will take some names, for which look-ups wait."""
+        for name in names:
+            for lookup in self._no_longer_waiting(name):
+                if lookup.timer is not None:
+                    lookup.timer.cancel()
+                lookup.request.fail(PeerDied(name, reason))
+
+    def _fail_below(self, name: str, reason: str) -> None:
+        """The process of a name is gone for good: nobody joins below it any more."""
+        waiting = self._lookups.get(root_name(name), {})
+        self._fail_waiting([each for each in waiting if is_below(each, name)], gone_with(name, reason))
 
     def _list(self, request: Request, ask: ListNames) -> None:
         listed = [self._entries, self._awaited] if ask.awaited else [self._entries]
@@ -272,7 +298,7 @@ class DirectoryServer:
 
     def _fail_if_impossible(self, lookup: _Lookup) -> bool:
         """Answer who waits for a rank that a group does not have, for it was launched with fewer; whether it was so."""
-        group, _, rank = lookup.name.rpartition(":")
+        group, _, rank = root_name(lookup.name).rpartition(":")
         entry = self._entries.by_name.get(f"{GROUPS}{group}")
         size = 0 if entry is None else entry.info.get(WORLD_SIZE, 0)
         if not size or _is_below(size, rank):
@@ -316,13 +342,29 @@ class DirectoryServer:
                 self._awaited.set(awaited, str(keeper))
                 self._gone.expect([name])
             elif self._gone.reason(name) is None:  # else it was given up before it was gone
-                self._gone.note(name, self._messenger.peers.why_lost(process_id))
+                why = self._messenger.peers.why_lost(process_id)
+                self._gone.note(name, why)
+                self._fail_below(name, why)
+            self._leave_orphans(name, process_id)
         for name in self._awaited.of_owner(process_id):
             self._end_wait(name, "the process that would have started it again is gone")
 
+    def _leave_orphans(self, name: str, process_id: str) -> None:
+        """Tell of those below a process that is gone: they end with it."""
+        why = gone_with(name, self._messenger.peers.why_lost(process_id))
+        for below in _below(self._entries, name):
+            entry = self._entries.by_name[below]
+            if entry.info.get(PARENT) == process_id:
+                self._on_orphan(entry, why)
+
 
 def _group_of(name: str) -> str:
-    return name.rpartition(":")[0]
+    return root_name(name) if parent_name(name) else name.rpartition(":")[0]
+
+
+def _below(entries: _Entries, name: str) -> list[str]:
+    """The names of workers below the one of that name."""
+    return [each for each in entries.names.beginning_with(f"{name}/") if is_below(each, name)]
 
 
 def _name_of(entry: Entry) -> str:

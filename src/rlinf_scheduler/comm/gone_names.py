@@ -1,4 +1,7 @@
-"""Tombstones: names whose process is gone, remembered for a while, so that who looks one up is told at once."""
+"""Tombstones: names whose process is gone, remembered for a while, so that who looks one up is told at once.
+
+A worker below another is gone with that one; its note goes when another process takes that name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from rlinf_scheduler.addresses import parent_name
 
 # More than the ranks of a job, all of which may be gone, or launched again, at a time.
 MAX_NAMES = 1 << 16
@@ -26,11 +31,16 @@ class GoneNames:
     >>> gone.note("rollout:3", "its process is gone")  # the old one, noticed late
     >>> gone.reason("rollout:3") is None
     True
+    >>> gone.note("rollout:4", "it was killed")
+    >>> gone.reason("rollout:4/0")
+    "'rollout:4', below which it was, is gone: it was killed"
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._notes: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        # Of workers below one, by that one's name; a note goes with the notes above it.
+        self._below: OrderedDict[str, set[str]] = OrderedDict()
         self._expected: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -42,6 +52,9 @@ class GoneNames:
             return
         self._notes.pop(name, None)
         self._notes[name] = (self._now(), reason)
+        if above := parent_name(name):
+            self._below.setdefault(above, set()).add(name)
+            _bound(self._below)
         _bound(self._notes)
         while self._is_old(next(iter(self._notes.values()))):
             self._notes.popitem(last=False)
@@ -49,12 +62,16 @@ class GoneNames:
     def reason(self, name: str) -> str | None:
         """Why the process of `name` is gone; None if that is not known (any more)."""
         note = self._notes.get(name)
-        return None if note is None or self._is_old(note) else note[1]
+        if note is not None and not self._is_old(note):
+            return note[1]
+        above = parent_name(name)
+        reason = self.reason(above) if above else None
+        return None if reason is None else gone_with(above, reason)
 
     def expect(self, names: Iterable[str]) -> None:
         """Forget what is noted of `names`, now and until somebody has taken them: others will come."""
         for name in names:
-            self._notes.pop(name, None)
+            self._forget(name)
             self._expected[name] = None
         _bound(self._expected)
 
@@ -65,11 +82,21 @@ class GoneNames:
 
     def taken(self, name: str) -> None:
         """Somebody has `name` now."""
-        self._notes.pop(name, None)
+        self._forget(name)
         self._expected.pop(name, None)
+
+    def _forget(self, name: str) -> None:
+        self._notes.pop(name, None)
+        for below in self._below.pop(name, ()):
+            self._forget(below)
 
     def _is_old(self, note: tuple[float, str]) -> bool:
         return self._now() - note[0] > MAX_AGE_S
+
+
+def gone_with(above: str, reason: str) -> str:
+    """Why a worker below another is gone when that one is."""
+    return f"'{above}', below which it was, is gone: {reason}"
 
 
 def _bound(names: OrderedDict[str, Any]) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
+from typing import NoReturn
 
 from rlinf_scheduler.engine.node.processes import end_all, held, living, marked, send, with_descendants
 
 # What a rank starts has it in its environment, with the rank's process id in the job.
 STARTED_BY_VARIABLE = "RLINF_STARTED_BY"
+# A worker that nobody is left for ends within it, whatever it is at.
+LEAVE_GRACE_S = 1.0
+# Its exit status then.
+LEFT_BEHIND = 75
 
 
 def birth_of(pid: int) -> int:
@@ -53,6 +59,19 @@ def end_descendants() -> None:
     found = [process for process in with_descendants(own, everybody) if process not in own]
     with held(process for process in found if not _is_janitor(process.pid)) as descriptors:
         send(descriptors.values(), signal.SIGKILL)
+
+
+def end_after(grace_s: float) -> None:
+    """End this process after a while, and what it has started at once: nobody else would."""
+    end_descendants()
+    time.sleep(grace_s)
+    end_descendants()
+    end_with_status()
+
+
+def end_with_status() -> NoReturn:
+    """End this process at once, as one that nobody is left for."""
+    os._exit(LEFT_BEHIND)
 
 
 def _is_janitor(pid: int) -> bool:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, decode
 from rlinf_scheduler.comm.directory import RETURNS
@@ -29,9 +27,14 @@ from rlinf_scheduler.hardware.registry import hardware_type
 from rlinf_scheduler.hardware.seen import check_seen
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.breakpoints import serve_breakpoints
 from rlinf_scheduler.host.call_loop import CallLoop
-from rlinf_scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
+from rlinf_scheduler.host.force import (
+    LEAVE_GRACE_S,
+    STARTED_BY_VARIABLE,
+    birth_of,
+    end_after,
+    end_descendants,
+)
 from rlinf_scheduler.host.info import (
     JobSettings,
     KeptJob,
@@ -40,8 +43,10 @@ from rlinf_scheduler.host.info import (
     note_hosted,
     unpacked_topology,
 )
+from rlinf_scheduler.host.joining import offer_joining
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.log_forwarding import forward_logs
+from rlinf_scheduler.host.observed import be_observed
 from rlinf_scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf_scheduler.host.own_frames import without_own_frames
 from rlinf_scheduler.host.parent import watch_parent
@@ -52,22 +57,14 @@ from rlinf_scheduler.mailbox import open_mailbox_when_needed
 from rlinf_scheduler.observe.answering import Doings
 from rlinf_scheduler.observe.measuring import VitalSigns
 from rlinf_scheduler.observe.past import PastStates
-from rlinf_scheduler.observe.profiling import serve_profiles
-from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
-from rlinf_scheduler.observe.vitals import Vitals
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.death_roll import Death
-from rlinf_scheduler.session.link_answers import answer_probes
 from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf_scheduler.wording import clock_text
 
-# A rank that nobody is left for ends within it, whatever it is at.
-LEAVE_GRACE_S = 1.0
-# Its exit status then.
-LEFT_BEHIND = 75
 # Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
 # of ours only: a user's own Ray tasks keep what Ray gives them.
 _MASKS_STAY = {f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for name in MASKS}
@@ -142,10 +139,8 @@ class Hosting:
         self.session.service(PastStates).state = self.calls.state  # before it notes any
         self.session.service(Doings).add(self.calls.add_to)
         self.session.service(TimeSheets).running = self.calls.running
-        vital_signs = self.session.service(VitalSigns)
-        vital_signs.add(self.calls.add_vitals)
-        vital_signs.add(self._add_place)
-        offer_reasons(self.session)
+        self.session.service(VitalSigns).add(self.calls.add_vitals)
+        be_observed(self.session)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -155,9 +150,6 @@ class Hosting:
         messenger.on_peer_lost(self._leave_without)
         messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
         messenger.connect(self._spec.home)  # to be told of its end
-        answer_probes(self.session)
-        serve_profiles(self.session)
-        serve_breakpoints(str(self._address), messenger.run_directory)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
@@ -171,30 +163,10 @@ class Hosting:
                 self._report(protocol.READY, took_s=took_s, devices=self._devices)
                 self.calls.run(assignment.max_concurrency)
         finally:
-            if self._leaving:
-                end_descendants()
+            # First: what is below this rank is not to see it leave.
+            end_descendants()
             self.session.close()
             end_descendants()
-
-    def _add_place(self, vitals: Vitals) -> Vitals:
-        """Add where this rank is, once it knows."""
-        role = self.session.fact(Role)
-        if role is None:
-            return vitals
-        placement = role.info.placement
-        devices = placement.local_hardware_ranks if placement.has_accelerators else ()
-        memory = vitals.device_memory
-        if placement.isolate_gpu:  # then it numbers those that it has
-            memory = tuple(
-                replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
-            )
-        return replace(
-            vitals,
-            node_rank=placement.node_rank,
-            devices=devices,
-            num_restarts=role.info.num_restarts,
-            device_memory=memory,
-        )
 
     def _reserved_port(self) -> int:
         """The group's port for rendezvous; 0 on other ranks than the first."""
@@ -330,6 +302,8 @@ class Hosting:
             if assignment.returns:
                 about[RETURNS] = self._spec.launcher.process_id
             self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
+            returns = self._spec.launcher.process_id if assignment.returns else ""
+            offer_joining(self.session, self._spec, topology, returns)
 
     def _look(self, assignment: Assignment) -> tuple[str, ...]:
         """The accelerators that this process sees, which are those of its placement."""
@@ -382,14 +356,6 @@ class Hosting:
                 self._output.note(f"'{self._address}' ends: {why}")
             self.calls.stop()
             try:
-                run_beside(_end_after, LEAVE_GRACE_S)
+                run_beside(end_after, LEAVE_GRACE_S)
             except RuntimeError:  # there is no thread to be had: this one sees to it
-                self.session.messenger.call_later(LEAVE_GRACE_S, partial(_end_after, 0.0))
-
-
-def _end_after(grace_s: float) -> None:
-    """End this process after a while, and what it has started at once: nobody else would."""
-    end_descendants()
-    time.sleep(grace_s)
-    end_descendants()
-    os._exit(LEFT_BEHIND)
+                self.session.messenger.call_later(LEAVE_GRACE_S, partial(end_after, 0.0))

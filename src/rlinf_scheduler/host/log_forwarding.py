@@ -47,13 +47,15 @@ def forward_logs(
         library_level: of what all other loggers say; 0: that is left alone.
         output: the rank's file, if it has one.
     """
-    logger = logging.getLogger(LOGGER_NAME)
+    logger, root = logging.getLogger(LOGGER_NAME), logging.getLogger()
+    for each in logger, root:  # of the process that has forked this one
+        for handler in [handler for handler in each.handlers if isinstance(handler, _Forwarder)]:
+            each.removeHandler(handler)
     logger.setLevel(level)
     logger.propagate = False
     logger.addHandler(_Forwarder(session, sender, output))
     if library_level:
         libraries = _Forwarder(session, sender, output)
         libraries.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        root = logging.getLogger()
         root.setLevel(library_level)
         root.addHandler(libraries)

@@ -30,11 +30,13 @@ def watch_parent(
     lineage = ancestors(os.getpid())
     raylet = next((pid for pid, name in lineage if name == _RAYLET), None)
     if raylet is not None:
-        _watch(session, raylet, lambda: _is_raylet(raylet), on_raylet_gone)
+        watch_process(session, raylet, lambda: _is_raylet(raylet), on_raylet_gone)
         return
     parent = os.getppid()
     name = next((name for pid, name in lineage if pid == parent), "a process")
-    _watch(session, parent, lambda: os.getppid() == parent, lambda: on_gone(f"{name}, process {parent}"))
+    watch_process(
+        session, parent, lambda: os.getppid() == parent, lambda: on_gone(f"{name}, process {parent}")
+    )
 
 
 def ancestors(pid: int) -> list[tuple[int, str]]:
@@ -48,7 +50,15 @@ def ancestors(pid: int) -> list[tuple[int, str]]:
     return found
 
 
-def _watch(session: Session, pid: int, is_it: Callable[[], bool], on_gone: Callable[[], None]) -> None:
+def watch_process(session: Session, pid: int, is_it: Callable[[], bool], on_gone: Callable[[], None]) -> None:
+    """Say on the I/O thread that a process has ended; at once if it has already.
+
+    Args:
+        session: whose I/O thread waits.
+        pid: its number.
+        is_it: says whether that is the number of the process that is meant.
+        on_gone: called once it has ended.
+    """
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from typing import Any
 
+from rlinf_scheduler.addresses import Rank
 from rlinf_scheduler.checks import is_encodable
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.codec.destinations import copy_into, special_kind, why_unwritable
@@ -187,7 +188,7 @@ class Mailbox:
         self,
         obj: Any = None,
         groups: Groups = (),
-        src: tuple[str, SupportsIndex] | None = None,
+        src: tuple[str, Rank] | None = None,
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,

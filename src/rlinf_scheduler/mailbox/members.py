@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, TypeAlias
 
+from rlinf_scheduler.addresses import Rank, WorkerAddress
 from rlinf_scheduler.errors import CommError
 
-Ranks: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+# One rank, or several; one of a worker below a rank is "3/0", or in a list of several [3, 0] too.
+Ranks: TypeAlias = Rank | Sequence[Rank]
 Groups: TypeAlias = Sequence[tuple[str, Ranks]]
 
 
@@ -33,7 +34,7 @@ class Members:
         return f"broadcast/{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"
 
 
-def parse_members(groups: Groups, src: tuple[str, SupportsIndex] | None, caller: str) -> Members:
+def parse_members(groups: Groups, src: tuple[str, Rank] | None, caller: str) -> Members:
     """Who takes part in a broadcast that `caller` calls.
 
     >>> parse_members([("rollout", range(2)), ("actor", 0)], ("actor", 0), "rollout:1")
@@ -60,10 +61,10 @@ def parse_members(groups: Groups, src: tuple[str, SupportsIndex] | None, caller:
         raise CommError(
             f"the source of a broadcast, {_listed([source])}, is none of its members: {_listed(members)}"
         )
-    names = [_name(*member) for member in members]
+    names = list(map(str, members))
     if caller not in names:
         raise CommError(f"'{caller}' is none of the members of this broadcast: {_listed(members)}")
-    return Members(_name(*source), tuple(name for name in names if name != _name(*source)))
+    return Members(str(source), tuple(name for name in names if name != str(source)))
 
 
 def _entries(groups: Any) -> Sequence[Any]:
@@ -72,17 +73,14 @@ def _entries(groups: Any) -> Sequence[Any]:
     return groups
 
 
-def _members_of(group: Any) -> list[tuple[str, int]]:
+def _members_of(group: Any) -> list[WorkerAddress]:
     name, ranks = _pair(group, "a group of a broadcast is (group name, rank or ranks)")
-    if isinstance(ranks, (str, bytes)):
-        raise CommError(f"the ranks of '{name}' in a broadcast are whole numbers, not {ranks!r}")
-    several = ranks if isinstance(ranks, Sequence) else [ranks]
-    return [(name, _rank(name, rank)) for rank in several]
+    several = ranks if isinstance(ranks, Sequence) and not isinstance(ranks, (str, bytes)) else [ranks]
+    return [_member(name, rank) for rank in several]
 
 
-def _source(src: Any) -> tuple[str, int]:
-    name, rank = _pair(src, "the source of a broadcast is (group name, rank)")
-    return name, _rank(name, rank)
+def _source(src: Any) -> WorkerAddress:
+    return _member(*_pair(src, "the source of a broadcast is (group name, rank)"))
 
 
 def _pair(pair: Any, form: str) -> tuple[str, Any]:
@@ -91,22 +89,16 @@ def _pair(pair: Any, form: str) -> tuple[str, Any]:
     raise CommError(f"{form}, not {pair!r}")
 
 
-def _rank(name: str, rank: Any) -> int:
+def _member(group: str, rank: Any) -> WorkerAddress:
     try:
-        number = -1 if isinstance(rank, bool) else operator.index(rank)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise CommError(f"a rank of '{name}' in a broadcast is a whole number from 0, not {rank!r}")
-    return number
+        return WorkerAddress(group, rank)
+    except ValueError:
+        problem = f"a rank of '{group}' in a broadcast is a whole number from 0, not {rank!r}"
+        raise CommError(f"{problem}; of a worker below a rank it is '3/0'") from None
 
 
-def _name(group: str, rank: int) -> str:
-    return f"{group}:{rank}"
-
-
-def _listed(members: Sequence[tuple[str, int]]) -> str:
-    shown = [f"'{_name(*member)}'" for member in members[:_MAX_LISTED]]
+def _listed(members: Sequence[WorkerAddress]) -> str:
+    shown = [f"'{member}'" for member in members[:_MAX_LISTED]]
     more = len(members) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 

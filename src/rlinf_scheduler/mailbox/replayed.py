@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, SupportsIndex
+from typing import Any
 
+from rlinf_scheduler.addresses import Rank
 from rlinf_scheduler.comm.codec import decode, encode
 from rlinf_scheduler.comm.codec.destinations import copy_into
 from rlinf_scheduler.comm.handle import AsyncHandle
@@ -50,7 +51,7 @@ class ReplayedMailbox:
         self,
         obj: Any = None,
         groups: Groups = (),
-        src: tuple[str, SupportsIndex] | None = None,
+        src: tuple[str, Rank] | None = None,
         **_options: Any,
     ) -> AsyncHandle[Any]:
         """See `Mailbox`."""

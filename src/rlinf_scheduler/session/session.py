@@ -18,6 +18,7 @@ from rlinf_scheduler.comm import (
     on_fork_in_child,
 )
 from rlinf_scheduler.comm.descriptors import allow_descriptors
+from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.promise import Promise
@@ -27,6 +28,7 @@ from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.session.bus import EventBus
 from rlinf_scheduler.session.death_news import DeathNews
+from rlinf_scheduler.session.death_roll import Death
 from rlinf_scheduler.session.heartbeats import Heart
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Session:
             pin_arrivals(self.messenger, pinned_bytes)
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
         if home is None:
-            DirectoryServer(self.messenger)
+            DirectoryServer(self.messenger, self._declare_orphan)
         self.home = home or self.messenger.endpoint
         self.directory = DirectoryClient(self.messenger, self.home)
         self.deaths = DeathNews(self.messenger, self.home)
@@ -260,6 +262,10 @@ class Session:
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
         self.close(why_left(raised))
+
+    def _declare_orphan(self, entry: Entry, why: str) -> None:
+        """The home hears that a worker's parent is gone: so is the worker, before another takes its parent's place."""
+        self.deaths.declare(Death(entry.endpoint.process_id, entry.name, why))
 
     def _fail(self, _error: BaseException) -> None:
         """This process's I/O thread has ended with an error: nobody reaches it any more, nor it anybody."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Never, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Never, TypeAlias, overload
 
+from rlinf_scheduler.addresses import Rank, worker_name
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf_scheduler.comm import WAIT_S, AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf_scheduler.comm.handle import Later, Now, Seconds
-from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.keywords import unknown_argument
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.session import Session, current_session
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start
     from rlinf_scheduler.mailbox import Groups, Mailbox
     from rlinf_scheduler.weights import Weights
 
-Source: TypeAlias = tuple[str, SupportsIndex] | None
+Source: TypeAlias = tuple[str, Rank] | None
 
 
 class Exchange:
@@ -39,7 +40,7 @@ class Exchange:
         self,
         object: Any,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
         *,
@@ -53,7 +54,7 @@ class Exchange:
         self,
         object: Any,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: Later,
         timeout_s: Seconds = ...,
         *,
@@ -67,7 +68,7 @@ class Exchange:
         self,
         object: Any,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: bool,
         timeout_s: Seconds = ...,
         *,
@@ -80,7 +81,7 @@ class Exchange:
         self,
         object: Any,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
@@ -112,7 +113,7 @@ class Exchange:
             raise unknown_argument(Exchange.send.__get__(self), _unknown)
         handle = _mailbox_of(self).send(
             object if piggyback_payload is None else (object, piggyback_payload),
-            f"{dst_group_name}:{dst_rank}",
+            _name(dst_group_name, dst_rank),
             timeout_s=timeout_s,
             wait_s=_room_s(async_op),
             wait_for_return=wait_for_return,
@@ -123,7 +124,7 @@ class Exchange:
     def recv(
         self,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: Later,
         timeout_s: Seconds = ...,
         *,
@@ -135,7 +136,7 @@ class Exchange:
     def recv(
         self,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: bool = ...,
         timeout_s: Seconds = ...,
         *,
@@ -146,7 +147,7 @@ class Exchange:
     def recv(
         self,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
@@ -172,7 +173,7 @@ class Exchange:
         if _unknown:
             raise unknown_argument(Exchange.recv.__get__(self), _unknown)
         handle = _mailbox_of(self).recv(
-            f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
+            _name(src_group_name, src_rank), timeout_s=timeout_s, wait_for_return=wait_for_return
         )
         return handle if async_op else handle.wait()
 
@@ -181,7 +182,7 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
         *,
@@ -194,7 +195,7 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: Later,
         timeout_s: Seconds = ...,
         *,
@@ -207,7 +208,7 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: bool,
         timeout_s: Seconds = ...,
         *,
@@ -219,7 +220,7 @@ class Exchange:
         self,
         tensor: Any,
         dst_group_name: str,
-        dst_rank: int,
+        dst_rank: Rank,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
@@ -232,7 +233,7 @@ class Exchange:
             raise unknown_argument(Exchange.send_tensor.__get__(self), _unknown)
         handle = _mailbox_of(self).send_tensor(
             tensor,
-            f"{dst_group_name}:{dst_rank}",
+            _name(dst_group_name, dst_rank),
             timeout_s=timeout_s,
             wait_s=_room_s(async_op),
             wait_for_return=wait_for_return,
@@ -244,7 +245,7 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
         *,
@@ -257,7 +258,7 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: Later,
         timeout_s: Seconds = ...,
         *,
@@ -270,7 +271,7 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: bool,
         timeout_s: Seconds = ...,
         *,
@@ -282,7 +283,7 @@ class Exchange:
         self,
         tensor: Any,
         src_group_name: str,
-        src_rank: int,
+        src_rank: Rank,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
@@ -310,7 +311,7 @@ class Exchange:
         if _unknown:
             raise unknown_argument(Exchange.recv_tensor.__get__(self), _unknown)
         handle = _mailbox_of(self).recv_tensor(
-            tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
+            tensor, _name(src_group_name, src_rank), timeout_s=timeout_s, wait_for_return=wait_for_return
         )
         return handle if async_op else handle.wait()
 
@@ -431,7 +432,7 @@ class Exchange:
         self,
         object: Any = None,
         groups: Groups = (),
-        src: tuple[str, SupportsIndex] | None = None,
+        src: tuple[str, Rank] | None = None,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
@@ -584,6 +585,13 @@ def _mailbox_of(worker: Exchange) -> Mailbox:
     if session is None:
         raise ClusterError("this worker was constructed directly: launch its group to communicate")
     return session.service(open_mailbox)
+
+
+def _name(group: str, rank: Rank) -> str:
+    try:
+        return worker_name(group, rank)
+    except ValueError as error:
+        raise CommError(f"a worker of '{group}': {error}") from None
 
 
 def _weights() -> Weights:

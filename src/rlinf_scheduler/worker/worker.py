@@ -77,8 +77,33 @@ class Worker(Routed):
             worker._rlinf_take_place()
             return worker
 
-    def __init__(self) -> None:
-        """Nothing to do: the launch has told the process who it is."""
+    def __init__(
+        self,
+        parent_address: WorkerAddress | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        """Nothing to do in a rank: the launch has told the process who it is.
+
+        In a process that a rank started these arguments join the job below it, as `join_parent` does.
+
+        Args:
+            parent_address: the rank, or the worker below one, that started this process.
+            world_size: how many such processes there are.
+            rank: this one's number among them.
+
+        Raises:
+            ClusterError: as of `join_parent`.
+        """
+        if parent_address is not None or world_size is not None or rank is not None:
+            from rlinf_scheduler.host.joining import join_parent  # noqa: PLC0415 - most workers are ranks
+
+            join_parent(rank, world_size, parent=parent_address)
+            self._rlinf_take_place()
+
+    def _rlinf_take_place(self) -> None:
+        self._rlinf_session = session = current_or_none()
+        self._rlinf_role = (session and session.fact(Role)) or Role.alone()
 
     def _rlinf_take_place(self) -> None:
         self._rlinf_session = session = current_or_none()
@@ -99,6 +124,34 @@ class Worker(Routed):
         from rlinf_scheduler.worker.group_builder import GroupBuilder  # noqa: PLC0415
 
         return GroupBuilder(cast(type[T], cls), args, kwargs)
+
+    @staticmethod
+    def join_parent(
+        rank: int | None = None, world_size: int | None = None, *, timeout_s: float = 60.0
+    ) -> WorkerAddress:
+        """Join the job in a process that a rank started, by whatever means, as a worker below that rank.
+
+            def serve(): # in a process of multiprocessing, subprocess, vLLM, ...
+                Worker.join_parent()            # WorkerAddress of "rollout:3/0"
+                worker = Worker()
+                worker.fetch_weights("policy", into=model)
+
+        From then on every worker that is made here is that one: it sends and receives, has channels and weights, logs
+        and times as ranks do, and is called by nobody. It ends with the process that started it. What it starts itself
+        may join below it. A second call in a process that has joined gives its address.
+
+        Args:
+            rank: its number below that rank; None: the lowest one that no process has.
+            world_size: how many there will be; None: not said, and 0 in `world_size`.
+            timeout_s: how long the job's home may take, in seconds.
+
+        Raises:
+            ClusterError: no rank started this process, or that one is gone; another process has the number; this
+                process is a part of a job already; or the home does not answer in time.
+        """
+        from rlinf_scheduler.host.joining import join_parent  # noqa: PLC0415 - as above
+
+        return join_parent(rank, world_size, timeout_s=timeout_s)
 
     # A program may set each of these, or have a method of that name: nothing of the library asks for them.
 

@@ -1,0 +1,48 @@
+"""What every worker's process says of itself when it is asked: a rank's, and those of workers below one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from rlinf_scheduler.host.breakpoints import serve_breakpoints
+from rlinf_scheduler.host.info import Role
+from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.profiling import serve_profiles
+from rlinf_scheduler.observe.reasons import offer_reasons
+from rlinf_scheduler.observe.vitals import Vitals
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.link_answers import answer_probes
+
+
+def be_observed(session: Session) -> None:
+    """Take part in what is told of the job: stacks, measurements, reasons, profiles, links, breakpoints."""
+    session.service(Doings)
+    session.service(VitalSigns).add(partial(add_place, session))
+    offer_reasons(session)
+    answer_probes(session)
+    serve_profiles(session)
+    serve_breakpoints(session.name, session.messenger.run_directory)
+
+
+def add_place(session: Session, vitals: Vitals) -> Vitals:
+    """Add where a worker is, once it knows."""
+    role = session.fact(Role)
+    if role is None:
+        return vitals
+    placement = role.info.placement
+    devices = placement.local_hardware_ranks if placement.has_accelerators else ()
+    memory = vitals.device_memory
+    if placement.isolate_gpu:  # then it numbers those that it has
+        memory = tuple(
+            replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
+        )
+    return replace(
+        vitals,
+        node_rank=placement.node_rank,
+        devices=devices,
+        num_restarts=role.info.num_restarts,
+        device_memory=memory,
+    )

@@ -1,0 +1,239 @@
+"""Processes that ranks start, as workers below them: real processes, without Ray."""
+
+import os
+import select
+
+import numpy as np
+import pytest
+
+from joined_workers import DEADLINE_S, WAYS, Nest
+from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
+from rlinf_scheduler.errors import WorkerError
+from waits import wait_until
+
+
+@pytest.fixture
+def launch(forked_job):
+    def launch(name="nest", last=1, **options):
+        return Nest.create_group().launch(forked_job, PackedPlacementStrategy(0, last), name=name, **options)
+
+    return launch
+
+
+def of(result):
+    return result.wait(DEADLINE_S)
+
+
+def one(result):
+    (value,) = of(result)
+    return value
+
+
+def ended(pid):
+    """Whether a process of that number ends within the deadline."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], DEADLINE_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_process_that_a_rank_starts_joins_below_it_however_it_is_started(launch, way):
+    group = launch()
+    for rank in (0, 1):
+        address, _ = one(group.execute_on(rank).open(way))
+        assert address == f"nest:{rank}/0"
+        who = one(group.execute_on(rank).ask(0, "who"))
+        assert who["address"] == who["again"] == address
+        assert (who["rank"], who["world_size"], who["group"]) == (0, 0, "nest")
+        assert who["placement"].rank == rank
+        if way == "subprocess":  # in what is forked from here everything is loaded that tests load
+            assert who["ray"] == []
+    assert of(group.end(0)) == [0, 0]
+
+
+def test_parents_children_other_ranks_and_their_children_send_to_each_other(launch):
+    group = launch()
+    of(group.open("fork"))
+    other = launch("other", 0)
+    of(other.open("fork", 2, 2))
+    # From a child to another rank, to a child of another rank, and to one of another group.
+    one(group.execute_on(0).ask(0, "send", "to a rank", "other", 0))
+    assert of(other.recv_from("nest", "0/0")) == ["to a rank"]
+    one(group.execute_on(0).ask(0, "send", np.arange(1 << 17), "nest", "1/0"))
+    assert one(group.execute_on(1).ask(0, "recv", "nest", [0, 0])).sum() == sum(range(1 << 17))
+    one(group.execute_on(1).ask(0, "send", "to a child", "other", (0, 2)))
+    assert one(other.ask(2, "recv", "nest", "1/0")) == "to a child"
+    # From a rank to the child of another.
+    one(other.send_to("down", "nest", "1/0"))
+    assert one(group.execute_on(1).ask(0, "recv", "other", 0)) == "down"
+
+
+def test_ranks_and_children_take_part_in_a_broadcast(launch):
+    group = launch()
+    of(group.open("fork"))
+    members, source = [("nest", [1, "0/0", (1, 0)])], ("nest", [0, 0])
+    asked = group.execute_on(0).ask(0, "broadcast", "to all", members, source)
+    assert one(group.execute_on(1).take_part(members, source)) == "to all"
+    assert one(group.execute_on(1).ask(0, "broadcast", None, members, source)) == "to all"
+    assert one(asked) == "to all"
+    error = one(group.execute_on(0).ask(0, "broadcast", None, [("nest", [0, "1/x"])], None))
+    assert "a rank of 'nest' in a broadcast is a whole number from 0, not '1/x'" in str(error)
+
+
+def test_children_have_channels_weights_timers_locks_and_log_lines(launch, forked_job):
+    lines = []
+    forked_job.session.bus.subscribe(lambda event: lines.append(event))
+    group = launch(last=0)
+    of(group.open("fork"))
+    channel = Channel.create("items")
+    one(group.ask(0, "put", "items", [1, 2]))
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == [1, 2]
+    one(group.ask(0, "create", "of a child"))
+    Channel.connect("of a child").put("up")
+    assert one(group.ask(0, "get", "of a child")) == "up"
+    one(group.ask(0, "publish", "policy", 2.0))
+    assert one(group.ask(0, "fetch", "policy")) == (1, 2.0 * (1 << 16))
+    one(group.ask(0, "log", "hello of a child"))
+    wait_until(lambda: any("hello of a child" in str(event) for event in lines))
+
+
+def test_children_have_workers_below_them(launch):
+    group = launch(last=0)
+    of(group.open("fork"))
+    assert one(group.ask(0, "open_below", "fork"))[0] == "nest:0/0/0"
+    assert one(group.ask(0, "ask_below", "who"))["address"] == "nest:0/0/0"
+    one(group.ask(0, "ask_below", "send", "from far below", "nest", 0))
+    assert of(group.recv_from("nest", "0/0/0")) == ["from far below"]
+
+
+def test_several_that_join_at_once_have_numbers_of_their_own(launch):
+    group = launch(last=0)
+    met = one(group.threads_open("fork", 4))
+    assert [address for address, _ in met] == [f"nest:0/{number}" for number in range(4)]
+    assert len({pid for _, pid in met}) == 4
+    # One that has ended leaves its number to the next.
+    assert one(group.end(2)) == 0
+    assert one(group.open("fork", 2))[0] == "nest:0/2"
+
+
+def test_a_number_that_a_process_has_is_no_other_ones(launch):
+    group = launch(last=0)
+    _, pid = one(group.open("fork", None, 1))
+    told = one(group.error_of("fork", Worker.join_parent, 1))
+    assert told == (
+        f"ClusterError: 'nest:0/1' is process {pid} already: each worker below 'nest:0' has a number of its own"
+    )
+    assert one(group.ask(1, "who"))["rank"] == 1
+
+
+def test_a_process_joins_by_the_arguments_of_rlinfs_programs(launch):
+    group = launch()
+    assert [address for address, _ in of(group.open_rlinf("fork", 1, 2))] == ["nest:0/1", "nest:1/1"]
+    who = one(group.execute_on(1).ask(1, "who"))
+    assert (who["rank"], who["world_size"]) == (1, 2)
+
+
+def test_a_child_that_is_killed_ends_what_waits_for_it_and_leaves_its_rank_alone(launch):
+    group = launch()
+    of(group.open("fork"))
+    waiting = group.execute_on(1).recv_from("nest", "0/0", timeout_s=None)
+    channel = Channel.create("items")
+    channel.put("leased")
+    assert one(group.execute_on(0).ask(0, "lease", "items")) == "leased"
+    one(group.execute_on(0).kill(0))
+    with pytest.raises(WorkerError, match=r"PeerDied: peer 'nest:0/0' is gone"):
+        one(waiting)
+    # Its lease ends with it, whatever the time limit is.
+    assert channel.get(timeout_s=DEADLINE_S) == "leased"
+    assert of(group.pid())
+
+
+@pytest.mark.parametrize("way", ["fork", "subprocess"])
+def test_another_process_takes_the_place_of_a_child_at_once(launch, way):
+    group = launch(last=0)
+    _, before = one(group.open(way))
+    for _ in range(3):
+        address, now = one(group.kill_and_open(way, 0))
+        assert (address, now != before) == ("nest:0/0", True)
+        before = now
+
+
+@pytest.mark.parametrize("way", ["fork", "subprocess"])
+def test_children_end_with_a_rank_that_is_killed(launch, way):
+    group = launch(last=0)
+    other = launch("other", 0)
+    _, child = one(group.open(way))
+    one(group.ask(0, "wait_in_thread", "other", 0))
+    _, below = one(group.ask(0, "open_below", way))
+    waiting = other.recv_from("nest", "0/0", timeout_s=None)
+    early = other.recv_from("nest", "0/7", timeout_s=None)
+    os.kill(one(group.pid()), 9)
+    assert ended(child)
+    assert ended(below)
+    for result, name in (waiting, "nest:0/0"), (early, "nest:0/7"):
+        with pytest.raises(
+            WorkerError, match=rf"PeerDied: peer '{name}' is gone: 'nest:0', below which it was"
+        ):
+            one(result)
+
+
+def test_children_end_with_their_group_and_its_next_ranks_have_children_again(launch):
+    group = launch(last=0)
+    _, child = one(group.open("fork"))
+    group.shutdown()
+    assert ended(child)
+    group = launch(last=0)
+    assert one(group.open("fork"))[0] == "nest:0/0"
+    assert one(group.ask(0, "who"))["address"] == "nest:0/0"
+
+
+def test_a_rank_that_comes_back_has_children_again(launch):
+    group = launch(last=0, on_failure="restart")
+    other = launch("other", 0)
+    _, child = one(group.open("fork"))
+    waiting = other.recv_from("nest", "0/0", timeout_s=None, wait_for_return=True)
+    os.kill(one(group.pid()), 9)
+    assert ended(child)
+    address, again = one(group.open("fork"))
+    assert (address, again != child) == ("nest:0/0", True)
+    one(group.ask(0, "send", "back", "other", 0))
+    assert one(waiting) == "back"
+
+
+def test_the_name_of_a_child_is_what_ps_shows(launch):
+    group = launch(last=0)
+    one(group.open("fork"))
+    assert one(group.ask(0, "title")).startswith("nest:0/0")
+    one(group.open("subprocess", 1))
+    assert one(group.ask(1, "title")).startswith("nest:0/1")
+
+
+def test_only_what_a_rank_starts_can_join_and_only_there(launch, monkeypatch):
+    group = launch(last=0)
+    assert one(group.own_error()).startswith("this process is 'nest:0' of its job")
+    assert "rank=2 of world_size=2" in one(group.own_error(2, 2))
+    told = one(group.error_of("fork", join_at_wrong_address))
+    assert told.startswith("ClusterError: this process was started by 'nest:0', not by 'nest:1'")
+    assert "RLINF_PARENT" in one(group.error_of("fork", join_without_environment))
+    gone = one(group.error_of("fork", join_in_place_of, "4194304 7 8 nest:0"))
+    assert gone.startswith("ClusterError: 'nest:0', which started this process, is gone")
+    assert one(group.error_of("fork", Worker)) == "no error"
+
+
+def join_at_wrong_address():
+    Worker(parent_address=Worker().address.__class__("nest", 1), world_size=1, rank=0)
+
+
+def join_without_environment():
+    del os.environ["RLINF_PARENT"]
+    Worker.join_parent()
+
+
+def join_in_place_of(parent):
+    os.environ["RLINF_PARENT"] = parent
+    Worker.join_parent()
