@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeAlias
 
@@ -40,12 +40,17 @@ class WorkerAddress:
         object.__setattr__(self, "path", rank_path(rank))
 
     def __str__(self) -> str:
-        return f"{self.group}:{_text(self.path)}"
+        return f"{self.group}:{self.way}"
 
     @property
     def rank(self) -> int:
         """Its number: in its group, or among the workers below its parent."""
         return self.path[-1]
+
+    @property
+    def way(self) -> str:
+        """The numbers on the way to it, as text: "3", or "3/0"."""
+        return _BELOW.join(map(str, self.path))
 
     @property
     def parent(self) -> WorkerAddress | None:
@@ -96,7 +101,7 @@ def worker_name(group: str, rank: Rank) -> str:
         ValueError: the way to it is none.
     """
     if isinstance(rank, (str, tuple, list)):
-        return f"{group}:{_text(rank_path(rank))}"
+        return str(WorkerAddress(group, rank))
     return f"{group}:{rank}"
 
 
@@ -118,6 +123,25 @@ def parent_name(name: str) -> str:
     """
     parent, _, last = name.rpartition(_BELOW)
     return parent if last.isdecimal() and worker_address(parent) is not None else ""
+
+
+def process_order(name: str) -> tuple[str, tuple[int, ...]]:
+    """What sorts processes: ranks by group and number, and each worker below one right after it.
+
+    >>> sorted(["rollout:10", "rollout:3/0", "rollout:3", "driver"], key=process_order)
+    ['driver', 'rollout:3', 'rollout:3/0', 'rollout:10']
+    """
+    address = worker_address(name)
+    return (name, ()) if address is None else (address.group, address.path)
+
+
+def siblings_name(name: str) -> str:
+    """What the workers have in common that were started side by side: their group, or the worker above them.
+
+    >>> siblings_name("rollout:3"), siblings_name("rollout:3/0"), siblings_name("driver")
+    ('rollout', 'rollout:3', '')
+    """
+    return parent_name(name) or name.rpartition(":")[0]
 
 
 def root_name(name: str) -> str:
@@ -142,14 +166,12 @@ def is_below(name: str, above: str) -> bool:
 def is_path(text: str) -> bool:
     """Whether a text is the way to a worker.
 
-    >>> [is_path(text) for text in ("3", "3/0", "3//0", "-1", "", "inner")]
-    [True, True, False, False, False, False]
+    >>> [is_path(text) for text in ("3", "3/0", "3//0", "03", "-1", "", "inner")]
+    [True, True, False, False, False, False, False]
     """
-    return all(part.isascii() and part.isdecimal() for part in text.split(_BELOW))
-
-
-def _text(path: Iterable[int]) -> str:
-    return _BELOW.join(map(str, path))
+    return all(
+        part.isascii() and part.isdecimal() and (part == "0" or part[0] != "0") for part in text.split(_BELOW)
+    )
 
 
 def _numbers(rank: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:

@@ -182,12 +182,26 @@ class WorkerResponsive:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLogged:
-    """A worker wrote a log record (`Worker.log_info` and its siblings)."""
+    """A worker wrote a log record (`Worker.log_info` and its siblings).
+
+    Attributes:
+        group: the group's name,
+        rank: and the rank in it.
+        level: of `logging`.
+        message: the text.
+        below: of a worker below that rank, the numbers on the way to it: "0" of "rollout:3/0"; "" of a rank.
+    """
 
     group: str
     rank: int
     level: int
     message: str
+    below: str = ""
+
+    @property
+    def address(self) -> str:
+        """The worker's: "rollout:3"."""
+        return f"{self.group}:{self.rank}" + (f"/{self.below}" if self.below else "")
 
 
 @dataclass(frozen=True, slots=True)

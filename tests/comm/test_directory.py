@@ -4,7 +4,7 @@ import time
 import pytest
 
 from rlinf_scheduler.comm import DirectoryClient, DirectoryServer, Endpoint, Entry
-from rlinf_scheduler.comm.directory import AWAITED, RETURNS, ListNames, Register
+from rlinf_scheduler.comm.directory import AWAITED, PARENT, RETURNS, ListNames, Register
 from rlinf_scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
 from rlinf_scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
 from waits import wait_until
@@ -342,3 +342,92 @@ def test_a_rank_is_told_from_what_looks_like_one(names, pair):
     for rank in ("12", "01", "+1", "٣", "1.0", " 1", "²"):
         with pytest.raises(PeerNotFound, match="group 'rollout' has ranks 0 to 11"):
             here.lookup(f"rollout:{rank}", 0.0)
+
+
+@pytest.fixture
+def home(new_messenger):
+    """A directory's process."""
+    messenger = new_messenger("home")
+    DirectoryServer(messenger)
+    return messenger
+
+
+@pytest.fixture
+def here(new_messenger, home):
+    """Asks it from another process."""
+    return DirectoryClient(new_messenger("here"), home.endpoint)
+
+
+def why_gone(look_up):
+    with pytest.raises(PeerDied) as caught:
+        look_up.result(DEADLINE_S)
+    return caught.value.reason
+
+
+def test_a_worker_below_one_that_is_gone_is_not_waited_for(home, here, new_messenger):
+    third = new_messenger("rollout:3")
+    client = DirectoryClient(third, home.endpoint)
+    client.register("rollout:3", third.endpoint)
+    waiting = [here.lookup_async(f"rollout:3/{way}", DEADLINE_S) for way in ("0", "0/1")]
+    of_another = here.lookup_async("rollout:4/0", DEADLINE_S)
+    below = [here.lookup_async("rollout:3/inner:0", DEADLINE_S)]
+    third.close()
+    for look_up in (*waiting, here.lookup_async("rollout:3/7", DEADLINE_S)):
+        assert why_gone(look_up).startswith("'rollout:3', below which it was, is gone")
+    assert not any(each.done() for each in (of_another, *below))
+
+
+def test_what_was_below_a_rank_is_waited_for_again_when_another_is_expected(home, here, new_messenger):
+    for name in ("rollout:3/0", "rollout:3"):
+        process = new_messenger(name)
+        DirectoryClient(process, home.endpoint).register(name, process.endpoint)
+        process.close()
+        why_gone(here.lookup_async(name, DEADLINE_S))
+    here.expect("rollout:3")
+    waiting = here.lookup_async("rollout:3/0", DEADLINE_S)
+    assert not waiting.done()
+    again = new_messenger("rollout:3/0")
+    DirectoryClient(again, home.endpoint).register("rollout:3/0", again.endpoint)
+    assert waiting.result(DEADLINE_S).endpoint == again.endpoint
+
+
+def test_a_worker_whose_parent_is_gone_is_told_of_and_takes_no_name(new_messenger):
+    home, parent, child, late = (
+        new_messenger(name) for name in ("home", "rollout:3", "rollout:3/0", "rollout:3/1")
+    )
+    orphans = []
+    DirectoryServer(home, lambda entry, why: orphans.append((entry.name, why)))
+    about = {PARENT: parent.endpoint.process_id}
+    DirectoryClient(parent, home.endpoint).register("rollout:3", parent.endpoint)
+    DirectoryClient(child, home.endpoint).register("rollout:3/0", child.endpoint, about)
+    parent.close()
+    wait_until(lambda: orphans)
+    ((name, why),) = orphans
+    assert (name, why.partition(":3', ")[2].partition(":")[0]) == (
+        "rollout:3/0",
+        "below which it was, is gone",
+    )
+    with pytest.raises(PeerDied, match="'rollout:3', below which it was, is gone"):
+        DirectoryClient(late, home.endpoint).register("rollout:3/1", late.endpoint, about)
+
+
+def test_who_gives_a_rank_up_gives_up_what_was_below_it(home, here, new_messenger):
+    keeper = {RETURNS: home.endpoint.process_id}
+    for name in ("rollout:3", "rollout:3/0"):
+        process = new_messenger(name)
+        DirectoryClient(process, home.endpoint).register(name, process.endpoint, keeper)
+        process.close()
+    waiting = here.lookup_async("rollout:3/0", DEADLINE_S)
+    wait_until(
+        lambda: {entry.name for entry in here.list("rollout:3", awaited=True)} >= {"rollout:3", "rollout:3/0"}
+    )
+    assert not waiting.done()
+    here.give_up_async("rollout:3", "it died too often").result(DEADLINE_S)
+    assert why_gone(waiting) == "'rollout:3', below which it was, is gone: it died too often"
+
+
+def test_a_worker_below_a_rank_that_its_group_does_not_have_is_not_waited_for(names, pair):
+    here, there = names
+    there.register("group/rollout", pair[1].endpoint, {"world_size": 2})
+    with pytest.raises(PeerNotFound, match=r"there is no 'rollout:2/0': group 'rollout' has ranks 0 to 1"):
+        here.lookup("rollout:2/0", DEADLINE_S)

@@ -482,7 +482,7 @@ def test_the_source_is_the_first_member_that_is_named_unless_it_is_given():
         (None, None, "are a list of"),
         (["a"], None, r"is \(group name, rank or ranks\), not 'a'"),
         ([("a", 0)], "a:0", r"is \(group name, rank\), not 'a:0'"),
-        ([("a", "01")], None, "whole numbers, not '01'"),
+        ([("a", "01")], None, "a whole number from 0, not '01'"),
         ([("a", [-1])], None, "a whole number from 0, not -1"),
         ([("a", True)], None, "a whole number from 0, not True"),
         ([("a", [0.5])], None, "a whole number from 0, not 0.5"),

@@ -167,7 +167,7 @@ def by_pid(processes, pid):
 def tell_error(pipe, function, args):
     try:
         function(*args)
-    except Exception as error:
+    except SchedulerError as error:
         pipe.send(f"{type(error).__name__}: {error}")
     else:
         pipe.send("no error")

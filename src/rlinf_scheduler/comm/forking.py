@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 FORKED = (
     "this is a forked child, and what it inherited from its parent's place in the cluster does not work here; "
-    "start the process with 'spawn' or 'forkserver', or let it use the cluster through its parent"
+    "start the process with 'spawn' or 'forkserver', or let it use the cluster through its parent; below a rank it "
+    "joins the job by Worker.join_parent(), with a Worker of its own"
 )
 
 _libc = ctypes.CDLL(None)

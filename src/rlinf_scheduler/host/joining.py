@@ -48,6 +48,8 @@ from rlinf_scheduler.session.death_roll import Death
 # What a rank starts has it in its environment: "PID BIRTH DESCRIPTOR ADDRESS" of the worker that it may join below.
 PARENT_VARIABLE = "RLINF_PARENT"
 JOIN_TIMEOUT_S = 60.0
+# What is done when it fails may take so long.
+_UNDONE_WITHIN_S = 10.0
 # More than the processors of a machine.
 MAX_CHILDREN = 1 << 16
 _FILE = "rlinf-join"
@@ -189,6 +191,17 @@ def join_parent(
             job already; or the home does not answer in time.
     """
     _check_number(rank, world_size)
+    joined: Promise[WorkerAddress] = Promise()
+    # In a thread of its own: who waits may be interrupted anywhere, and what is half done stays undone nowhere.
+    run_beside(joined.set_from, lambda: _join_once(rank, world_size or 0, parent, timeout_s))
+    if not joined.wait(timeout_s + _UNDONE_WITHIN_S):
+        raise ClusterError(f"this process has not joined its parent's job after {timeout_s:g} s")
+    return joined.result(0)
+
+
+def _join_once(
+    rank: int | None, world_size: int, parent: WorkerAddress | None, timeout_s: float
+) -> WorkerAddress:
     with _joining:
         existing = current_or_none()
         if existing is not None:
@@ -204,7 +217,7 @@ def join_parent(
         try:
             spec: JoinSpec = pickle.loads(file.content())
             number = file.claim(above.address, rank)
-            return _join(spec, above, file, number, world_size or 0, timeout_s)
+            return _join(spec, above, file, number, world_size, timeout_s)
         except BaseException:
             file.close()
             raise

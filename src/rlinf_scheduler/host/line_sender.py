@@ -69,7 +69,8 @@ class LineSender:
             self._log(logging.WARNING, told)
 
     def _log(self, level: int, text: str) -> None:
-        line = protocol.LogLine(self._address.group, self._address.rank, level, text)
+        rank, *below = self._address.path
+        line = protocol.LogLine(self._address.group, rank, level, text, "/".join(map(str, below)))
         self._send(protocol.LOG, line, len(text))
 
     def _send(self, service: str, head: object, size_bytes: int) -> None:

@@ -51,7 +51,7 @@ class Display:
         configured = logger.hasHandlers()
         if configured and not logger.isEnabledFor(event.level):
             return
-        worker = f"{event.group}:{event.rank}"
+        worker = event.address
         text = f"[{worker}] {event.message}" if configured else event.message
         record = logger.makeRecord(logger.name, event.level, "", 0, text, (), None, extra={"worker": worker})
         if configured:
@@ -90,7 +90,7 @@ def receive_log_lines(session: Session, *, shows: bool = True) -> None:
 
     def on_line(notice: Request) -> None:
         line: protocol.LogLine = notice.head
-        tell(WorkerLogged(line.group, line.rank, line.level, line.message))
+        tell(WorkerLogged(line.group, line.rank, line.level, line.message, line.below))
 
     def on_output(notice: Request) -> None:
         written: protocol.OutputLines = notice.head

@@ -77,12 +77,13 @@ HostReport: TypeAlias = HostStarted | Progress
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
-    """A line that a worker logged, and at which level of `logging`."""
+    """A line that a worker logged, and at which level of `logging`; `below`: the way to one below that rank."""
 
     group: str
     rank: int
     level: int
     message: str
+    below: str = ""
 
 
 class NodeGone(msgspec.Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from rlinf_scheduler.addresses import process_order, siblings_name
 from rlinf_scheduler.comm.waits import (
     CHANNEL,
     COLLECTIVE,
@@ -127,17 +128,17 @@ class WaitGraph:
 
     @cached_property
     def members(self) -> dict[str, CollectiveMembers]:
-        """The ranks of each group, by whether they are in a collective."""
+        """The ranks of each group, and the workers below each one, by whether they are in a collective."""
         found: dict[str, CollectiveMembers] = {}
         for name in (*self.present, *self.gone):
-            group = found.setdefault(name.rpartition(":")[0], CollectiveMembers({}, [], []))
+            group = found.setdefault(siblings_name(name), CollectiveMembers({}, [], []))
             inside = _collective_of(self.doing[name]) if name in self.doing else ""
             if inside:
                 group.inside[name] = inside
             else:
                 (group.outside if name in self.present else group.gone).append(name)
         for group in found.values():
-            group.outside.sort(key=_place_of)
+            group.outside.sort(key=process_order)
         return found
 
 
@@ -166,7 +167,7 @@ def _runs(stack: Stack) -> bool:
 
 def graph_of(look: JobLook) -> WaitGraph:
     """The graph of what was found out by asking a job's processes."""
-    found = sorted(look.doing, key=lambda each: _place_of(each.process))
+    found = sorted(look.doing, key=lambda each: process_order(each.process))
     doing = {each.process: each for each in found if not only_looks(each.process)}
     silent = {
         each.process: each for each in look.silent if each.state != "gone" and not only_looks(each.process)
@@ -187,12 +188,6 @@ def graph_of(look: JobLook) -> WaitGraph:
 def only_looks(process: str) -> bool:
     """Whether a process of that name only looks at the job: a command's."""
     return process.startswith(LOOKERS)
-
-
-def _place_of(process: str) -> tuple[str, int]:
-    """Ranks in the order of their numbers."""
-    group, _, rank = process.rpartition(":")
-    return (group, int(rank)) if rank.isdecimal() else (process, 0)
 
 
 def _is_wait(wait: Wait | None) -> bool:
@@ -276,7 +271,7 @@ def _by_name(graph: WaitGraph, process: str, wait: Wait) -> Ends:
 
 def _by_members(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     """The other ranks of a group, of which one may not be in its collective."""
-    inside, outside, gone = graph.members[process.rpartition(":")[0]]
+    inside, outside, gone = graph.members[siblings_name(process)]
     because = []
     if outside:
         because = [f"{some_names(outside)} {'is' if len(outside) == 1 else 'are'} not in a collective"]

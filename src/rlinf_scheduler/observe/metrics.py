@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rlinf_scheduler.addresses import worker_address
 from rlinf_scheduler.observe.status import (
     IDLE_RANK,
     LOST,
@@ -59,7 +60,9 @@ def _of_ranks(value: Callable[[RankStatus], float | None]) -> Callable[[JobStatu
             for rank in group.ranks:
                 number = value(rank)
                 if number is not None:
-                    yield (group.name, str(rank.rank)), number
+                    address = worker_address(rank.address)
+                    # Of a worker below a rank "3/0": no two have the same.
+                    yield (group.name, str(rank.rank) if address is None else address.way), number
 
     return samples
 

@@ -91,8 +91,8 @@ class RankStatus:
     """One process of the job.
 
     Attributes:
-        address: its name, e.g. "rollout:1".
-        rank: its number in its group.
+        address: its name, e.g. "rollout:1"; of a worker below that rank "rollout:1/0".
+        rank: the rank's number in its group.
         node_rank: its node; -1 where that is not known.
         pid: its process id there.
         host: its node's name.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from rlinf_scheduler.addresses import process_order, worker_address
 from rlinf_scheduler.observe.event_log import LostRank
 from rlinf_scheduler.observe.notes import RunningCall, Silent
 from rlinf_scheduler.observe.status import (
@@ -219,17 +220,17 @@ def _away(known: Vitals, state: str, detail: str, silent_s: float) -> tuple[str,
 def group_of(name: str) -> str:
     """Which group a process belongs to.
 
-    >>> group_of("rollout:1"), group_of("driver")
-    ('rollout', 'driver')
+    >>> group_of("rollout:1"), group_of("rollout:1/0"), group_of("driver")
+    ('rollout', 'rollout', 'driver')
     """
-    group, _, rank = name.rpartition(":")
-    return group if rank.isdecimal() and group else name
+    address = worker_address(name)
+    return name if address is None else address.group
 
 
 def rank_of(name: str) -> int:
-    """A process's number in its group; 0 of one that is in none."""
-    rank = name.rpartition(":")[2]
-    return int(rank) if rank.isdecimal() and rank != name else 0
+    """A process's number in its group, or that of the rank below which it is; 0 of one that is in none."""
+    address = worker_address(name)
+    return 0 if address is None else address.path[0]
 
 
 def _groups(ranks: Iterable[tuple[str, RankStatus]]) -> tuple[GroupStatus, ...]:
@@ -237,7 +238,7 @@ def _groups(ranks: Iterable[tuple[str, RankStatus]]) -> tuple[GroupStatus, ...]:
     for kind, rank in ranks:
         found.setdefault(group_of(rank.address), (kind, []))[1].append(rank)
     groups = (
-        GroupStatus(name, tuple(sorted(members, key=lambda each: each.rank)), kind)
+        GroupStatus(name, tuple(sorted(members, key=lambda each: process_order(each.address))), kind)
         for name, (kind, members) in found.items()
     )
     return tuple(sorted(groups, key=lambda group: (_ORDER_OF_KINDS.get(group.kind, 1), group.name)))
@@ -309,7 +310,7 @@ def _weights(vitals: Iterable[Vitals]) -> tuple[WeightsStatus, ...]:
 
 def _nodes(facts: JobFacts, vitals: Iterable[Vitals], ranks: Iterable[RankStatus]) -> Iterator[NodeStatus]:
     holders: dict[tuple[int, int], list[str]] = {}
-    for rank in sorted(ranks, key=lambda each: (group_of(each.address), each.rank)):
+    for rank in sorted(ranks, key=lambda each: process_order(each.address)):
         for device in rank.devices:
             holders.setdefault((rank.node_rank, device), []).append(rank.address)
     memory = {(each.node_rank, device.index): device for each in vitals for device in each.device_memory}

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from rlinf_scheduler.addresses import process_order
 from rlinf_scheduler.comm.timekeeping import (
     ACK,
     CALL,
@@ -303,7 +304,6 @@ def _dumped(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _place_of(process: str) -> tuple[bool, str, int]:
+def _place_of(process: str) -> tuple[bool, str, tuple[int, ...]]:
     """The driver first, then ranks by group and number."""
-    group, _, rank = process.rpartition(":")
-    return (True, group, int(rank)) if rank.isdecimal() else (process != "driver", process, -1)
+    return process != "driver", *process_order(process)

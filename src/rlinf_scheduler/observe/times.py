@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
+from rlinf_scheduler.addresses import worker_address
 from rlinf_scheduler.observe.time_sheets import CallSum, PhaseSum, TimeSheet, WaitSum
 
 K = TypeVar("K", bound=Hashable)
@@ -153,13 +154,15 @@ class GroupTimes:
 
 
 def group_of(process: str) -> str:
-    """The group of a rank; of any other process, its own name.
+    """The group of a rank; all that is below ranks of one is another; of any other process, its own name.
 
-    >>> group_of("rollout:3"), group_of("driver")
-    ('rollout', 'driver')
+    >>> group_of("rollout:3"), group_of("rollout:3/0"), group_of("driver")
+    ('rollout', 'rollout/*', 'driver')
     """
-    group, _, rank = process.rpartition(":")
-    return group if rank.isdecimal() else process
+    address = worker_address(process)
+    if address is None:
+        return process
+    return address.group if address.parent is None else f"{address.group}/*"
 
 
 def group_times(sheets: Iterable[TimeSheet]) -> tuple[GroupTimes, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rlinf_scheduler.addresses import worker_address
 from rlinf_scheduler.comm import Messenger, Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.events import WorkerResponsive, WorkerUnresponsive
@@ -56,9 +57,9 @@ class Hearts:
         if over is not None:
             name = self._messenger.peer_name(notice.peer_id)
             _log.warning("'%s' answers again, after %.0f s", name, over.silent_s)
-            group, _, rank = name.rpartition(":")
-            if rank.isdecimal():
-                self._bus.emit(WorkerResponsive(group, int(rank), over.silent_s))
+            address = worker_address(name)
+            if address is not None and address.parent is None:
+                self._bus.emit(WorkerResponsive(address.group, address.rank, over.silent_s))
         if not self._is_sweeping:
             self._is_sweeping = True
             self._messenger.call_later(SWEEP_S, self._sweep)
@@ -85,10 +86,12 @@ class Hearts:
             at = time.strftime("%H:%M:%S")
             self._deaths.declare(Death(silence.process_id, name, f"{stuck}; given up at {at}"))
             return
-        group, _, rank = name.rpartition(":")
-        if rank.isdecimal():
+        address = worker_address(name)
+        if address is not None:
             _log.warning("'%s': %s", name, cut_off or stuck)
-            self._bus.emit(WorkerUnresponsive(group, int(rank), cut_off or stuck, silence.silent_s))
+            if address.parent is None:
+                why = cut_off or stuck
+                self._bus.emit(WorkerUnresponsive(address.group, address.rank, why, silence.silent_s))
 
 
 def _stuck(silent_s: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.addresses import Rank, WorkerAddress, worker_address
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.channel.starting import (
     CHANNEL_STOPPED,
@@ -419,18 +419,19 @@ class ChannelStarter(Starter):
         return placement
 
     def _placement_of(self, wanted: StartChannel, asker: WorkerAddress | None) -> Placement:
-        channel, group, rank = wanted.spec.name, wanted.group, wanted.rank
+        channel, group = wanted.spec.name, wanted.group
+        rank: Rank | None = wanted.rank
         if wanted.node_rank is not None:
             return self._on_node(channel, wanted.node_rank)
         if asker is not None and group in (None, asker.group):
-            group, rank = asker.group, asker.rank if rank is None else rank
+            group, rank = asker.group, asker.path if rank is None else rank
         if group is None:
             if rank is not None:
                 raise ChannelError(
                     channel, "group_rank_affinity needs group_affinity here: the driver has no group"
                 )
             return self._anywhere_on(0)
-        beside = self._placement_beside(channel, WorkerAddress(group, rank or 0))
+        beside = self._placement_beside(channel, WorkerAddress(group, 0 if rank is None else rank))
         return replace(beside, rank=0, placement_node_rank=0, local_rank=0, local_world_size=1)
 
     def _on_node(self, channel: str, node_rank: int) -> Placement:
@@ -443,7 +444,7 @@ class ChannelStarter(Starter):
         return NodePlacementStrategy([node_rank]).get_placement(job_topology(self._session))[0]
 
     def _placement_beside(self, channel: str, worker: WorkerAddress) -> Placement:
-        check_group(self._session, channel, worker.group, worker.rank)
+        check_group(self._session, channel, worker.group, worker.path[0])
         try:
             entry = self._session.directory.lookup(str(worker), timeout_s=_AFFINITY_TIMEOUT_S)
         except (PeerNotFound, CommError) as error:
@@ -457,7 +458,7 @@ class ChannelStarter(Starter):
 
 def _worker(request: Request) -> WorkerAddress | None:
     """The worker that asks; None: it is a driver."""
-    return WorkerAddress.parse(request.peer_name) if ":" in request.peer_name else None
+    return worker_address(request.peer_name)
 
 
 def _fail(opening: _Opening, problem: str, error: BaseException | None) -> None:

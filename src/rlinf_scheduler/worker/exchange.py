@@ -583,7 +583,7 @@ class Exchange:
 def _mailbox_of(worker: Exchange) -> Mailbox:
     session = worker._rlinf_session
     if session is None:
-        raise ClusterError("this worker was constructed directly: launch its group to communicate")
+        raise ClusterError(_why_alone())
     return session.service(open_mailbox)
 
 
@@ -592,6 +592,19 @@ def _name(group: str, rank: Rank) -> str:
         return worker_name(group, rank)
     except ValueError as error:
         raise CommError(f"a worker of '{group}': {error}") from None
+
+
+def _why_alone() -> str:
+    """Why a worker has no part in a job."""
+    from rlinf_scheduler.host.joining import parent_in_environment  # noqa: PLC0415 - for this error alone
+
+    why = "this worker was constructed directly: launch its group to communicate"
+    parent = parent_in_environment()
+    return (
+        f"{why}; this process was started by '{parent}', and joins below it by Worker.join_parent()"
+        if parent
+        else why
+    )
 
 
 def _weights() -> Weights:

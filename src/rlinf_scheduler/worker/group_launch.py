@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from rlinf_scheduler.addresses import root_name
 from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
-from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.host.info import Role, group_entry
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
@@ -33,7 +34,12 @@ def prepare_launch(
 
     Raises:
         GroupExists: the name is taken.
+        ConfigError: this process cannot launch any.
     """
+    role = session.fact(Role)
+    if role is not None and role.info.address.parent is not None:
+        problem = f"'{session.name}' launches no groups: it is no process of Ray's, and joined below a rank"
+        raise ConfigError(problem, hint=f"let '{root_name(session.name)}', or the driver, launch it")
     # What holds channels is no group of workers that anything could be placed beside.
     about = {} if options.registers_itself else {WORLD_SIZE: len(placements)}
     claimed = claim_name(session, name, factory.worker_class.__name__, about)
