@@ -61,12 +61,13 @@ class GoneNames:
 
     def reason(self, name: str) -> str | None:
         """Why the process of `name` is gone; None if that is not known (any more)."""
-        note = self._notes.get(name)
-        if note is not None and not self._is_old(note):
-            return note[1]
-        above = parent_name(name)
-        reason = self.reason(above) if above else None
-        return None if reason is None else gone_with(above, reason)
+        above = name
+        while above:
+            note = self._notes.get(above)
+            if note is not None and not self._is_old(note):
+                return note[1] if above == name else gone_with(above, note[1])
+            above = parent_name(above)
+        return None
 
     def expect(self, names: Iterable[str]) -> None:
         """Forget what is noted of `names`, now and until somebody has taken them: others will come."""
