@@ -19,7 +19,7 @@ _PROGRAM = (
 )
 
 
-def child(rank=None, deeper=False):
+def child(rank=None):
     """What such a process runs: it says who it is, then obeys."""
     Worker.join_parent(rank, timeout_s=DEADLINE_S)
     serve(Worker())
@@ -184,7 +184,8 @@ def who(worker):
         "group": worker.group_name,
         "placement": worker.placement,
         "seed": worker.seed,
-        "ray": sorted(name for name in sys.modules if name == "ray" or name.startswith("ray.")),
+        "has_ray": "ray" in sys.modules,
+        "is_in_ray": "ray" in sys.modules and sys.modules["ray"].is_initialized(),
         "again": str(Worker.join_parent()),
     }
 
@@ -252,6 +253,13 @@ def ask_below(worker, name, *args):
 
 def wait_in_thread(worker, group, rank):
     threading.Thread(target=worker.recv, args=(group, rank), kwargs={"timeout_s": None}, daemon=True).start()
+
+
+def launch_a_group(worker):
+    from rlinf.scheduler import Cluster  # which loads Ray; children need none
+
+    del worker
+    Nest.create_group().launch(Cluster())
 
 
 def title(worker):

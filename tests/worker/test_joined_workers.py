@@ -2,10 +2,12 @@
 
 import os
 import select
+import threading
 
 import numpy as np
 import pytest
 
+from interruptions import SEED, Alarms
 from joined_workers import DEADLINE_S, Nest
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import WorkerError
@@ -51,7 +53,7 @@ def test_a_process_that_a_rank_starts_joins_below_it_however_it_is_started(launc
     who = one(group.ask(0, "who"))
     assert who["address"] == who["again"] == address
     assert (who["rank"], who["world_size"], who["group"]) == (0, 0, "nest")
-    assert who["ray"] == [] or way == "forkserver"  # which has what tests load
+    assert not who["has_ray"] or way == "forkserver"  # which has what tests load
     assert one(group.ask(0, "title")).startswith("nest:0/0")
     os.kill(one(group.pid()), 9)
     assert ended(pid)
@@ -238,3 +240,30 @@ def join_without_environment():
 def join_in_place_of(parent):
     os.environ["RLINF_PARENT"] = parent
     Worker.join_parent()
+
+
+def test_a_join_that_takes_too_long_says_what_it_waits_for_and_leaves_the_number_free(launch):
+    group = launch(last=0)
+    told = one(group.error_of("fork", join_without_time))
+    assert told == "ClusterError: 'nest:0/0' has not joined the job in time: its home does not take its name"
+    assert one(group.open("fork"))[0] == "nest:0/0"
+
+
+def join_without_time():
+    Worker.join_parent(timeout_s=0.0)
+
+
+def test_a_join_that_is_interrupted_is_done_once(launch):
+    group = launch(last=0)
+    assert one(group.error_of("fork", join_interrupted)) == "no error"
+
+
+def join_interrupted():
+    alarms = Alarms(SEED, longest_s=0.05)
+    while not alarms.attempt(Worker.join_parent):
+        pass
+    assert str(Worker().address) == "nest:0/0"
+    # Nobody is left that an interrupted one has made.
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("comm-")] == [
+        "comm-nest:0/0"
+    ]

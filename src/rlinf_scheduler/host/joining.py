@@ -243,7 +243,7 @@ def _address_in(session: Session, rank: int | None, parent: WorkerAddress | None
         raise ClusterError(
             f"this process is '{session.name}' of its job; what joins below a rank is a process that the rank starts"
         )
-    if rank not in (None, own.rank) or parent not in (None, own.parent):
+    if rank not in (None, own.rank) or (parent is not None and str(parent) != str(own.parent)):
         raise ClusterError(f"this process has joined the job as '{own}' already")
     return own
 
