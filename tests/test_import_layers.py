@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # The parts in import order: each may import those of the lines before its own, and nothing of its neighbours.
 LAYERS = (
-    ("wording", "checks", "lazy", "version"),
+    ("wording", "checks", "addresses", "lazy", "version"),
     ("errors", "events"),
     ("keywords", "extension", "face"),
     ("planning", "queueing"),

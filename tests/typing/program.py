@@ -38,7 +38,7 @@ class Policy(Worker):
         self.send(1, "actor", 0).wait()  # wrong
         self.send(1, "actor")  # wrong
         self.recv("actor", 0, async_op=True).wait()
-        self.recv("actor", "0")  # wrong
+        self.recv("actor", None)  # wrong
         self.broadcast(groups=[("actor", 0)], async_op=True).done()
         self.broadcast(1, groups=["actor"])  # wrong
         with self.device_lock(timeout_s=3.0):

@@ -29,7 +29,7 @@ from rlinf_scheduler.comm import Buffer, on_fork_in_child
 from rlinf_scheduler.comm.directory import PARENT, RETURNS, Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
-from rlinf_scheduler.errors import ClusterError, CommTimeout, NameTaken
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout, NameTaken
 from rlinf_scheduler.host.force import LEAVE_GRACE_S, birth_of, end_after, end_descendants, end_with_status
 from rlinf_scheduler.host.info import KeptJob, Role, unpacked_topology
 from rlinf_scheduler.host.line_sender import LineSender
@@ -187,15 +187,16 @@ def join_parent(
         timeout_s: how long the job's home may take, in seconds.
 
     Raises:
-        ClusterError: no rank started this process, or it is gone; somebody has that number; this process is a part of a
-            job already; or the home does not answer in time.
+        ClusterError: no rank started this process, or it is gone; somebody has that number; or this process is a part
+            of a job already.
+        ClusterTimeout: the job's home does not answer in time.
     """
     _check_number(rank, world_size)
     joined: Promise[WorkerAddress] = Promise()
     # In a thread of its own: who waits may be interrupted anywhere, and what is half done stays undone nowhere.
     run_beside(joined.set_from, lambda: _join_once(rank, world_size or 0, parent, timeout_s))
     if not joined.wait(timeout_s + _UNDONE_WITHIN_S):
-        raise ClusterError(f"this process has not joined its parent's job after {timeout_s:g} s")
+        raise ClusterTimeout(f"this process has not joined its parent's job after {timeout_s:g} s")
     return joined.result(0)
 
 
@@ -324,15 +325,24 @@ def _register(session: Session, spec: JoinSpec, timeout_s: float) -> None:
 
 
 def _answered(session: Session, asked: Promise[Any], deadline: float) -> Any:
-    began = time.monotonic()
-    if not asked.wait(max(0.0, deadline - began)):
+    """What the job's home answers.
+
+    Raises:
+        NameTaken: as it says.
+        ClusterTimeout: it has not answered in time.
+        ClusterError: it is gone; or it says that the worker above is.
+    """
+    late = f"'{session.name}' has not joined the job in time: its home does not take its name"
+    if not asked.wait(max(0.0, deadline - time.monotonic())):
         asked.cancel()
-        raise ClusterError(
-            f"'{session.name}' has not joined the job in time: its home does not take its name"
-        )
+        raise ClusterTimeout(late)
     try:
         return asked.result(0)
+    except NameTaken:
+        raise
     except CommTimeout as error:
+        raise ClusterTimeout(late) from error
+    except CommError as error:
         raise ClusterError(f"'{session.name}' has not joined the job: {error}") from error
 
 

@@ -19,6 +19,7 @@ from typing import (
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.cancellation import current_scope
+from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.host.info import Role, WorkerInfo
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
@@ -96,6 +97,8 @@ class Worker(Routed):
             ClusterError: as of `join_parent`.
         """
         if parent_address is not None or world_size is not None or rank is not None:
+            if not isinstance(parent_address, WorkerAddress | None):
+                raise ClusterError(f"parent_address={parent_address!r}: it is a WorkerAddress")
             from rlinf_scheduler.host.joining import join_parent  # noqa: PLC0415 - most workers are ranks
 
             join_parent(rank, world_size, parent=parent_address)
@@ -131,8 +134,8 @@ class Worker(Routed):
     ) -> WorkerAddress:
         """Join the job in a process that a rank started, by whatever means, as a worker below that rank.
 
-            def serve(): # in a process of multiprocessing, subprocess, vLLM, ...
-                Worker.join_parent()            # WorkerAddress of "rollout:3/0"
+            def serve():                        # in a process of multiprocessing, subprocess, vLLM, ...
+                Worker.join_parent()            # the address "rollout:3/0"
                 worker = Worker()
                 worker.fetch_weights("policy", into=model)
 
@@ -146,8 +149,9 @@ class Worker(Routed):
             timeout_s: how long the job's home may take, in seconds.
 
         Raises:
-            ClusterError: no rank started this process, or that one is gone; another process has the number; this
-                process is a part of a job already; or the home does not answer in time.
+            ClusterError: no rank started this process, or that one is gone; another process has the number; or this
+                process is a part of a job already.
+            ClusterTimeout: the job's home does not answer in time.
         """
         from rlinf_scheduler.host.joining import join_parent  # noqa: PLC0415 - as above
 
