@@ -29,6 +29,7 @@ def host(pipe, env_vars):
     """What such a process runs."""
     # The worker's, as in a process of Ray's.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.current_process()._config.pop("daemon", None)  # it may have children
     os.environ.update(env_vars)
     spec = pipe.recv()
     pipe.close()

@@ -92,8 +92,6 @@ class Starting:
 
 class Nest(Worker):
     def __init__(self):
-        # The tests' own ranks are such, and Ray's are not.
-        multiprocessing.current_process()._config.pop("daemon", None)
         self.children = Starting(self)
 
     def open(self, way, number=None, rank=None):

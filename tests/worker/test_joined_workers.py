@@ -11,6 +11,7 @@ from interruptions import SEED, Alarms
 from joined_workers import DEADLINE_S, Nest
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import WorkerError
+from rlinf_scheduler.events import WorkerLost
 from rlinf_scheduler.observe.status_desk import begin_status, received
 from rlinf_scheduler.observe.why import why
 from waits import wait_until
@@ -191,13 +192,17 @@ def test_children_end_with_their_group_and_its_next_ranks_have_children_again(la
     assert one(group.ask(0, "who"))["address"] == "nest:0/0"
 
 
-def test_a_rank_that_comes_back_has_children_again(launch):
+def test_a_rank_that_comes_back_has_children_again(launch, forked_job):
+    events = []
+    forked_job.session.bus.subscribe(events.append)
     group = launch(last=0, on_failure="restart")
     other = launch("other", 0)
     _, child = one(group.open("fork"))
     waiting = other.recv_from("nest", "0/0", timeout_s=None, wait_for_return=True)
     os.kill(one(group.pid()), 9)
     assert ended(child)
+    # From now on calls wait for the one that comes.
+    wait_until(lambda: any(isinstance(event, WorkerLost) for event in events))
     address, again = one(group.open("fork"))
     assert (address, again != child) == ("nest:0/0", True)
     one(group.ask(0, "send", "back", "other", 0))

@@ -140,7 +140,8 @@ class _Parent(NamedTuple):
         """
         if not self.lives():
             raise ClusterError(
-                f"'{self.address}', which started this process, is gone: its process was {self.pid}"
+                f"'{self.address}', which started this process, is gone, or cannot be seen from here: "
+                f"it was process {self.pid}"
             )
 
 
