@@ -435,3 +435,24 @@ def test_a_send_that_cannot_be_written_fails_at_once_and_the_next_one_arrives(bo
 
 def fails(*_args, **_options):
     raise MemoryError
+
+
+def test_who_has_a_name_after_another_is_heard_also_where_the_other_is_not_known_to_be_gone(new_messenger):
+    home = new_messenger("home")
+    DirectoryServer(home)
+    receiver, former, later, liar = (new_messenger(name) for name in ("env:0", "a:0", "a:0", "a:0"))
+    boxes = {}
+    for messenger, name in ((receiver, "env:0"), (former, "a:0"), (later, "a:0"), (liar, "a:0")):
+        boxes[messenger] = Mailbox(messenger, DirectoryClient(messenger, home.endpoint), name)
+    clients = {messenger: DirectoryClient(messenger, home.endpoint) for messenger in boxes}
+    clients[receiver].register("env:0", receiver.endpoint)
+    clients[former].register("a:0", former.endpoint)
+    boxes[former].send("of the former", "env:0", timeout_s=DEADLINE_S).wait()
+    assert boxes[receiver].recv("a:0", timeout_s=DEADLINE_S).wait() == "of the former"
+    clients[former].unregister("a:0")  # the receiver is connected with it all the same
+    clients[later].register("a:0", later.endpoint)
+    sent = [boxes[later].send(number, "env:0", timeout_s=DEADLINE_S) for number in range(50)]
+    assert [boxes[receiver].recv("a:0", timeout_s=DEADLINE_S).wait() for _ in sent] == list(range(50))
+    for box in (boxes[liar], boxes[former]):
+        with pytest.raises(CommError, match="says that it is 'a:0', which is another process"):
+            box.send("not of a:0", "env:0", timeout_s=DEADLINE_S).wait()

@@ -155,7 +155,7 @@ def _group_row(shown: ShownGroup, width: int, *, has_devices: bool) -> Iterator[
     nodes = sorted({rank.node_rank for rank in ranks if rank.node_rank >= 0})
     yield Text(printable(shown.group.name), style="bold")
     yield ranges_text(nodes) if nodes else ""
-    yield counted(len(ranks), "rank")
+    yield counted(sum(not rank.is_below for rank in ranks), "rank")
     yield _strip(ranks, width - 60)
     yield f"{sum(rank.cpu_percent for rank in ranks):.0f} %"
     yield size_text(sum(rank.rss_bytes for rank in ranks))

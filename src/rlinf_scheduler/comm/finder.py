@@ -70,6 +70,14 @@ class Finder:
         search.lookup = self._directory.lookup_async(name, timeout_s, returns=search.returns)
         search.lookup.add_done_callback(partial(self._looked_up, name, search))
 
+    def look_up(self, name: str) -> Promise[Entry]:
+        """Who has a name now, as the directory says, whoever is known here to have it."""
+        return self._directory.lookup_async(name, 0.0)
+
+    def learn(self, name: str, endpoint: Endpoint) -> None:
+        """A process has that name, which another may have had."""
+        self._resolve(name, endpoint)
+
     def cancel(self, name: str, search: Search) -> None:
         """Withdraw a search; nothing happens if it is over."""
         searches = self._searches.get(name, [])

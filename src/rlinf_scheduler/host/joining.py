@@ -226,11 +226,12 @@ def _join_once(
 
 
 def parent_in_environment() -> str:
-    """The address of the worker that started this process; "" if none did."""
+    """The address of the worker that started this process; "" if none did, or it is gone."""
     try:
-        return _Parent.of_environment().address
+        above = _Parent.of_environment()
     except ClusterError:
         return ""
+    return above.address if above.pid != os.getpid() and above.lives() else ""
 
 
 def _address_in(session: Session, rank: int | None, parent: WorkerAddress | None) -> WorkerAddress:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Fate, Promise, PromiseRef
@@ -141,6 +142,8 @@ class Inbox:
         self.replicas = Replicas(messenger, SERVICE, private=True)
         # Who sends under a name that was not looked up here, until its process is gone.
         self._owners: dict[str, str] = {}
+        # Puts of a sender that is not known to have its name, until the directory has answered.
+        self._claims: dict[str, list[Request]] = {}
         self._coming: dict[tuple[str, int], _Coming] = {}
         self._receiving: dict[int, _Receiving] = {}
         # Those whose items were neither taken nor given back, as far as it was noticed,
@@ -271,7 +274,38 @@ class Inbox:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
         known = self.transfers.finder.known(put.sender)
         owner = self._owners.setdefault(put.sender, request.peer_id) if known is None else known.process_id
-        request.check_claim(owner, f"it is '{put.sender}'")
+        if owner == request.peer_id and put.sender not in self._claims:
+            self._take(request)
+        else:
+            self._look_up_claim(request)
+
+    def _look_up_claim(self, request: Request) -> None:
+        """Ask the directory whose name a sender has: it may be another's since that was last heard of here."""
+        name = request.head.sender
+        claims = self._claims.setdefault(name, [])
+        claims.append(request)
+        if len(claims) == 1:  # those that come meanwhile are taken after it
+            lookup = self.transfers.finder.look_up(name)
+            lookup.add_done_callback(partial(self._on_looked_up, name))
+
+    def _on_looked_up(self, name: str, lookup: Promise[Entry]) -> None:
+        claims, owner = self._claims.pop(name, []), ""
+        if not lookup.cancelled() and lookup.exception(0) is None:
+            endpoint = lookup.result(0).endpoint
+            owner = endpoint.process_id
+            self._owners.pop(name, None)
+            self.transfers.finder.learn(name, endpoint)
+        for request in claims:
+            if request.is_cancelled:  # its sender is gone
+                continue
+            try:
+                request.check_claim(owner, f"it is '{name}'")
+                self._take(request)
+            except CommError as error:
+                request.fail(error)
+
+    def _take(self, request: Request) -> None:
+        put: MailPut = request.head
         self._settle()
         client, queue = request.peer_id, (put.sender, put.topic)
         coming = self._coming[client, put.ticket] = _Coming(request)
@@ -283,6 +317,12 @@ class Inbox:
             self._follow(self._state.put(client, put.ticket, queue, letter, size_bytes=put.size_bytes))
 
     def _on_withdraw(self, notice: Request) -> None:
+        for claims in self._claims.values():
+            for request in claims:
+                if (request.peer_id, request.head.ticket) == (notice.peer_id, notice.head.ticket):
+                    claims.remove(request)
+                    request.reply(PutOutcome(False, 0))
+                    return
         self._follow(self._state.withdraw(notice.peer_id, notice.head.ticket))
 
     def _receive(self, coming: _Coming) -> Arrived | None:

@@ -77,7 +77,7 @@ def _of_weights(value: Callable[[WeightsStatus], float]) -> Callable[[JobStatus]
 
 def _group_ranks(status: JobStatus) -> Iterator[Sample]:
     for group in status.groups:
-        states = Counter(rank.state for rank in group.ranks)
+        states = Counter(rank.state for rank in group.ranks if not rank.is_below)
         yield from (((group.name, state), states[state]) for state in STATES)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from rlinf_scheduler.addresses import parent_name
+
 # States of a rank.
 RUNNING, IDLE_RANK, WAITING, UNRESPONSIVE, LOST, STARTING = (
     "running",
@@ -135,6 +137,11 @@ class RankStatus:
     calls_queued: int = 0
     calls: tuple[CallStatus, ...] = ()
     items_per_s: float = 0.0
+
+    @property
+    def is_below(self) -> bool:
+        """Whether it is no rank, but a worker below that one."""
+        return bool(parent_name(self.address))
 
 
 @dataclass(frozen=True, slots=True)
