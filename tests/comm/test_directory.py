@@ -431,3 +431,25 @@ def test_a_worker_below_a_rank_that_its_group_does_not_have_is_not_waited_for(na
     there.register("group/rollout", pair[1].endpoint, {"world_size": 2})
     with pytest.raises(PeerNotFound, match=r"there is no 'rollout:2/0': group 'rollout' has ranks 0 to 1"):
         here.lookup("rollout:2/0", DEADLINE_S)
+
+
+def test_a_worker_below_a_rank_succeeds_one_that_nobody_has_noticed_to_be_gone(new_messenger):
+    home, before, after = (new_messenger(name) for name in ("home", "rollout:3/0", "rollout:3/0"))
+    dead = []
+    DirectoryServer(home, lambda entry, why: dead.append(entry.endpoint))
+    clients = [DirectoryClient(messenger, home.endpoint) for messenger in (before, after)]
+    clients[0].register("rollout:3/0", before.endpoint, {PARENT: "a process"})
+    entry = Entry("rollout:3/0", after.endpoint, {PARENT: "a process"})
+    with pytest.raises(NameTaken):
+        clients[1].register_async(entry).result(DEADLINE_S)
+    clients[1].register_async(entry, succeeds=True).result(DEADLINE_S)
+    assert dead == [before.endpoint]
+    before.close()
+    assert clients[1].lookup("rollout:3/0", DEADLINE_S).endpoint == after.endpoint
+    # A rank is succeeded by nobody whom its launch has not started.
+    clients[1].register("rollout:4", after.endpoint)
+    late = new_messenger("rollout:4")
+    with pytest.raises(NameTaken):
+        DirectoryClient(late, home.endpoint).register_async(
+            Entry("rollout:4", late.endpoint), succeeds=True
+        ).result(DEADLINE_S)

@@ -64,11 +64,15 @@ class _DirectoryQuestion(msgspec.Struct, array_like=True, frozen=True, tag=True)
 
 
 class Register(_DirectoryQuestion, frozen=True):
-    """Put an entry in; `again`: its process may be there already; `claims`: further names, all or none."""
+    """Put an entry in; `again`: its process may be there already; `claims`: further names, all or none.
+
+    `succeeds`: of a worker below another: the process that had its name has ended, noticed or not.
+    """
 
     entry: Entry
     again: bool
     claims: tuple[str, ...] = ()
+    succeeds: bool = False
 
 
 class Unregister(_DirectoryQuestion, frozen=True):
@@ -157,14 +161,15 @@ class DirectoryServer:
 
     Args:
         messenger: the process's messenger; the directory becomes one of its services.
-        on_orphan: called with each entry whose process is below one that is gone, and why; on the I/O thread.
+        declare_dead: called with each entry whose process is gone although nobody may have noticed, and why; on the
+            I/O thread.
     """
 
     def __init__(
-        self, messenger: Messenger, on_orphan: Callable[[Entry, str], None] = lambda _entry, _why: None
+        self, messenger: Messenger, declare_dead: Callable[[Entry, str], None] = lambda _entry, _why: None
     ) -> None:
         self._messenger = messenger
-        self._on_orphan = on_orphan
+        self._declare_dead = declare_dead
         self._entries = _Entries()
         # Of those that return, the ones that nobody has now; they belong to who sees to it.
         self._awaited = _Entries()
@@ -201,7 +206,9 @@ class DirectoryServer:
         for wanted in entries:
             held = self._entries.by_name.get(wanted.name)
             is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
-            if held is not None and not (is_own and ask.again):
+            if held is not None and ask.succeeds and PARENT in held.info and not is_own:
+                self._declare_dead(held, "its process has ended: another one has its number")
+            elif held is not None and not (is_own and ask.again):
                 raise NameTaken(wanted.name, self._messenger.peer_name(held.endpoint.process_id))
         # The connection is how we learn that the process has died; who registers for another has none yet.
         self._messenger.connect(entry.endpoint)
@@ -355,7 +362,7 @@ class DirectoryServer:
         for below in _below(self._entries, name):
             entry = self._entries.by_name[below]
             if entry.info.get(PARENT) == process_id:
-                self._on_orphan(entry, why)
+                self._declare_dead(entry, why)
 
 
 def _group_of(name: str) -> str:
@@ -409,9 +416,17 @@ class DirectoryClient:
         """
         self._ask(Register(Entry(name, endpoint, info or {}), again))
 
-    def register_async(self, entry: Entry, claims: Sequence[str] = ()) -> Promise[Reply]:
-        """The future of registering an entry, and further names of its process; all of them or none."""
-        return self._request(Register(entry, False, tuple(claims)))
+    def register_async(
+        self, entry: Entry, claims: Sequence[str] = (), *, succeeds: bool = False
+    ) -> Promise[Reply]:
+        """The future of registering an entry, and further names of its process; all of them or none.
+
+        Args:
+            entry: see above.
+            claims: those names.
+            succeeds: of a worker below another: a process that has the name has ended, as is known here.
+        """
+        return self._request(Register(entry, False, tuple(claims), succeeds))
 
     def unregister(self, name: str) -> None:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""

@@ -29,7 +29,7 @@ from rlinf_scheduler.comm import Buffer, on_fork_in_child
 from rlinf_scheduler.comm.directory import PARENT, RETURNS, Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
-from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout, NameTaken
+from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout
 from rlinf_scheduler.host.force import LEAVE_GRACE_S, birth_of, end_after, end_descendants, end_with_status
 from rlinf_scheduler.host.info import KeptJob, Role, unpacked_topology
 from rlinf_scheduler.host.line_sender import LineSender
@@ -43,7 +43,6 @@ from rlinf_scheduler.host.seeds import rank_seed
 from rlinf_scheduler.mailbox import open_mailbox_when_needed
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, current_or_none, set_current
-from rlinf_scheduler.session.death_roll import Death
 
 # What a rank starts has it in its environment: "PID BIRTH DESCRIPTOR ADDRESS" of the worker that it may join below.
 PARENT_VARIABLE = "RLINF_PARENT"
@@ -307,7 +306,12 @@ def _become(session: Session, spec: JoinSpec, address: WorkerAddress, world_size
 
 
 def _register(session: Session, spec: JoinSpec, timeout_s: float) -> None:
-    """Make its name known; who had it before, and has ended, is declared dead if nobody has noticed yet."""
+    """Make its name known.
+
+    Raises:
+        ClusterTimeout: its home does not answer in time.
+        ClusterError: it is gone; or it says that the worker above is.
+    """
     about: dict[str, Any] = {
         "placement": pickle.dumps(spec.role.info.placement),
         PARENT: spec.process_id,
@@ -315,33 +319,14 @@ def _register(session: Session, spec: JoinSpec, timeout_s: float) -> None:
         RETURNS: spec.returns or spec.process_id,
     }
     entry = Entry(session.name, session.messenger.endpoint, about)
-    deadline = time.monotonic() + timeout_s
-    try:
-        _answered(session, session.directory.register_async(entry), deadline)
-    except NameTaken:
-        # The number's lock is this process's: the kernel has taken it from the one that had it.
-        before = _answered(session, session.directory.lookup_async(session.name, 0.0), deadline)
-        death = Death(before.endpoint.process_id, session.name, "its process has ended", has_ended=True)
-        session.deaths.declare_and_wait(death, max(0.0, deadline - time.monotonic()))
-        _answered(session, session.directory.register_async(entry), deadline)
-
-
-def _answered(session: Session, asked: Promise[Any], deadline: float) -> Any:
-    """What the job's home answers.
-
-    Raises:
-        NameTaken: as it says.
-        ClusterTimeout: it has not answered in time.
-        ClusterError: it is gone; or it says that the worker above is.
-    """
+    # The number's lock is this process's: the kernel has taken it from the one that had it.
+    asked = session.directory.register_async(entry, succeeds=True)
     late = f"'{session.name}' has not joined the job in time: its home does not take its name"
-    if not asked.wait(max(0.0, deadline - time.monotonic())):
+    if not asked.wait(timeout_s):
         asked.cancel()
         raise ClusterTimeout(late)
     try:
-        return asked.result(0)
-    except NameTaken:
-        raise
+        asked.result(0)
     except CommTimeout as error:
         raise ClusterTimeout(late) from error
     except CommError as error:

@@ -132,7 +132,7 @@ class Session:
             pin_arrivals(self.messenger, pinned_bytes)
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
         if home is None:
-            DirectoryServer(self.messenger, self._declare_orphan)
+            DirectoryServer(self.messenger, self._declare_dead)
         self.home = home or self.messenger.endpoint
         self.directory = DirectoryClient(self.messenger, self.home)
         self.deaths = DeathNews(self.messenger, self.home)
@@ -263,8 +263,8 @@ class Session:
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
         self.close(why_left(raised))
 
-    def _declare_orphan(self, entry: Entry, why: str) -> None:
-        """The home hears that a worker's parent is gone: so is the worker, before another takes its parent's place."""
+    def _declare_dead(self, entry: Entry, why: str) -> None:
+        """The directory says that a worker is gone: before another takes its place, or its parent's."""
         self.deaths.declare(Death(entry.endpoint.process_id, entry.name, why))
 
     def _fail(self, _error: BaseException) -> None:

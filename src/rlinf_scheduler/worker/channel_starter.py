@@ -431,6 +431,8 @@ class ChannelStarter(Starter):
                     channel, "group_rank_affinity needs group_affinity here: the driver has no group"
                 )
             return self._anywhere_on(0)
+        if isinstance(rank, int):  # as a user gave it
+            check_group(self._session, channel, group, rank)
         beside = self._placement_beside(channel, WorkerAddress(group, 0 if rank is None else rank))
         return replace(beside, rank=0, placement_node_rank=0, local_rank=0, local_world_size=1)
 
