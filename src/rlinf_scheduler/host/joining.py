@@ -193,7 +193,7 @@ def join_parent(
     """
     _check_number(rank, world_size)
     joined: Promise[WorkerAddress] = Promise()
-    # In a thread of its own: who waits may be interrupted anywhere, and what is half done stays undone nowhere.
+    # In a thread of its own: who waits may be interrupted anywhere; the join goes on, and is done once.
     run_beside(joined.set_from, lambda: _join_once(rank, world_size or 0, parent, timeout_s))
     if not joined.wait(timeout_s + _UNDONE_WITHIN_S):
         raise ClusterTimeout(f"this process has not joined its parent's job after {timeout_s:g} s")
@@ -278,6 +278,8 @@ def _join(
     except BaseException:
         session.close()
         raise
+    # What it prints goes where its parent's output goes; what it logs, home.
+    forward_logs(session, LineSender(session, address, ""), host.log_level, host.library_level, None)
     set_current(session)
     _close_at_end(session)
     set_title(str(address))
@@ -301,8 +303,6 @@ def _become(session: Session, spec: JoinSpec, address: WorkerAddress, world_size
         session.provide(KeptJob, KeptJob(host.kept_job))
     open_mailbox_when_needed(session)
     be_observed(session)
-    # What it prints goes where its parent's output goes; what it logs, home.
-    forward_logs(session, LineSender(session, address, ""), host.log_level, host.library_level, None)
 
 
 def _register(session: Session, spec: JoinSpec, timeout_s: float) -> None:
