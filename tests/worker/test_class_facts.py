@@ -8,10 +8,10 @@ from ray_workers import Probe
 
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf_scheduler import Worker
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.hardware.vendors import local_vendor
 from rlinf_scheduler.host import info
-from rlinf_scheduler.host.info import WorkerAddress
 
 
 def test_the_class_says_in_each_rank_what_that_rank_was_given(forked_job):

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Encoded, encode
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.errors import CallArgumentError, CodecError, ConfigError, PlacementError
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.host.protocol import CallKind
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.profiling import RATE_HZ

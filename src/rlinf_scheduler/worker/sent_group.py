@@ -6,11 +6,11 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any, Never
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ClusterError, CommError, WorkerDied
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.worker.call import Target

@@ -108,10 +108,6 @@ class Worker(Routed):
         self._rlinf_session = session = current_or_none()
         self._rlinf_role = (session and session.fact(Role)) or Role.alone()
 
-    def _rlinf_take_place(self) -> None:
-        self._rlinf_session = session = current_or_none()
-        self._rlinf_role = (session and session.fact(Role)) or Role.alone()
-
     @classmethod
     def create_group(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> GroupBuilder[T]:
         """A group of this class, to be launched: `.launch(cluster, placement_strategy=...)`.

@@ -42,7 +42,7 @@ class WorkerAddress(core.WorkerAddress):
         ):  # a group that a rank has launched is `outer:0/inner`
             raise ValueError(f"group name {root_group_name!r}: it cannot hold a colon")
         path = [ranks] if isinstance(ranks, int) else [int(rank) for rank in ranks]
-        super().__init__(root_group_name, path[0] if len(path) == 1 else path or 0)  # type: ignore[arg-type]
+        super().__init__(root_group_name, path[0] if len(path) == 1 else path or 0)
         object.__setattr__(self, "rank_path", path)
 
     @property
