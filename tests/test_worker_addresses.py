@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler import WorkerAddress
 from rlinf_scheduler.addresses import (
+    WorkerAddress,
     is_below,
     parent_name,
     process_order,
