@@ -28,7 +28,8 @@ from measure import (
 )
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.host.info import WorkerAddress, packed_topology
+from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.host.info import packed_topology
 from rlinf_scheduler.host.protocol import Assignment
 from rlinf_scheduler.host.recording import open_recording
 from rlinf_scheduler.planning import Node, Placement, Topology

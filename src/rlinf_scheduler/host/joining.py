@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout
 from rlinf_scheduler.host.force import LEAVE_GRACE_S, birth_of, end_after, end_descendants, end_with_status
-from rlinf_scheduler.host.info import KeptJob, Role, unpacked_topology
+from rlinf_scheduler.host.info import JobSettings, KeptJob, Role, job_settings, unpacked_topology
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.log_forwarding import forward_logs
 from rlinf_scheduler.host.observed import be_observed
@@ -71,6 +71,7 @@ class JoinSpec(msgspec.Struct, frozen=True):
         topology: the nodes, packed.
         process_id: its process, as the job knows it.
         returns: who starts another process in the rank's place if it dies; "" if nobody does.
+        settings: what the job's config says of all its groups.
     """
 
     host: HostSpec
@@ -78,6 +79,7 @@ class JoinSpec(msgspec.Struct, frozen=True):
     topology: bytes
     process_id: str
     returns: str
+    settings: JobSettings
 
 
 class _Parent(NamedTuple):
@@ -157,7 +159,9 @@ def offer_joining(session: Session, host: HostSpec, topology: Buffer, returns: s
     if role is None:
         raise ValueError("a process that has no role has nobody below it")
     own_id = session.messenger.endpoint.process_id
-    spec = JoinSpec(host, Role(role.info, role.hardware), bytes(topology), own_id, returns)
+    spec = JoinSpec(
+        host, Role(role.info, role.hardware), bytes(topology), own_id, returns, job_settings(session)
+    )
     try:
         descriptor = _sealed(pickle.dumps(spec))
     except OSError as error:  # no descriptor, or no memory, is to be had: that is no reason not to start
@@ -297,6 +301,7 @@ def _become(session: Session, spec: JoinSpec, address: WorkerAddress, world_size
         seed=rank_seed(above.seed, str(above.address), address.rank),
     )
     session.provide(Topology, unpacked_topology(spec.topology))
+    session.provide(JobSettings, spec.settings)
     session.provide(Role, Role(info, spec.role.hardware))
     session.provide(LogFolder, LogFolder(host.log_folder))
     if host.kept_job:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.gathering import gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import RouteError
-from rlinf_scheduler.host.info import WorkerAddress
 from rlinf_scheduler.routing import RowBlock, count_rows, merge_rows, plan_route, split_rows
 from rlinf_scheduler.routing.transfer import (
     ChannelLane,
