@@ -73,7 +73,8 @@ def test_a_cluster_that_refuses_is_a_fault_and_not_a_crash(tmp_path, monkeypatch
     assert "asks for a token (mode 'token')" in done.output
 
 
-def test_a_cluster_that_cannot_be_joined_is_not_said_to_ask_nobody_for_a_token(monkeypatch):
+def test_a_cluster_that_cannot_be_joined_is_not_said_to_ask_nobody_for_a_token(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))  # a token in the home is told of
     monkeypatch.setattr(examination.ray, "is_initialized", lambda: False)
 
     def refuse(*_):

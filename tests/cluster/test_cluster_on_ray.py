@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from programs import Program
-from rlinf.scheduler import Channel, Cluster
-from rlinf_scheduler import errors
+from rlinf_scheduler import Channel, Cluster, errors
 from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.engine.node.processes import living
 from rlinf_scheduler.events import WorkerLogged

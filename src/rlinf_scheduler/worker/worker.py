@@ -80,6 +80,7 @@ class Worker(Routed):
 
     def __init__(
         self,
+        *,
         parent_address: WorkerAddress | None = None,
         world_size: int | None = None,
         rank: int | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,11 +72,12 @@ class Cluster(core.Cluster):
         distributed_log_dir: str | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(cluster_cfg, int) or (num_nodes is not None and not isinstance(num_nodes, int)):
+        if isinstance(cluster_cfg, int) or isinstance(num_nodes, Mapping | core.ClusterConfig):
             cluster_cfg, num_nodes = num_nodes, cluster_cfg
         if distributed_log_dir is not None:
             options.setdefault("log_folder", distributed_log_dir)
-        super().__init__(cluster_cfg, num_nodes or None, **options)
+        every_node = num_nodes == 0 and not isinstance(num_nodes, bool)
+        super().__init__(cluster_cfg, None if every_node else num_nodes, **options)
 
     @classmethod
     def has_initialized(cls) -> bool:
