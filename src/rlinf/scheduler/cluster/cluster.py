@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf_scheduler import cluster as core
+from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.keywords import explains_arguments, explains_calls
 from rlinf_scheduler.planning.environments import PATH_VARIABLES
@@ -72,7 +73,7 @@ class Cluster(core.Cluster):
         distributed_log_dir: str | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(cluster_cfg, int) or isinstance(num_nodes, Mapping | core.ClusterConfig):
+        if isinstance(cluster_cfg, int) or isinstance(num_nodes, Mapping | ClusterConfig):
             cluster_cfg, num_nodes = num_nodes, cluster_cfg
         if distributed_log_dir is not None:
             options.setdefault("log_folder", distributed_log_dir)
