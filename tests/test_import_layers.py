@@ -24,6 +24,7 @@ LAYERS = (
     ("observe",),
     ("channel", "mailbox", "weights"),
     ("routing",),
+    ("emulation",),
     ("engine",),
     ("host",),
     ("worker",),

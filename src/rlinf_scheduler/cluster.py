@@ -423,9 +423,9 @@ class Cluster:
 
         It begins at once, for ranks that come later too. It ends with the block, `JobTrace.stop`, the job, or when this
         driver leaves a job that outlives it; then what all of them noted is fetched and written. A rank that was killed
-        is in it to its last moment. The file is JSON that https://ui.perfetto.dev opens, and Chrome. With
-        RLINF_TRACE=file in the driver's environment the whole job is traced so; one that outlives its drivers, for as
-        long as this driver takes part.
+        is in it to its last moment. The file is JSON that https://ui.perfetto.dev opens, and Chrome; one that is called
+        `.jsonl` has an event a line. With RLINF_TRACE=file in the driver's environment, or `tracer` in the config, the
+        whole job is traced so; one that outlives its drivers, for as long as this driver takes part.
 
             with cluster.trace("run.perfetto"):
                 train(cluster)
@@ -578,6 +578,8 @@ def _check_shape(topology: Topology, wanted: Topology) -> None:
 
 def _check_config(topology: Topology, config: ClusterConfig | None) -> None:
     _with_groups(topology, config)
+    if config is not None and config.net_emulation is not None:
+        config.check_emulated_nodes(topology)
     if config is not None and config.rules:
         ComponentPlacement(config, topology)
 

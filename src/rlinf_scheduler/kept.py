@@ -89,7 +89,7 @@ def take_part(
         OSError: RLINF_TRACE names a file that cannot be written; no job was begun.
     """
     deadline = time.monotonic() + timeout_s
-    with wanted_trace_file() as trace:
+    with wanted_trace_file(None if begins is None else begins.trace_file) as trace:
         engine = join_lasting(address, timeout_s)
         restore = exit_on_sigterm()
         try:

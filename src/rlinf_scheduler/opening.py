@@ -11,6 +11,7 @@ from rlinf_scheduler.channel import Starter
 from rlinf_scheduler.comm import ClusterSecret, local_machine_id
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.config.fleet import Fleet
+from rlinf_scheduler.config.net_emulation import NetEmulation
 from rlinf_scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
 from rlinf_scheduler.engine.engine import (
     RayEngine,
@@ -185,6 +186,10 @@ def open_home(
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
+        if config.net_emulation is not None:
+            config.check_emulated_nodes(fleet.topology)
+            session.provide(NetEmulation, config.net_emulation)
+            _emulate_network(session)
         session.service(NodeWatch).follow(NodeLooks(ray_address()))
         job = announce(
             session,
@@ -195,7 +200,7 @@ def open_home(
         session.provide(RunningJob, job)
         set_current(session)
         if kept is None:
-            trace_whole_job(session)
+            trace_whole_job(session, config.trace_file)
     except BaseException:
         session.close()
         raise
@@ -210,6 +215,13 @@ def session_with_ray() -> Session | None:
         session.close("the program has shut Ray down")
         return None
     return session
+
+
+def _emulate_network(session: Session) -> None:
+    # Most jobs have the network that there is.
+    from rlinf_scheduler.emulation.network import EmulatedNetwork  # noqa: PLC0415
+
+    session.service(EmulatedNetwork)
 
 
 def refresh_nodes(session: Session, timeout_s: float) -> Topology:

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from effort import tries
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf_scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
+from rlinf_scheduler.config.net_emulation import LinkEnd
 from rlinf_scheduler.errors import ConfigError, ConfigErrors
 from rlinf_scheduler.planning import HardwareUnit, NodeEnvironment
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
@@ -503,3 +504,52 @@ def test_any_config_is_placed_or_a_config_error(content, nodes):
     with suppress(ConfigError):
         placement = ComponentPlacement({"cluster": content}, Topology.parse(nodes))
         assert all(placement.placements(name) for name in placement.components)
+
+
+def test_a_trace_of_the_whole_job_has_a_file():
+    traced = {"enable": True, "output_file": "trace.jsonl"}
+    assert read_cluster_config({"tracer": traced}).trace_file == "trace.jsonl"
+    assert read_cluster_config({"tracer": {**traced, "enable": False}}).trace_file is None
+    assert read_cluster_config({"tracer": {"enable": False, "output_file": None}}).trace_file is None
+    assert read_cluster_config({"tracer": {"enable": True}}).trace_file == "trace_events.jsonl"
+    with pytest.raises(
+        ConfigError, match=r"cluster\.tracer\.enable: this must be true or false, not 'maybe'"
+    ):
+        read_cluster_config({"tracer": {"enable": "maybe"}})
+
+
+def test_an_emulated_network_has_links_between_ranks_groups_nodes_and_node_groups():
+    section = {
+        "enabled": True,
+        "symmetric": False,
+        "crossdc_pairs": [{"src": ["Env:0-1", "node:1"], "dst": "far", "delay_ms": 10}],
+        "bandwidth_groups": [{"members": "EnvGroup", "bandwidth_mbps": 8}],
+    }
+    groups = [{"label": "far", "node_ranks": "2-3"}]
+    read = read_cluster_config({"net_emulation": section, "node_groups": groups}).net_emulation
+    (delay,), (bandwidth,) = read.delays, read.bandwidths
+    assert delay.sources == (LinkEnd("env", frozenset({0, 1})), LinkEnd("", frozenset({1})))
+    assert (delay.targets, delay.delay_s) == ((LinkEnd("", frozenset({2, 3})),), 0.01)
+    assert (bandwidth.members, bandwidth.bytes_per_s) == ((LinkEnd("env"),), 1e6)
+
+
+def test_nodes_of_an_emulated_network_are_there(tmp_path):
+    path = tmp_path / "far.yaml"
+    path.write_text(
+        "cluster:\n  net_emulation:\n    enabled: true\n    crossdc_pairs:\n"
+        "      - {src: 'node:0', dst: 'node:2-3', delay_ms: 5}\n"
+    )
+    config = read_cluster_config(path)
+    config.check_emulated_nodes(Topology.parse("4x8"))
+    ClusterConfig().check_emulated_nodes(Topology.parse("1"))
+    problem = r"far\.yaml:2: cluster\.net_emulation: there is no node 2; this cluster has 2 nodes, from 0 on"
+    with pytest.raises(ConfigError, match=problem):
+        config.check_emulated_nodes(Topology.parse("2x8"))
+
+
+def test_a_network_that_is_not_enabled_is_checked_and_not_emulated():
+    section = {"enabled": False, "crossdc_pairs": [{"src": "a:0", "dst": "b:0", "delay_ms": 1}]}
+    assert read_cluster_config({"net_emulation": section}).net_emulation is None
+    section["crossdc_pairs"][0]["delay_ms"] = "soon"
+    with pytest.raises(ConfigError, match=r"crossdc_pairs\[0\]\.delay_ms: this must be a number"):
+        read_cluster_config({"net_emulation": section})

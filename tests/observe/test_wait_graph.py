@@ -21,6 +21,7 @@ from rlinf_scheduler.observe.notes import (
     Doing,
     Frame,
     JobLook,
+    LinkNote,
     QueueNote,
     RunningCall,
     Silent,
@@ -617,3 +618,32 @@ def test_who_was_stopped_before_it_could_say_its_name_is_named():
     unnamed = Wait(CHANNEL, "get('rollouts')", 9.0, peers=("67e8fe5b",), subject="rollouts", detail="get")
     culprit = why(waits("a:0", unnamed), silent=(stopped,)).culprit
     assert (culprit.address, culprit.operation, culprit.waiters) == ("Channels:0", "stopped", ("a:0",))
+
+
+def test_a_wait_that_an_emulated_link_holds_up_says_so_at_both_ends():
+    note = LinkNote("rollout:0", MESSAGE, 12 << 20, 12.5e6, 0.94)
+    receiver = waits("actor:0", recv("rollout:0"), links=(note,))
+    sender = waits("rollout:0", Wait(MESSAGE, "send to 'actor:0'", 5.0, None, ("actor:0",)))
+    found = why_of(JobLook((receiver, sender, idle("reward:0"))))
+    link = "the emulated link rollout:0 -> actor:0: 12 MiB at 100 Mbit/s, 0.9 s to go"
+    assert found.about("actor:0") == f"actor:0 waits 10 s in recv('rollout:0'): {link}"
+    assert found.about("rollout:0") == f"rollout:0 waits 5 s in send to 'actor:0': {link}"
+    assert link in found.headline
+
+
+def test_a_link_without_a_limit_and_one_that_is_not_booked_yet_are_told_so():
+    free = LinkNote("rollout:0", CHANNEL, 10, 0.0, 0.25)
+    queued = LinkNote("rollout:1", CHANNEL, 10, 1e6, None)
+    other = LinkNote("rollout:1", WEIGHTS, 10, 1e6, None)
+    get = Wait(CHANNEL, "get('items')", 3.0, None, (), "items")
+    found = why_of(JobLook((waits("actor:0", get, links=(free, queued, other)),)))
+    assert found.about("actor:0") == (
+        "actor:0 waits 3 s in get('items'): the emulated link rollout:0 -> actor:0: 10 bytes, 0.2 s to go; "
+        "the emulated link rollout:1 -> actor:0: 10 bytes at 8 Mbit/s, waits for its turn"
+    )
+
+
+def test_a_link_to_which_a_wait_has_no_relation_is_not_told_of_there():
+    note = LinkNote("rollout:1", MESSAGE, 10, 0.0, 0.25)
+    found = why_of(JobLook((waits("actor:0", recv("rollout:0"), links=(note,)), idle("rollout:0"))))
+    assert "link" not in str(found)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.hardware import GimArmHWInfo as GimArmHWInfo
     from rlinf.scheduler.hardware import HardwareInfo as HardwareInfo
     from rlinf.scheduler.hardware import Turtle2HWInfo as Turtle2HWInfo
+    from rlinf.scheduler.manager import Tracer
     from rlinf.scheduler.placement import (
         ComponentPlacement,
         FlexiblePlacementStrategy,
@@ -62,6 +63,7 @@ __all__ = [
     "Placement",
     "PlacementStrategy",
     "Topology",
+    "Tracer",
     "Worker",
     "WorkerAddress",
     "WorkerGroup",
@@ -81,6 +83,7 @@ _OWN = {
     "ClusterConfig": "rlinf.scheduler.cluster",
     "CollectiveGroupOptions": "rlinf.scheduler.collective",
     "CommMapper": "rlinf.scheduler.worker.routing",
+    "Tracer": "rlinf.scheduler.manager",
     "Worker": "rlinf.scheduler.worker",
     "WorkerAddress": "rlinf.scheduler.worker",
     "WorkerGroup": "rlinf.scheduler.worker",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,10 @@ from rlinf_scheduler.channel.starting import check_group
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.secret import ClusterSecret
-from rlinf_scheduler.errors import ChannelExists
+from rlinf_scheduler.config.net_emulation import NetEmulation, read_net_emulation
+from rlinf_scheduler.emulation.arrivals import emulate_network
+from rlinf_scheduler.emulation.network import EmulatedNetwork
+from rlinf_scheduler.errors import ChannelExists, ConfigError, raise_config_errors
 from rlinf_scheduler.observe.answering import Doings
 from rlinf_scheduler.observe.reasoner import Reasoner
 from rlinf_scheduler.observe.reasons import offer_reasons
@@ -43,6 +46,7 @@ class LocalAddress:
 
     secret: ClusterSecret
     directory: Endpoint
+    emulates_network: bool = False
 
 
 class LocalRuntime(Session):
@@ -75,6 +79,10 @@ class LocalRuntime(Session):
         address: whose directory to join; None to keep one.
         own_name: how this process is called.
         arena_limit_bytes: how much shared memory it may use for what it sends; as `Messenger`'s.
+        net_emulation: the links between its processes, as `cluster.net_emulation` has them; of the first one.
+
+    Raises:
+        ConfigError: `net_emulation` has a mistake.
     """
 
     def __init__(
@@ -83,11 +91,14 @@ class LocalRuntime(Session):
         *,
         own_name: str = "driver",
         arena_limit_bytes: int | None = None,
+        net_emulation: Mapping[str, Any] | None = None,
     ) -> None:
+        emulation = _emulation(net_emulation)
         secret = ClusterSecret.generate() if address is None else address.secret
         home = None if address is None else address.directory
         super().__init__(secret, own_name, home=home, arena_limit_bytes=arena_limit_bytes)
-        self.address = LocalAddress(secret, self.home)
+        emulates = emulation is not None or (address is not None and address.emulates_network)
+        self.address = LocalAddress(secret, self.home, emulates)
         if address is None:
             announce(self, encryption=True)
         self._servers = HeldHere(self)
@@ -95,6 +106,11 @@ class LocalRuntime(Session):
         for service in (Doings,) if address is not None else (Reasoner, StallDesk, StatusDesk, TimeDesk):
             self.service(service)
         offer_reasons(self)
+        if emulation is not None:
+            self.provide(NetEmulation, emulation)
+            self.service(EmulatedNetwork)
+        if emulates:
+            emulate_network(self)
 
     def save(
         self,
@@ -124,6 +140,13 @@ class LocalRuntime(Session):
     def stop_channel_server(self, name: str) -> None:
         """End a channel of this process, as if the process that holds it had died."""
         self._servers.stop(name)
+
+
+def _emulation(section: Mapping[str, Any] | None) -> NetEmulation | None:
+    errors: list[ConfigError] = []
+    emulation = read_net_emulation(section, errors)
+    raise_config_errors(errors)
+    return emulation
 
 
 class HeldHere(Starter):

@@ -175,7 +175,7 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
     if items:
         last = items[-1].origin
         delivered.by = "" if last is None else last[0][0]
-        if TIMES.spool is not None:
+        if TIMES.spool is not None or TIMES.wants_origins:
             origins = [item.origin for item in items]
             delivered.origins = [None if each is None else (each[0][0], each[1]) for each in origins]
     return delivered

@@ -27,7 +27,9 @@ class ShortcutOpening:
         self._open: WeakSet[Shortcut] = WeakSet()
 
     def begin(self, request: ShortcutRequest) -> None:
-        """Get a shortcut for a thread."""
+        """Get a shortcut for a thread, unless what arrives here is held back: nothing would be on its way past that."""
+        if self._messenger.arrivals is not None:
+            return
         self._invite().add_done_callback(partial(self._on_invited, request))
 
     def end(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -50,6 +50,13 @@ class _Service:
     message_type: Any
 
 
+class Arrivals(Protocol):
+    """Holds back messages that have arrived. On the I/O thread."""
+
+    def hold(self, peer: Peer, messages: list[Message]) -> list[Message]:
+        """Return what is to be delivered now; the rest is given to `Messenger.deliver` when it is due."""
+
+
 def _nothing_to_say(error: BaseException, limit_s: float | None, waited_s: float) -> None:
     """Until somebody knows more."""
 
@@ -87,6 +94,7 @@ class Messenger:
         why_leaving: what who still waits is told when it is closed.
         explain: given what ended a wait (of an operation with another process), its deadline and how long it took, in
             seconds: adds to a deadline's error why it did not end by itself. Somebody above may put it here.
+        arrivals: holds back what arrives, as an emulated network does; None: nothing does.
     """
 
     def __init__(
@@ -115,6 +123,7 @@ class Messenger:
         self._forked = False
         self.why_leaving = CLOSED
         self.explain: Callable[[BaseException, float | None, float], None] = _nothing_to_say
+        self.arrivals: Arrivals | None = None
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME
@@ -480,6 +489,10 @@ class Messenger:
 
     def on_messages(self, peer: Peer, messages: list[Message]) -> None:
         """See `PeersEvents`."""
+        self.deliver(peer, messages if self.arrivals is None else self.arrivals.hold(peer, messages))
+
+    def deliver(self, peer: Peer, messages: list[Message]) -> None:
+        """Give messages of a peer to those that they are for; on the I/O thread."""
         for message in messages:
             kind = message.envelope.kind
             if kind == framing.REQUEST or kind == framing.NOTIFY:

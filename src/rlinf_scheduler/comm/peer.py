@@ -39,18 +39,18 @@ class RequestFuture(Promise[Reply]):
 
     Args:
         withdraw: called by the thread that cancels it, once.
-        reply_type: what the answer's head is.
+        reply_type: what the answer's head is, and an attribute.
     """
 
     def __init__(self, withdraw: Callable[[], None], reply_type: Any) -> None:
         super().__init__(withdraw)
-        self._reply_type = reply_type
+        self.reply_type = reply_type
         self.timer: Timer | None = None
 
     def take(self, message: Message) -> None:
         """The answer has come."""
         try:
-            head = decode_head(message.envelope.head, self._reply_type)
+            head = decode_head(message.envelope.head, self.reply_type)
         except msgspec.DecodeError as error:
             self.set_exception(CommError(f"the answer has another shape: {error}"))
         else:

@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound=Hashable)
 
 # Kinds of spans.
-CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, REPLY, SEND, PUBLISH, FETCH, EVENT = (
+CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, REPLY, SEND, PUBLISH, FETCH, EVENT, LINK = (
     "call",
     "value",
     "phase",
@@ -41,6 +41,7 @@ CALL, VALUE, PHASE, WAIT, PUT, GET, ACK, REPLY, SEND, PUBLISH, FETCH, EVENT = (
     "publish",
     "fetch",
     "event",
+    "link",
 )
 # Of these, what is given to others, and ends their waits.
 GIVES = frozenset({PUT, REPLY, SEND, PUBLISH})
@@ -137,6 +138,7 @@ class Timekeeper:
         given: what was given to others, the last of it, where several threads run calls: whose wait one of them has
             ended is known only by that. None elsewhere.
         notes_moves: whether `note_moved` is to be told of what is moved.
+        wants_origins: channels that are held here say who has put each item, also while the job is not traced.
     """
 
     def __init__(self) -> None:
@@ -155,6 +157,7 @@ class Timekeeper:
         self.spool: Callable[[Span], object] | None = None
         self.given: deque[Span] | None = None
         self.notes_moves = False
+        self.wants_origins = False
 
     def keep_given(self) -> None:
         """Keep what is given to others: several threads run calls here from now on."""
@@ -252,6 +255,10 @@ class Timekeeper:
             self.given.append(span)
         if self.spool is not None:
             self.spool(span)
+
+    def note_link(self, began: float, name: str, source: str) -> None:
+        """What came over an emulated link since then is there."""
+        self._keep(Span(LINK, began, monotonic(), name, threading.get_ident(), source))
 
     def _keep(self, span: Span) -> None:
         if span.ended - span.began >= SHORT_S:  # a trace wants the others, too

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import is_text_or_number, whole_number
 from rlinf_scheduler.config.findings import check, shown, unknown_key
+from rlinf_scheduler.config.net_emulation import NetEmulation, read_net_emulation
 from rlinf_scheduler.config.network import NetworkConfig, read_network
 from rlinf_scheduler.config.profiling import read_profiling
 from rlinf_scheduler.config.rules import read_rules
-from rlinf_scheduler.config.schema import HardwareSection, NodeGroupSection
+from rlinf_scheduler.config.schema import HardwareSection, NodeGroupSection, TracerSection
 from rlinf_scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
 from rlinf_scheduler.errors import ConfigError, raise_config_errors
 from rlinf_scheduler.hardware.kinds import HardwareConfig, HardwareType
@@ -47,6 +48,8 @@ _SWITCHES = (
     "use_wait_before_last_iter_policy",
     "recreate_nccl_groups",
 )
+# In the folder in which the driver runs.
+DEFAULT_TRACE_FILE = "trace_events.jsonl"
 # Longer than a switch takes to start anew.
 DEFAULT_UNREACHABLE_AFTER_S = 30.0
 _EACH_ONCE = "every piece stands in its group once; a setting that differs tells two apart"
@@ -67,8 +70,9 @@ class ClusterConfig:
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         fail_fast: whether a call that fails ends the driver that made it.
         profiling: which ranks are started under a profiler; None: none.
-        tracer: what is written of the job's times, as it stands in the file.
         auto_scheduler: whether groups are to grow and shrink while they run.
+        trace_file: the file of a trace of the whole job; None: none is written.
+        net_emulation: the network that the job is to see; None: the one that there is.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
     """
@@ -83,8 +87,9 @@ class ClusterConfig:
     unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
     fail_fast: bool = False
     profiling: ProfilingConfig | None = None
-    tracer: Mapping[str, Any] | None = None
     auto_scheduler: bool = False
+    trace_file: str | None = None
+    net_emulation: NetEmulation | None = None
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
     def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
@@ -94,6 +99,16 @@ class ClusterConfig:
             ConfigError: there is one mistake; `ConfigErrors` for several.
         """
         raise_config_errors(self.source.in_order((*self.mistakes, *others)))
+
+    def check_emulated_nodes(self, topology: Topology) -> None:
+        """Make sure that the nodes are there between which a network is emulated.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        problem = None if self.net_emulation is None else self.net_emulation.missing_node(topology)
+        if problem is not None:
+            raise_config_errors(self.source.in_order([problem]))
 
 
 def read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
@@ -141,8 +156,14 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         errors, _unreachable_after_s, section.get("unreachable_after_s")
     )
     profiling = _attempt(errors, read_profiling, section.get("profiling"))
-    tracer = _attempt(errors, _tracer, section.get("tracer"))
     switches = {key: _attempt(errors, partial(_switch, key), section.get(key)) for key in _SWITCHES}
+    trace_file = _attempt(errors, _trace_file, section.get("tracer"))
+    net_emulation = read_net_emulation(
+        section.get("net_emulation"),
+        errors,
+        components=[component for rule in rules for component in rule.components],
+        node_groups={each.label: None if each.all_nodes else each.node_ranks for each in node_groups},
+    )
     return ClusterConfig(
         num_nodes,
         simulate,
@@ -154,8 +175,9 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
         bool(switches["fail_fast"]),
         profiling,
-        tracer,
         bool(switches["auto_scheduler"]),
+        trace_file,
+        net_emulation,
         tuple(errors),
     )
 
@@ -203,16 +225,21 @@ def _unreachable_after_s(value: Any) -> float:
     return float(value)
 
 
-def _tracer(value: Any) -> Mapping[str, Any] | None:
-    if value is None or isinstance(value, Mapping):
-        return value
-    raise ConfigError(f"this must be a mapping, not {shown(value)}", path=f"{SECTION}.tracer")
-
-
 def _switch(key: str, value: Any) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
     raise ConfigError(f"this must be true or false, not {shown(value)}", path=f"{SECTION}.{key}")
+
+
+def _trace_file(value: Any) -> str | None:
+    path = f"{SECTION}.tracer"
+    if value is None:
+        return None
+    section, found = check(TracerSection, value, path)
+    raise_config_errors(found)
+    if section is None or not section.enable:
+        return None
+    return section.output_file or DEFAULT_TRACE_FILE
 
 
 def _channel_process(value: Any) -> ChannelProcess:

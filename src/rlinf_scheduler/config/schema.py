@@ -129,3 +129,10 @@ class NodeGroupSection(Section):
     hardware: HardwareSection | None = None
     ignore_hardware: bool = False
     env_configs: list[EnvironmentSection] | None = None
+
+
+class TracerSection(Section):
+    """`tracer:`, a trace of the whole job."""
+
+    enable: bool = False
+    output_file: str | None = None

@@ -289,6 +289,11 @@ class Hosting:
         if assignment.record:
             # Before anybody can send to it: what would receive that asks what notes it.
             self._record(assignment, topology)
+        if self._spec.emulates_network:
+            # Most jobs have the network that there is.
+            from rlinf_scheduler.emulation.arrivals import emulate_network  # noqa: PLC0415
+
+            emulate_network(self.session, assignment.placement.node_rank)
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
         if self._spec.kept_job:

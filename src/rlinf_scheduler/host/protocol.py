@@ -238,6 +238,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         kept_job: the job's name, if that outlives its drivers; else "".
         extension: the module that it imports before its class, or "".
         replaces_rlinf: our face is in the place of an RLinf checkout's own scheduler there, too.
+        emulates_network: whether what is sent to it comes over emulated links.
     """
 
     launch: str
@@ -263,6 +264,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     kept_job: str = ""
     extension: str = ""
     replaces_rlinf: bool = False
+    emulates_network: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -23,14 +23,16 @@ from rlinf_scheduler.comm.waits import (
     WEIGHTS,
     Wait,
 )
-from rlinf_scheduler.observe.notes import ChannelNote, Doing, JobLook, Silent, Stack
+from rlinf_scheduler.observe.notes import ChannelNote, Doing, JobLook, LinkNote, Silent, Stack
 from rlinf_scheduler.observe.queue_waits import Ends, of_queue, some_names
 from rlinf_scheduler.observe.stacks import CALL_THREADS, MAIN
-from rlinf_scheduler.wording import name_list, nearest_name
+from rlinf_scheduler.wording import name_list, nearest_name, size_text
 
 # How the names of processes begin that only look at the job: the commands' (`rlinf why`, `rlinf channels`, ...).
 LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics", "rlinf-report", "rlinf-web")
 
+# So much is told of what is on its way to one process.
+_MAX_LINKS = 3
 # Where Python's own waits stand: of a thread for another one, a queue, or a socket.
 _STANDS_BY = ("/threading.py", "/queue.py", "/selectors.py", "/subprocess.py")
 
@@ -198,12 +200,37 @@ def _blocked(graph: WaitGraph, process: str, stack: Stack, names: Mapping[str, s
     wait = stack.wait or Wait(OTHER, "")
     # Who has been stopped before it could say its name is known to others by its id.
     wait = structs.replace(wait, peers=tuple(names.get(peer, peer) for peer in wait.peers))
-    ends = _ENDS[wait.kind](graph, process, wait)
+    ends = _by_links(graph, process, wait) or _ENDS[wait.kind](graph, process, wait)
     ends = replace(ends, processes=tuple(dict.fromkeys(ends.processes)))
     return Blocked(process, wait, ends, stack.thread)
 
 
 # -- what ends each kind of wait ---------------------------------------------------------------------
+
+
+def _by_links(graph: WaitGraph, process: str, wait: Wait) -> Ends | None:
+    """What is on its way over emulated links, if that is what a wait is for."""
+    own = graph.doing[process].links
+    # Of a message both ends wait: it was sent when it is there.
+    there = ((peer, graph.doing[peer].links) for peer in wait.peers if peer in graph.doing)
+    found = [
+        *((process, each) for each in own if _ends_wait(each, wait)),
+        *((peer, each) for peer, links in there for each in links if each.source == process),
+    ]
+    if not found:
+        return None
+    return Ends((), tuple(_link_text(each.source, target, each) for target, each in found[:_MAX_LINKS]))
+
+
+def _ends_wait(link: LinkNote, wait: Wait) -> bool:
+    return link.kind == wait.kind and (not wait.peers or wait.kind != MESSAGE or link.source in wait.peers)
+
+
+def _link_text(source: str, target: str, link: LinkNote) -> str:
+    """An emulated link and what is on it, in words."""
+    rate = f" at {link.bytes_per_s * 8e-6:.4g} Mbit/s" if link.bytes_per_s else ""
+    left = "waits for its turn" if link.left_s is None else f"{max(0.0, link.left_s):.1f} s to go"
+    return f"the emulated link {source} -> {target}: {size_text(link.size_bytes)}{rate}, {left}"
 
 
 def _by_peers(graph: WaitGraph, process: str, wait: Wait) -> Ends:

@@ -144,6 +144,24 @@ class TurnNote(msgspec.Struct, frozen=True, array_like=True):
     granted: bool
 
 
+class LinkNote(msgspec.Struct, frozen=True, array_like=True):
+    """Something that is on its way to a process over an emulated link.
+
+    Attributes:
+        source: the process that has sent it.
+        kind: of the waits that end when it is there, as of `Wait`.
+        size_bytes: how large it is.
+        bytes_per_s: the most that the link carries; 0 where nothing limits it.
+        left_s: when it is there, in seconds from now; None: it waits for its turn on the link.
+    """
+
+    source: str
+    kind: str
+    size_bytes: int
+    bytes_per_s: float
+    left_s: float | None
+
+
 class Doing(msgspec.Struct, frozen=True, array_like=True):
     """What a process is at.
 
@@ -156,6 +174,7 @@ class Doing(msgspec.Struct, frozen=True, array_like=True):
         channels: that it holds.
         weights: that it publishes: the name and the newest version.
         turns: on devices, of the job's home.
+        links: what is on its way there over emulated links.
     """
 
     process: str
@@ -166,6 +185,7 @@ class Doing(msgspec.Struct, frozen=True, array_like=True):
     channels: tuple[ChannelNote, ...] = ()
     weights: dict[str, int] = {}
     turns: tuple[TurnNote, ...] = ()
+    links: tuple[LinkNote, ...] = ()
 
 
 class Enlist(msgspec.Struct, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ from rlinf_scheduler.comm.timekeeping import (
     EVENT,
     FETCH,
     GET,
+    LINK,
     PHASE,
     PUBLISH,
     PUT,
@@ -111,17 +112,26 @@ class Timeline:
         for each in self._processes:
             self.num_dropped[each.process] += each.num_dropped
 
-    def lines(self, max_bytes: int) -> Iterator[bytes]:
-        """The file, in pieces; of spans that would make it larger than `max_bytes`, the oldest are left out."""
+    def lines(self, max_bytes: int, *, bare: bool = False) -> Iterator[bytes]:
+        """The file, in pieces; of spans that would make it larger than `max_bytes`, the oldest are left out.
+
+        Args:
+            max_bytes: see above.
+            bare: one event a line, and nothing around them.
+        """
         kept = self._newest(max_bytes)
         begins = min((span.began for each in kept for span in each.spans), default=0.0)
-        yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
+        if not bare:
+            yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
         separator = b""
         for number, process in enumerate(kept, start=1):
             for event in process_events(process, number, begins):
                 yield separator + _dumped(event)
-                separator = b",\n"
+                separator = b"\n" if bare else b",\n"
         self.num_written = sum(len(each.spans) for each in kept)
+        if bare:
+            yield b"\n"
+            return
         about = {
             "dropped_spans": {name: count for name, count in self.num_dropped.items() if count},
             "clock_error_us": {each.process: round(1e6 * each.error_s, 1) for each in kept if each.error_s},
@@ -282,7 +292,7 @@ def _title(span: Span) -> str:
 def _what(span: Span) -> str:
     if span.kind == WAIT:
         return f"waits in {span.name}"
-    if span.kind in (CALL, PHASE):
+    if span.kind in (CALL, PHASE, LINK):
         return span.name
     if span.kind == VALUE:
         return f"a value of {span.name}"

@@ -414,9 +414,18 @@ def wanted_trace() -> str:
     return os.environ.get(TRACE_VARIABLE, "")
 
 
-def trace_whole_job(session: Session) -> None:
-    """Trace a job from its beginning to its end, if RLINF_TRACE says where to; on the driver."""
-    path = wanted_trace()
-    if path:
-        session.service(TraceDesk).begin(path, MAX_BYTES)
-        _log.info("%s: this job is traced, to %s", TRACE_VARIABLE, path)
+def trace_whole_job(session: Session, path: str | None = None) -> None:
+    """Trace a job from its beginning to its end, if RLINF_TRACE or its config says where to; on the driver.
+
+    Args:
+        session: the driver's.
+        path: what the config says; the variable goes before it.
+
+    Raises:
+        OSError: that file cannot be written.
+    """
+    wanted = wanted_trace() or path
+    if wanted:
+        Path(wanted).parent.mkdir(parents=True, exist_ok=True)
+        session.service(TraceDesk).begin(wanted, MAX_BYTES)
+        _log.info("%s: this job is traced, to %s", TRACE_VARIABLE if wanted_trace() else "tracer", wanted)

@@ -48,6 +48,10 @@ class TraceFile(TraceContent, frozen=True, kw_only=True):
         return TraceContent(*msgspec.structs.astuple(self)[: len(TraceContent.__struct_fields__)])
 
 
+# A file that is called so has one event a line.
+_LINES = ".jsonl"
+
+
 def trace_file(path: Path, content: TraceContent) -> TraceFile:
     """A file that was written with that, as large as it is now."""
     about = msgspec.structs.asdict(content)
@@ -81,7 +85,7 @@ def written(
     processes = [on_home_clock(content) for content in contents]
     timeline = Timeline(processes, missing, dropped)
     with opened_file(path) as file:
-        file.writelines(timeline.lines(max_bytes))
+        file.writelines(timeline.lines(max_bytes, bare=_LINES in path.suffixes))
     num_dropped = {name: count for name, count in timeline.num_dropped.items() if count}
     errors_s = {each.process: each.error_s for each in processes if each.error_s}
     content = TraceContent(0, len(processes), timeline.num_written, num_dropped, errors_s, missing)

@@ -243,18 +243,22 @@ class KeptTraces:
 
 
 @contextmanager
-def wanted_trace_file() -> Iterator[BinaryIO | None]:
+def wanted_trace_file(path: str | None = None) -> Iterator[BinaryIO | None]:
     """A block with the file of the trace that RLINF_TRACE wants, open before a job is begun; None if it wants none.
 
     What was in the file stays there until the trace is begun; if the block raises, a new file goes again.
 
+    Args:
+        path: the file that the config wants; the variable goes before it.
+
     Raises:
         OSError: the file cannot be written.
     """
-    path = wanted_trace()
+    path = wanted_trace() or path
     if not path:
         yield None
         return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     is_new = not Path(path).exists()
     with open(path, "ab", opener=private_file) as file:
         try:

@@ -19,6 +19,7 @@ from rlinf_scheduler.comm.failure import Failure, load_failure, read_error
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
+from rlinf_scheduler.config.net_emulation import NetEmulation
 from rlinf_scheduler.engine.engine import cores_of_machines, ray_errors
 from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf_scheduler.events import GroupLaunched, WorkerStarted
@@ -539,6 +540,8 @@ class _Launch:
             kept_job=self._kept_job,
             extension=extension_named(),
             replaces_rlinf=face_is_wanted(),
+            # A rank that launches others is told so by what holds its own messages back.
+            emulates_network=session.messenger.arrivals is not None or session.fact(NetEmulation) is not None,
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from rlinf.scheduler.manager.lock_manager import DeviceLockManager as DeviceLockManager
     from rlinf.scheduler.manager.lock_manager import PortLockManager as PortLockManager
     from rlinf.scheduler.manager.manager import Manager as Manager
+    from rlinf.scheduler.manager.net_emulation import NetEmulationConfig as NetEmulationConfig
+    from rlinf.scheduler.manager.net_emulation import NetEmulationManager as NetEmulationManager
     from rlinf.scheduler.manager.node_manager import NodeManager as NodeManager
+    from rlinf.scheduler.manager.tracer import Tracer as Tracer
     from rlinf.scheduler.manager.worker_manager import WorkerManager as WorkerManager
 
 _HERE = "rlinf.scheduler.manager"
@@ -29,5 +32,8 @@ __getattr__ = loader(
         "WorkerAddress": "rlinf.scheduler.manager.addresses",
         "WorkerInfo": "rlinf.scheduler.manager.addresses",
         "WorkerManager": f"{_HERE}.worker_manager",
+        "NetEmulationConfig": f"{_HERE}.net_emulation",
+        "NetEmulationManager": f"{_HERE}.net_emulation",
+        "Tracer": f"{_HERE}.tracer",
     },
 )
