@@ -129,6 +129,36 @@ def test_an_item_of_a_channel_crosses_from_who_put_it_to_who_gets_it():
         assert put_s < DELAY_S + 0.3  # the channel is beside both
 
 
+def test_an_item_of_a_durable_channel_crosses_too(tmp_path):
+    with Members(emulated(mbps=8)) as members:
+        rollout, actor = map(members.join, ("rollout:0", "actor:0"))
+        Channel.create("kept", durable=tmp_path)
+        set_current(rollout)
+        began = time.monotonic()
+        Channel.connect("kept").put(np.zeros(300_000, np.uint8), timeout_s=DEADLINE_S)
+        set_current(actor)
+        assert len(Channel.connect("kept").get(timeout_s=DEADLINE_S)) == 300_000
+        assert time.monotonic() - began >= DELAY_S + 0.3
+
+
+def test_a_question_and_its_answer_cross_each_on_its_own_link():
+    section = emulated()
+    section["crossdc_pairs"].append({"src": "actor", "dst": "rollout", "delay_ms": 1000 * DELAY_S})
+    with Members(section) as members:
+        rollout, actor = map(members.join, ("rollout:0", "actor:0"))
+        Channel.create("questions")
+        set_current(rollout)
+        began = time.monotonic()
+        asking = Channel.connect("questions").ask("question", timeout_s=DEADLINE_S, async_op=True)
+        set_current(actor)
+        request = Channel.connect("questions").next_request(timeout_s=DEADLINE_S)
+        asked_s = time.monotonic() - began
+        request.reply("answer")
+        assert asking.wait(DEADLINE_S) == "answer"
+        assert asked_s >= DELAY_S
+        assert time.monotonic() - began >= 2 * DELAY_S
+
+
 def test_items_of_a_batch_cross_from_those_who_put_them():
     with Members(emulated()) as members:
         rollout, reward, actor = map(members.join, ("rollout:0", "reward:0", "actor:0"))

@@ -2,8 +2,8 @@
 
 That is done where all messages of a process come in, whether their bytes came by a socket or lie in shared memory: what
 is on a link has arrived, and nobody has been given it. What carries data is held: messages of `send` and `broadcast`,
-items that a channel delivers, weights that are read. What steers the job passes at once: calls, heartbeats, the
-directory, acknowledgements.
+items that a channel delivers, answers to questions in one, weights that are read. What steers the job passes at once:
+calls, heartbeats, the directory, acknowledgements.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.channel import durable_wire, wire
 from rlinf_scheduler.channel.held import HELD, HeldAt
+from rlinf_scheduler.channel.question import ANSWER
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.framing import Buffer, Message
 from rlinf_scheduler.comm.peer import Peer, Reply, decode_head
@@ -271,6 +272,9 @@ def cargo_of(peer: Peer, message: Message) -> Cargo | None:
         return _mail(peer, head, message.frames)
     if service == mail.WITHDRAW:
         return Cargo(mail.SERVICE, MESSAGE, ())
+    if service == ANSWER:
+        load = Load(peer.title, sum(map(carried_bytes, message.frames)))
+        return Cargo(service, CHANNEL, [load] if message.frames else [])
     if service.startswith(_CHANNEL):
         return _channel_news(peer, service, head, message.frames)
     return None
