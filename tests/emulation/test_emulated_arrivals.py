@@ -13,6 +13,8 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.shm.parcel import Descriptor
 from rlinf_scheduler.comm.timekeeping import LINK, TIMES
 from rlinf_scheduler.emulation.arrivals import carried_bytes
+from rlinf_scheduler.emulation.links import Links
+from rlinf_scheduler.errors import ChannelTimeout
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.session import set_current
 from rlinf_scheduler.weights import open_weights
@@ -94,7 +96,15 @@ def test_messages_of_one_sender_keep_their_order_and_share_its_bandwidth():
         assert time.monotonic() - began >= 0.01 + sum(sizes) / RATE
 
 
-def test_a_broadcast_crosses_once_for_all_that_receive_it():
+def test_a_broadcast_crosses_once_for_all_that_receive_it(monkeypatch):
+    booked, book = [], Links.book
+
+    def noting(self, link, size_bytes, now, transfer=""):
+        there = book(self, link, size_bytes, now, transfer)
+        booked.append((transfer, there))
+        return there
+
+    monkeypatch.setattr(Links, "book", noting)
     section = emulated(mbps=8, delay_s=0.01)
     section["bandwidth_groups"].append({"members": ["actor"], "bandwidth_mbps": 8})
     with Members(section) as members:
@@ -108,8 +118,10 @@ def test_a_broadcast_crosses_once_for_all_that_receive_it():
             for each in (rollout, *actors)
         ]
         assert [len(each.wait()) for each in ends] == [400_000] * 4
-        took_s = time.monotonic() - began
-        assert 0.41 <= took_s < 1.2  # three times over, it would be that
+        assert time.monotonic() - began >= 0.41
+    assert len(booked) == 3
+    assert len(set(booked)) == 1
+    assert booked[0][0]
 
 
 def test_an_item_of_a_channel_crosses_from_who_put_it_to_who_gets_it():
@@ -120,13 +132,24 @@ def test_an_item_of_a_channel_crosses_from_who_put_it_to_who_gets_it():
         began = time.monotonic()
         Channel.connect("items").put(np.zeros(300_000, np.uint8), timeout_s=DEADLINE_S)
         Channel.connect("items").put("to another", queue_name="other", timeout_s=DEADLINE_S)
-        put_s = time.monotonic() - began
         set_current(other)
         assert Channel.connect("items").get("other", timeout_s=DEADLINE_S) == "to another"
         set_current(actor)
         assert len(Channel.connect("items").get(timeout_s=DEADLINE_S)) == 300_000
         assert time.monotonic() - began >= DELAY_S + 0.3
-        assert put_s < DELAY_S + 0.3  # the channel is beside both
+
+
+def test_a_put_crosses_no_link_and_an_item_that_is_given_up_on_its_way_goes_to_another_consumer():
+    with Members(emulated(delay_s=3600)) as members:
+        rollout, actor, other = map(members.join, ("rollout:0", "actor:0", "other:0"))
+        Channel.create("items")
+        set_current(rollout)
+        Channel.connect("items").put("item", timeout_s=DEADLINE_S)
+        set_current(actor)
+        with pytest.raises(ChannelTimeout):
+            Channel.connect("items").get(timeout_s=0.2)
+        set_current(other)
+        assert Channel.connect("items").get(timeout_s=DEADLINE_S) == "item"
 
 
 def test_an_item_of_a_durable_channel_crosses_too(tmp_path):
@@ -218,12 +241,16 @@ def test_what_a_dead_process_had_on_its_way_does_not_arrive_and_others_go_on():
         assert recv(actor, reward).wait() == "there"
 
 
-def test_a_send_that_is_given_up_on_its_way_is_not_received():
-    with Members(emulated(delay_s=0.5)) as members:
+def test_what_follows_a_send_that_was_given_up_on_its_way_arrives():
+    with Members(emulated()) as members:
         rollout, actor = members.join("rollout:0"), members.join("actor:0")
-        assert send(rollout, actor, "given up").cancel() is not False
+        given_up = send(rollout, actor, "given up")
+        wait_until(lambda: actor.messenger.arrivals.on_their_way())
+        given_up.cancel()
         send(rollout, actor, "sent").wait()
-        assert recv(actor, rollout).wait() == "sent"
+        # It may have been there before its sender was heard to give it up, as on any network.
+        first = recv(actor, rollout).wait()
+        assert first == "sent" or (first, recv(actor, rollout).wait()) == ("given up", "sent")
 
 
 def test_without_the_section_nothing_is_held_back():
