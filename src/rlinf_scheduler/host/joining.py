@@ -303,6 +303,11 @@ def _become(session: Session, spec: JoinSpec, address: WorkerAddress, world_size
     session.provide(Topology, unpacked_topology(spec.topology))
     session.provide(JobSettings, spec.settings)
     session.provide(Role, Role(info, spec.role.hardware))
+    if host.emulates_network:
+        # Most jobs have the network that there is.
+        from rlinf_scheduler.emulation.arrivals import emulate_network  # noqa: PLC0415
+
+        emulate_network(session)  # it is where its parent is
     session.provide(LogFolder, LogFolder(host.log_folder))
     if host.kept_job:
         session.provide(KeptJob, KeptJob(host.kept_job))
