@@ -8,7 +8,7 @@ import pytest
 import slow_errors
 from local_group import DEADLINE_S
 from nested_tensors import LAYOUTS, nested, parts_of
-from rlinf.scheduler import Worker
+from rlinf_scheduler import Worker
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.shm.parcel import Parcel
 from rlinf_scheduler.errors import (

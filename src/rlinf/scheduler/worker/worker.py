@@ -45,6 +45,14 @@ class Worker(Routing, core.Worker):
     torch_platform: ClassFact[Any] = ClassFact(platform_of)
     """`torch.cuda` or its like, on the class too; without accelerators what has the same functions, with no effect."""
 
+    def __init__(
+        self,
+        parent_address: WorkerAddress | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(parent_address=parent_address, world_size=world_size, rank=rank)
+
     def _rlinf_take_place(self) -> None:
         super()._rlinf_take_place()
         address = WorkerAddress.from_name(str(self._rlinf_role.info.address))
