@@ -52,23 +52,27 @@ class ComponentPlacement(core.ComponentPlacement):
         """What a subclass has set `_placement_mode` to; else None."""
         return self._placement_mode
 
-    def get_strategy(self, name: str, kind: type[PlacementStrategy] | None = None) -> PlacementStrategy:
+    def get_strategy(
+        self, component_name: str, kind: type[PlacementStrategy] | None = None
+    ) -> PlacementStrategy:
         """The strategy that places a component; see `rlinf_scheduler.ComponentPlacement`.
 
         Args:
-            name: the component.
+            component_name: the component.
             kind: taken and not needed: a program of RLinf's gives it.
         """
         del kind
-        return self._placements[name] if name in self._placements else super().get_strategy(name)
+        placed = self._placements.get(component_name)
+        return super().get_strategy(component_name) if placed is None else placed
 
-    def get_world_size(self, name: str) -> int:
+    def get_world_size(self, component_name: str) -> int:
         """How many processes a component has."""
-        return (
-            self._component_world_size[name]
-            if name in self._component_world_size
-            else super().get_world_size(name)
-        )
+        size = self._component_world_size.get(component_name)
+        return super().get_world_size(component_name) if size is None else size
+
+    def get_hardware_ranks(self, component_name: str) -> list[int]:
+        """The resources that a component uses, numbered in its node groups, in the order written."""
+        return super().get_hardware_ranks(component_name)
 
     def placements(self, name: str, isolate_gpu: bool = True) -> list[core.Placement]:
         """Where each process of a component runs, as its config says, in rank order."""
