@@ -259,6 +259,18 @@ def test_without_accelerators_there_is_nothing_to_free_and_to_wait_for():
     assert platform.current_device() == "cpu"
 
 
+def test_what_comes_by_a_weight_sync_to_the_cpu_is_waited_for_as_on_an_accelerator():
+    # Of a device of `torch_device_type` RLinf keeps what has come until the stream that takes it has done so.
+    platform = Worker.torch_platform
+    assert platform.is_initialized()
+    stream = platform.current_stream(Worker.torch_device_type)
+    event = platform.Event()
+    event.record(platform.Stream(device="cpu"))
+    stream.wait_event(event)
+    stream.synchronize()
+    assert stream.query()
+
+
 def test_addresses_have_parents_and_children():
     rank = WorkerAddress("rollout", 3)
     child = rank.get_child_address(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rlinf_scheduler.worker.torch_devices import torch_platform_of, torch_type_of
@@ -13,11 +14,31 @@ def platform_of(vendor: str) -> Any:
     return CPU if torch_type_of(vendor) == "cpu" else torch_platform_of(vendor)
 
 
+class CpuStream:
+    """A stream, or an event, where each operation is done when it returns: there is nothing to wait for."""
+
+    def _nothing(self, *_args: object, **_options: object) -> None:
+        """Nothing to do."""
+
+    __init__ = _nothing
+    synchronize = wait = record = wait_stream = wait_event = _nothing
+
+    def record_event(self, event: CpuStream | None = None) -> CpuStream:
+        """The event of what was begun, which is done."""
+        return event or CpuStream()
+
+    def query(self) -> bool:
+        """Whether all is done: yes."""
+        return True
+
+
 class CpuPlatform:
     """`torch.cpu`, with those functions of `torch.cuda` that it lacks: no memory to free, no streams to wait for.
 
     Programs ask by `is_available` whether there are accelerators: there are none.
     """
+
+    Stream = Event = CpuStream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("torch").cpu, name)
@@ -27,8 +48,8 @@ class CpuPlatform:
         return False
 
     def is_initialized(self) -> bool:
-        """Whether any was used: no."""
-        return False
+        """Whether the functions below can be used: yes."""
+        return True
 
     def device_count(self) -> int:
         """How many there are: none."""
@@ -36,6 +57,14 @@ class CpuPlatform:
 
     def set_device(self, device: object) -> None:
         """There is but one."""
+
+    def current_stream(self, device: object = None) -> CpuStream:
+        """Where operations are begun."""
+        return CpuStream()
+
+    def stream(self, stream: object) -> AbstractContextManager[None]:
+        """A block whose operations are begun in a stream."""
+        return nullcontext()
 
     def empty_cache(self) -> None:
         """Nothing is cached."""
