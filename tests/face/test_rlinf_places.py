@@ -345,6 +345,13 @@ def test_a_type_that_a_program_declares_in_rlinfs_way_is_one_of_ours(declared):
 
 
 @pytest.mark.parametrize("kind", list(AcceleratorType))
+def test_a_capture_that_a_runner_opens_on_every_worker_changes_nothing_where_there_is_no_cuda(kind):
+    AcceleratorUtil.start_profiling(kind, 3)
+    with AcceleratorUtil.profiling_range(kind, "step"):
+        AcceleratorUtil.stop_profiling(kind)
+
+
+@pytest.mark.parametrize("kind", list(AcceleratorType))
 def test_every_vendor_is_known_by_rlinfs_word(kind):
     device = AcceleratorUtil.get_device_type(kind)
     assert (device is None) == (kind is AcceleratorType.NO_ACCEL)

@@ -46,10 +46,31 @@ def calls(monkeypatch):
 
     profiler = SimpleNamespace(start=tell("start"), stop=tell("stop"))
     nvtx = SimpleNamespace(range_push=tell("push"), range_pop=tell("pop"))
-    monkeypatch.setitem(
-        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(profiler=profiler, nvtx=nvtx))
-    )
+    cuda = SimpleNamespace(profiler=profiler, nvtx=nvtx, is_available=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     return told
+
+
+def test_where_torch_has_no_such_device_no_window_opens(calls):
+    sys.modules["torch"].cuda.is_available = lambda: False  # a NPU, or the CPU
+    window = CaptureWindow()
+    window.open()
+    with window.range("step"):
+        pass
+    window.close()
+    assert (calls, window.is_open) == ([], False)
+
+
+def test_a_profiler_that_does_not_start_has_opened_no_window(calls):
+    def fail():
+        raise RuntimeError("no CUPTI")
+
+    sys.modules["torch"].cuda.profiler.start = fail
+    window = CaptureWindow()
+    with pytest.raises(RuntimeError, match="CUPTI"):
+        window.open()
+    window.close()
+    assert calls == []
 
 
 def test_a_window_opens_and_closes_once(calls):

@@ -101,22 +101,25 @@ class ProfilingConfig:
 
 
 class CaptureWindow:
-    """The window in which a profiler that was told to wait for it records this process: `torch.cuda.profiler`."""
+    """The window in which a profiler that was told to wait for it records this process: `torch.cuda.profiler`.
+
+    Where torch sees no CUDA (or ROCm) device there is nothing to record, and no window opens.
+    """
 
     def __init__(self) -> None:
         self.is_open = False
 
     def open(self) -> None:
         """Begin to record; nothing happens if it has begun."""
-        if not self.is_open:
+        if not self.is_open and (cuda := _torch().cuda).is_available():
+            cuda.profiler.start()
             self.is_open = True
-            _torch().cuda.profiler.start()
 
     def close(self) -> None:
         """Record no more; nothing happens if nothing was recorded."""
         if self.is_open:
-            _torch().cuda.profiler.stop()
             self.is_open = False
+            _torch().cuda.profiler.stop()
 
     @contextmanager
     def range(self, label: str) -> Iterator[None]:

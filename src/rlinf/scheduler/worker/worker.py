@@ -13,6 +13,7 @@ from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.platforms import platform_of
 from rlinf.scheduler.worker.routed import Routing
 from rlinf.scheduler.worker.timers import WorkerTimer, caller_name
+from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_scheduler.host.info import hosts_rank, job_topology
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
@@ -234,16 +235,14 @@ class Worker(Routing, core.Worker):
         Args:
             step_idx: the step that is recorded, for the log.
         """
-        profiler = getattr(platform_of(vendor_of(self)), "profiler", None)
-        if profiler is not None:
-            profiler.start()
-            self.log_debug(f"what the profiler records begins at step {step_idx}")
+        if self.has_accelerator:
+            CAPTURE.open()
+            if CAPTURE.is_open:
+                self.log_debug(f"what the profiler records begins at step {step_idx}")
 
     def stop_profile(self) -> None:
         """Have that profiler record no more."""
-        profiler = getattr(platform_of(vendor_of(self)), "profiler", None)
-        if profiler is not None:
-            profiler.stop()
+        CAPTURE.close()
 
     @staticmethod
     def check_worker_alive(worker_name: str) -> bool:
