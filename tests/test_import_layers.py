@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("wording", "checks", "addresses", "lazy", "version"),
     ("errors", "events"),
+    ("log_level",),
     ("keywords", "extension", "face"),
     ("planning", "queueing"),
     ("hardware",),

@@ -88,10 +88,47 @@ def test_a_checkout_that_a_later_finder_has_as_of_an_editable_install(checkout, 
     ids=["a file", "a module"],
 )
 def test_all_else_is_as_of_plain_python(checkout, options, command):
-    ours = run(*command, options=options, cwd=checkout, path=[checkout])
-    theirs = plain(*command, options=options, cwd=checkout, path=[checkout])
+    path = [checkout / "rlinf", ""]  # as of `PYTHONPATH=$FOLDER:$PYTHONPATH`: the folder that it runs in, too
+    ours = run(*command, options=options, cwd=checkout, path=path)
+    theirs = plain(*command, options=options, cwd=checkout, path=path)
     assert (ours.returncode, ours.stderr) == (theirs.returncode, theirs.stderr) == (7, "")
     assert json.loads(ours.stdout) == json.loads(theirs.stdout)
+
+
+LOGS = """
+    import logging, sys
+    from rlinf.scheduler import Worker
+
+    Worker.logger.info("begun")
+    Worker.logger.debug("more")
+    logging.getLogger("another").info("not shown by Python")
+    logging.getLogger("another").warning("shown by Python")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s of the program", force=True)
+    Worker.logger.info("less than the program wants")
+    Worker.logger.warning("a warning")
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [
+        (None, ["INFO:rlinf.worker:begun"]),
+        ("debug", ["INFO:rlinf.worker:begun", "DEBUG:rlinf.worker:more"]),
+        ("ERROR", []),
+    ],
+)
+def test_what_the_driver_logs_is_shown_until_the_program_configures_logging(checkout, level, shown):
+    write(checkout, {"logs.py": LOGS})
+    done = run("logs.py", cwd=checkout, env={"RLINF_LOG_LEVEL": level} if level else {})
+    told = done.stderr.removeprefix(LINE.format(checkout=checkout)).splitlines()
+    assert told == [*shown, "shown by Python", "a warning of the program"]
+
+
+def test_a_level_that_there_is_not_is_told(checkout):
+    write(checkout, {"logs.py": LOGS})
+    done = run("logs.py", cwd=checkout, env={"RLINF_LOG_LEVEL": "loud"})
+    assert done.returncode == 1
+    assert "ConfigError: RLINF_LOG_LEVEL='loud': it is a number from 0, or one of" in done.stderr
 
 
 def test_a_traceback_and_a_signal_are_those_of_the_program(checkout):
@@ -208,8 +245,11 @@ def test_options_of_the_interpreter_are_kept(command, num_arguments, options):
 
 def test_children_of_children_get_the_variables_once():
     once = variables_of_children({"PYTHONPATH": "/a::/b"}, 7)
-    assert once["PYTHONPATH"].endswith(":/a:/b")
+    assert once["PYTHONPATH"].endswith("/first:/a::/b")
     assert variables_of_children(once, 7) == once
+    none = variables_of_children({"PYTHONPATH": ""}, 7)
+    assert none == variables_of_children({}, 7)
+    assert none["PYTHONPATH"].endswith("/first")
 
 
 def test_a_job_on_a_ray_that_runs_has_the_variables_and_a_hook_and_what_was_submitted_comes_first():

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from rlinf_scheduler.errors import FaceError
 from rlinf_scheduler.face.wanted import WantedName, missing_names
+from rlinf_scheduler.face.worker_log import show_worker_log
 from rlinf_scheduler.version import __version__
 from rlinf_scheduler.wording import counted
 
@@ -76,8 +77,9 @@ def variables_of_children(environment: Mapping[str, str], driver: int) -> dict[s
         environment: the variables that it starts with else.
         driver: as of `install`.
     """
-    entries = [entry for entry in environment.get(PATH_VARIABLE, "").split(os.pathsep) if entry]
-    others = [entry for entry in entries if entry != str(_FIRST)]
+    # An empty entry is the folder that a process runs in.
+    given = environment.get(PATH_VARIABLE)
+    others = [entry for entry in given.split(os.pathsep) if entry != str(_FIRST)] if given else []
     return {PATH_VARIABLE: os.pathsep.join([str(_FIRST), *others]), DRIVER_VARIABLE: str(driver)}
 
 
@@ -132,6 +134,7 @@ class FaceFinder:
         if name == SCHEDULER:
             _check_imported()
             _tell()
+            show_worker_log()
             return PathFinder.find_spec(name, [str(_FACE.parent)])
         if name == TESTING:
             return PathFinder.find_spec(name, path) or PathFinder.find_spec(name, [str(_FACE.parent)])

@@ -9,9 +9,8 @@ from functools import partial
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.output import RankOutput
+from rlinf_scheduler.log_level import LOGGER_NAME
 from rlinf_scheduler.session import Session
-
-LOGGER_NAME = "rlinf.worker"
 
 
 class _Forwarder(logging.Handler):

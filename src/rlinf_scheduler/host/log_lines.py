@@ -11,9 +11,9 @@ from rlinf_scheduler.comm import Request
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.bounded_lines import BoundedLines, Said
-from rlinf_scheduler.host.log_forwarding import LOGGER_NAME
 from rlinf_scheduler.host.output import ERR, OUT, LogFolder
 from rlinf_scheduler.host.terminal_line import TerminalLine, write_text
+from rlinf_scheduler.log_level import LOGGER_NAME, level_named
 from rlinf_scheduler.session import Session
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,14 @@ class Display:
 
 
 def level_to_forward() -> int:
-    """The lowest level of lines that workers send: INFO, or what the driver shows if that is lower."""
+    """The lowest level of lines that workers send: RLINF_LOG_LEVEL; else INFO, or what the driver shows if lower.
+
+    Raises:
+        ConfigError: RLINF_LOG_LEVEL names no level.
+    """
+    named = level_named()
+    if named is not None:
+        return named
     logger = logging.getLogger(LOGGER_NAME)
     return min(logger.getEffectiveLevel(), logging.INFO) if logger.hasHandlers() else logging.INFO
 

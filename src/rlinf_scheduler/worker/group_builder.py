@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.host.seeds import checked_seed
 from rlinf_scheduler.keywords import explains_arguments
+from rlinf_scheduler.log_level import level_of
 from rlinf_scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -22,7 +22,6 @@ from rlinf_scheduler.planning import (
 )
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.limit import limit_bytes
-from rlinf_scheduler.wording import list_names
 from rlinf_scheduler.worker.deaths import OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
@@ -178,7 +177,7 @@ class GroupBuilder(Generic[T]):
             options,
             unresponsive_after_s=unresponsive_after_s,
             wait_s=checked_seconds("wait_s", wait_s),
-            library_level=_level(log_level),
+            library_level=0 if log_level is None else level_of(log_level, "log_level"),
             returns=on_failure == "restart" or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
@@ -209,16 +208,6 @@ def _recordings(wanted: str | os.PathLike[str] | None) -> str:
         return absolute_path(folder) if folder else ""
     except ValueError as error:
         raise ConfigError(f"recordings of ranks: {error}") from None
-
-
-def _level(wanted: int | str | None) -> int:
-    if wanted is None:
-        return 0
-    known = logging.getLevelNamesMapping()
-    level = known.get(wanted.upper()) if isinstance(wanted, str) else wanted
-    if type(level) is not int or level < 0:
-        raise ConfigError(f"log_level={wanted!r}: it is a number from 0, or one of {list_names(known)}")
-    return level
 
 
 def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:

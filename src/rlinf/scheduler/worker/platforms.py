@@ -25,7 +25,7 @@ class CpuStream:
 
     def record_event(self, event: CpuStream | None = None) -> CpuStream:
         """The event of what was begun, which is done."""
-        return event or CpuStream()
+        return CpuStream() if event is None else event
 
     def query(self) -> bool:
         """Whether all is done: yes."""
