@@ -28,6 +28,7 @@ from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf_scheduler.events import Listener
 from rlinf_scheduler.extension import load_extension
+from rlinf_scheduler.face.finder import is_wanted as runs_rlinf
 from rlinf_scheduler.hardware.filling_in import fill_in_groups
 from rlinf_scheduler.host.info import (
     JobSettings,
@@ -163,7 +164,9 @@ class Cluster:
 
     def _provide_settings(self, config: ClusterConfig, topology: Topology) -> None:
         session = self._session
-        if config.fail_fast and session.fact(Role) is None:
+        # RLinf's programs leave results alone, and count on that.
+        fail_fast = runs_rlinf() if config.fail_fast is None else config.fail_fast
+        if fail_fast and session.fact(Role) is None:
             session.provide(FailFast, FailFast(session))
         if self._owner:
             groups = _with_groups(topology, config).node_groups

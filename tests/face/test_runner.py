@@ -164,6 +164,42 @@ def test_the_testing_package_is_ours_where_the_checkout_has_none(checkout):
     assert run("asks.py", cwd=checkout).stdout.startswith(str(checkout))
 
 
+FAILS = """
+    import sys
+    from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+
+    class Env(Worker):
+        def interact(self):
+            raise LookupError("no such episode")
+
+        def get(self):
+            return self.recv("env", 0)
+
+    if __name__ == "__main__":
+        section = {"num_nodes": 1, **({"fail_fast": False} if "values" in sys.argv else {})}
+        cluster = Cluster(cluster_cfg=section)
+        env = Env.create_group().launch(cluster, name="env", placement_strategy=NodePlacementStrategy([0]))
+        actor = Env.create_group().launch(cluster, name="actor", placement_strategy=NodePlacementStrategy([0]))
+        handle = env.interact()
+        if "values" in sys.argv:
+            try:
+                handle.wait()
+            except Exception as error:
+                sys.exit("a value" if "no such episode" in str(error) else str(error))
+        actor.get().wait()  # what the environment never sends
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("how", ["by default", "values"])
+def test_a_call_that_fails_and_is_not_waited_for_ends_a_program_of_rlinfs(checkout, ray_address, how):
+    write(checkout, {"fails.py": FAILS})
+    done = run("fails.py", how, cwd=checkout, env={"RAY_ADDRESS": ray_address}, timeout=120)
+    assert done.returncode == 1
+    assert ("a value" if how == "values" else "LookupError: no such episode") in done.stderr
+    assert ("ends this driver" in done.stderr) == (how == "by default")
+
+
 @pytest.mark.ray
 def test_ranks_and_actors_of_rlinfs_own_on_a_ray_that_runs_already(checkout, ray_address):
     write(

@@ -23,7 +23,8 @@ def test_a_call_that_fails_ends_its_driver_with_the_remote_traceback(tmp_path, r
 
 
 def test_a_failure_is_a_value_unless_the_section_says_otherwise():
-    assert not read_cluster_config({"num_nodes": 1}).fail_fast
+    assert read_cluster_config({"num_nodes": 1}).fail_fast is None
+    assert read_cluster_config({"num_nodes": 1, "fail_fast": False}).fail_fast is False
     assert read_cluster_config({"num_nodes": 1, "fail_fast": True}).fail_fast
     with pytest.raises(ConfigError, match="this must be true or false, not 'yes'"):
         read_cluster_config({"num_nodes": 1, "fail_fast": "yes"})

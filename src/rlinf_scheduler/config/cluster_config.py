@@ -68,7 +68,8 @@ class ClusterConfig:
         channel_process: "shared": the channels of a node share processes; "own": each has one for itself.
         network: how its processes talk from machine to machine.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
-        fail_fast: whether a call that fails ends the driver that made it.
+        fail_fast: whether a call that fails ends the driver that made it; None: only that of a program which
+            `python -m rlinf_scheduler` runs.
         profiling: which ranks are started under a profiler; None: none.
         auto_scheduler: whether groups are to grow and shrink while they run.
         trace_file: the file of a trace of the whole job; None: none is written.
@@ -85,7 +86,7 @@ class ClusterConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS
     unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
-    fail_fast: bool = False
+    fail_fast: bool | None = None
     profiling: ProfilingConfig | None = None
     auto_scheduler: bool = False
     trace_file: str | None = None
@@ -173,7 +174,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         network or NetworkConfig(),
         channel_process or DEFAULT_CHANNEL_PROCESS,
         unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
-        bool(switches["fail_fast"]),
+        switches["fail_fast"],
         profiling,
         bool(switches["auto_scheduler"]),
         trace_file,
@@ -225,9 +226,9 @@ def _unreachable_after_s(value: Any) -> float:
     return float(value)
 
 
-def _switch(key: str, value: Any) -> bool:
+def _switch(key: str, value: Any) -> bool | None:
     if value is None or isinstance(value, bool):
-        return bool(value)
+        return value
     raise ConfigError(f"this must be true or false, not {shown(value)}", path=f"{SECTION}.{key}")
 
 

@@ -17,10 +17,12 @@ def platform_of(vendor: str) -> Any:
 class CpuStream:
     """A stream, or an event, where each operation is done when it returns: there is nothing to wait for."""
 
+    def __init__(self, *_args: object, **_options: object) -> None:
+        pass
+
     def _nothing(self, *_args: object, **_options: object) -> None:
         """Nothing to do."""
 
-    __init__ = _nothing
     synchronize = wait = record = wait_stream = wait_event = _nothing
 
     def record_event(self, event: CpuStream | None = None) -> CpuStream:
