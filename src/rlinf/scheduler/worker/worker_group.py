@@ -73,6 +73,10 @@ class WorkerGroup(core.WorkerGroup[T]):
         """Its ranks, one by one."""
         return [WorkerRank(self._view((rank,)), rank) for rank in range(self._world_size)]  # type: ignore[arg-type]
 
+    def _close(self) -> None:
+        """End its ranks: as `shutdown`."""
+        core.WorkerGroup.shutdown(self)
+
     def _copied_as(self, kind: type[Any]) -> Any:
         return super()._copied_as(_ScatteredGroup if issubclass(kind, ScatteredGroup) else WorkerGroup)
 
