@@ -11,6 +11,7 @@ import pytest
 
 from rlinf_scheduler.channel import Channel, LocalChannel
 from rlinf_scheduler.channel.local_queues import Local
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import (
     BatchImpossible,
     BatchTimeout,
@@ -234,6 +235,48 @@ def test_what_is_in_it_can_be_seen(small):
     assert (stats.num_puts, stats.num_gets, stats.num_items, stats.closed) == (2, 0, 2, False)
     assert small.get() == "first"
     assert small.stats().num_gets == 1
+
+
+def test_who_looks_at_it_changes_nothing_for_those_who_wait(small, channel):
+    small.put("first")
+    small.put("second")
+    waiting = small.put("third", async_op=True)
+    assert (small.peek(), str(small)) == (
+        "first",
+        "local channel 'small': 2 items in 1 queues; next are 'first', 'second'",
+    )
+    assert small.qsize() == 2
+    assert not waiting.done()
+    assert [small.get(timeout_s=DEADLINE_S) for _ in range(3)] == ["first", "second", "third"]
+    assert waiting.wait(DEADLINE_S) is None
+    channel.put("an item", weight=1)
+    batch = channel.get_batch(2, async_op=True)
+    assert channel.peek() == "an item"
+    channel.put("another", weight=1)
+    assert batch.wait(DEADLINE_S) == ["an item", "another"]
+
+
+def test_what_is_looked_at_comes_in_the_order_in_which_it_would_be_got(channel):
+    for name, priority in (("low", 0), ("high", 2), ("middle", 1)):
+        channel.put(name, priority=priority)
+    assert str(channel).endswith("next are 'high', 'middle', 'low'")
+    assert [channel.peek(), *channel.drain()] == ["high", "high", "middle", "low"]
+
+
+def test_an_operation_costs_the_same_however_many_handles_wait_to_be_taken(channel, monkeypatch):
+    looks = 0
+
+    def counted(operation, find=Operation.find_promise):
+        nonlocal looks
+        looks += 1
+        return find(operation)
+
+    handles = [channel.get(async_op=True) for _ in range(1000)]
+    monkeypatch.setattr(Operation, "find_promise", counted)
+    for number in range(1000):
+        channel.put(number)
+    assert [handle.wait(DEADLINE_S) for handle in handles] == list(range(1000))
+    assert looks < 20 * 1000
 
 
 def test_a_copy_of_it_in_this_process_is_the_same_channel(channel):

@@ -10,7 +10,7 @@ from typing import Any, Never
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, checked_weight
 from rlinf_scheduler.channel.client import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
-from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues, first_items, stats_of
+from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues, stats_of
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.slot import Slot
 from rlinf_scheduler.channel.spec import ChannelSpec, ChannelStats
@@ -84,10 +84,10 @@ class LocalChannel(Channel):
             ChannelEmpty: there is none.
         """
         queue = self._queue(queue_name, key)
-        found = self._queues.ask("peek", partial(first_items, queue_name=queue, max_items=1), queue)
+        found = self._queues.ask("peek", lambda state: state.first_items(queue, 1), queue)
         if not found:
             raise ChannelEmpty(self._name, f"queue {queue!r} has nothing")
-        return found[0]
+        return found[0].payload
 
     def stats(self) -> ChannelStats:
         """Return what went through the channel and what is in it, in this process; sizes in bytes are not known."""
@@ -167,8 +167,8 @@ class LocalChannel(Channel):
 def _described(state: ChannelState) -> str:
     totals = state.totals
     text = f"{totals.num_items} items in {totals.num_queues} queues"
-    items = first_items(state, DEFAULT_QUEUE, NUM_SHOWN)
-    return text + shown(items, state.num_items(DEFAULT_QUEUE))
+    items = state.first_items(DEFAULT_QUEUE, NUM_SHOWN)
+    return text + shown([item.payload for item in items], state.num_items(DEFAULT_QUEUE))
 
 
 def _only_item(delivered: Local) -> Any:

@@ -95,6 +95,8 @@ class LocalQueues:
         self._operations: dict[int, Operation] = {}
         self._expired: set[int] = set()
         self._delivered: dict[int, Operation] = {}
+        # Of these, what somebody is about to take, or has dropped.
+        self._unsettled: dict[int, Operation] = {}
         self._dropped: deque[PromiseRef] = deque()
         self._looks, self._look_s = False, LOOK_S
         self._deleted = False
@@ -134,7 +136,7 @@ class LocalQueues:
 
     def take(self, operation: Operation, load: Callable[[Local], T], delivered: Local) -> T:
         """Make of what a handle brings what its caller gets, who has it then."""
-        self._loop.submit(self._look_soon)
+        self._loop.submit(partial(self._look_soon, operation))
         return load(delivered)
 
     def ask(self, what: str, question: Callable[[ChannelState], T], queue: QueueName | None = None) -> T:
@@ -252,11 +254,12 @@ class LocalQueues:
         promise.set_result(Local([item.payload for item in items], said, delivery.complete, delivery.group))
         if operation.blocks:
             self._look_s = LOOK_S
+            self._unsettled[operation.ticket] = operation
         # A handle that is dropped says so itself, unless an interruption came in between.
         self._look_later()
 
     def _refuse(self, refused: Refuse) -> None:
-        operation = self._operations.get(refused.ticket) or self._delivered.pop(refused.ticket, None)
+        operation = self._operations.get(refused.ticket) or self._settled(refused.ticket)
         if operation is None:
             return
         name = self._spec.name
@@ -292,8 +295,13 @@ class LocalQueues:
             self._withdraw(operation)
 
     def _withdraw(self, operation: Operation) -> None:
-        self._delivered.pop(operation.ticket, None)
+        self._settled(operation.ticket)
         self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+
+    def _settled(self, ticket: int) -> Operation | None:
+        """Take a delivery off the books, if it is there."""
+        self._unsettled.pop(ticket, None)
+        return self._delivered.pop(ticket, None)
 
     def _ripen(self, ticket: int) -> None:
         self._carry_out(self._state.ripen(_HERE, ticket))
@@ -303,8 +311,10 @@ class LocalQueues:
             operation.timer.cancel()
             operation.timer = None
 
-    def _look_soon(self) -> None:
+    def _look_soon(self, operation: Operation) -> None:
         self._look_s = LOOK_S
+        if operation.ticket in self._delivered:
+            self._unsettled[operation.ticket] = operation
         self._look()
 
     def _look_later(self) -> None:
@@ -320,17 +330,19 @@ class LocalQueues:
     def _look(self) -> None:
         """See what became of items that were delivered: they are somebody's now, or go back."""
         while self._dropped:
-            operation = self._operations.get(self._dropped.popleft().ticket)
-            if operation is not None:
-                self._withdraw(operation)
-        for ticket, operation in list(self._delivered.items()):
+            ticket = self._dropped.popleft().ticket
+            if ticket in self._operations:
+                self._withdraw(self._operations[ticket])
+            elif ticket in self._delivered:
+                self._unsettled[ticket] = self._delivered[ticket]
+        for ticket, operation in list(self._unsettled.items()):
             if operation.taken:
-                del self._delivered[ticket]
+                self._settled(ticket)
                 self._carry_out(self._state.confirm(_HERE, ticket))
             elif operation.dropped or operation.find_promise() is None:
                 self._withdraw(operation)
-            else:
-                self._look_later()
+        if self._delivered:
+            self._look_later()
 
     def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
         self._look()
@@ -342,6 +354,7 @@ class LocalQueues:
         self._deleted = True
         state.clear()
         self._delivered.clear()
+        self._unsettled.clear()
         for ticket in list(self._operations):
             self._finish(ticket, lambda promise: promise.set_exception(deleted_error(self._spec.name)))
 
@@ -369,16 +382,6 @@ def stats_of(state: ChannelState) -> ChannelStats:
         closed=state.closed,
         queues=queues,
     )
-
-
-def first_items(state: ChannelState, queue_name: QueueName, max_items: int) -> list[Any]:
-    """Return the items that the next getters of a queue would take, up to so many; they stay where they are."""
-    ticket, limits = 0, Limits(1, max_items, 0)
-    for instruction in state.get_batch(_HERE, ticket, queue_name, None, limits, wait=False):
-        if isinstance(instruction, Deliver):
-            state.withdraw(_HERE, ticket)
-            return [item.payload for item in instruction.items]
-    return []
 
 
 def _loop() -> IoLoop:

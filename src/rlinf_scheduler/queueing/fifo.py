@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain, islice
 
 from rlinf_scheduler.queueing.groups import GroupIndex, GroupName
@@ -138,8 +138,11 @@ class WeightedFifo:
         return self._items[0] if self._items else None
 
     def first(self, number: int) -> list[Item]:
-        """Return up to so many items from about the head, for reports."""
-        return list(islice(self, number))
+        """Return up to so many items, in the order in which `take` would give them now."""
+        items = [item for _, item in nsmallest(number, self._returned, key=_order)]
+        left = number - len(items)
+        items += islice(self._items, left) if self._ranked is None else self._ranked.first(left)
+        return items
 
     def oldest(self) -> int:
         """Return the smallest order of all items; there must be one."""

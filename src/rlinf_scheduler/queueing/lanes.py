@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.item import Item
@@ -54,6 +54,11 @@ class LanedFifo(WeightedFifo):
     def head(self) -> Item | None:
         """Return the item that `take` would give; None when there is none."""
         return self._lanes[min(self._lanes)].head() if self._lanes else None
+
+    def first(self, number: int) -> list[Item]:
+        """Return up to so many items, in the order in which `take` would give them now."""
+        lanes = (self._lanes[latest].first(number) for latest in sorted(self._lanes))
+        return list(islice(chain.from_iterable(lanes), number))
 
     def __iter__(self) -> Iterator[Item]:
         """All items, lane by lane."""

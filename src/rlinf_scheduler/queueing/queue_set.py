@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
@@ -100,6 +101,11 @@ class QueueSet:
         """Return how many items a getter of this queue can take."""
         queue = self._queues.get(queue_name)
         return len(queue.fifo) if queue else 0
+
+    def first_items(self, queue_name: QueueName, number: int) -> list[Item]:
+        """Return up to so many items of a queue that getters would take next; they stay where they are."""
+        queue = self._queues.get(queue_name)
+        return queue.fifo.first(number) if queue else []
 
     def held_bytes(self, queue_name: QueueName) -> int:
         """Return how many bytes a queue holds, those that it has room for and waits for included."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 
 from rlinf_scheduler.queueing.item import Item
 
@@ -64,6 +64,16 @@ class RankedItems:
     def head(self) -> Item:
         """Return the item that `take` would give; there must be one."""
         return self._items[self._next()]
+
+    def first(self, number: int) -> list[Item]:
+        """Return up to so many items, in the order in which `take` would give them now."""
+        wait_s, now = self._clock.priority_wait_s, self._clock.now
+
+        def turn(item: Item) -> tuple[bool, int, int]:
+            has_waited = wait_s is not None and now - item.since >= wait_s
+            return (False, 0, item.order) if has_waited else (True, -item.priority, item.order)
+
+        return nsmallest(number, self._items.values(), key=turn)
 
     def oldest(self) -> int:
         """Return the smallest order; there must be an item."""
