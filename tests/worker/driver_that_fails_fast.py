@@ -25,8 +25,11 @@ if __name__ == "__main__":
             signal.signal(signal.SIGTERM, ignore_sigterm)
         group = Failing.create_group().launch(cluster, NodePlacementStrategy([0]), name="failing")
         try:
-            group.work()
+            for _ in range(20 if "often" in sys.argv else 1):
+                group.work()
             threading.Event().wait(60)
             sys.stdout.write("it went on\n")
         finally:
+            if "often" in sys.argv:  # while other failures come
+                threading.Event().wait(1.0)
             sys.stdout.write("it was ended\n")

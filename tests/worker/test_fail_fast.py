@@ -12,14 +12,14 @@ PROGRAM = Path(__file__).with_name("driver_that_fails_fast.py")
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("signals", ["left alone", "handles"])
+@pytest.mark.parametrize("signals", ["left alone", "handles", "often"])
 def test_a_call_that_fails_ends_its_driver_with_the_remote_traceback(tmp_path, ray_address, signals):
     done = run_program(PROGRAM, ray_address, signals, with_ray=True, timeout=240, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "a call has failed, and ends this driver: rank 0 of 'failing' raised in work()" in done.stderr
-    assert "LookupError: no such sample" in done.stderr
+    assert done.stderr.count("LookupError: no such sample") == 1
     assert "it went on" not in done.stdout
-    assert ("it was ended" in done.stdout) == (signals == "left alone")
+    assert ("it was ended" in done.stdout) == (signals != "handles")
 
 
 def test_a_failure_is_a_value_unless_the_section_says_otherwise():

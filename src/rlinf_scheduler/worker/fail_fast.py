@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from rlinf_scheduler.comm.promise import Promise
@@ -21,6 +22,8 @@ class FailFast:
     """That a failed call ends this process; its session has it as a fact where `cluster.fail_fast` is true."""
 
     session: Session
+    # Taken by the first failure: who ends already is not interrupted once more.
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(
         self, result: GroupResult[object], settled: Promise[None], *, unless: Callable[[], bool]
@@ -38,8 +41,8 @@ class FailFast:
         if not unless() and result.failure(reason_wait_s=0.0) is not None:
             run_beside_in_time(self.session.messenger.call_later, self._end_for, result)
 
-    @staticmethod
-    def _end_for(result: GroupResult[object]) -> None:
-        result.note_read()
+    def _end_for(self, result: GroupResult[object]) -> None:
+        if not self._turn.acquire(blocking=False):
+            return
         _log.critical("cluster.fail_fast: a call has failed, and ends this driver: %s", result.failure())
         end_failed()
