@@ -1,10 +1,11 @@
 """One handle for several operations: complete with the last of them, or failed with the first that fails."""
 
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
 
-from rlinf_scheduler.comm.gathering import gathered
+from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import MESSAGE, Wait
@@ -28,7 +29,7 @@ def promises():
 
 
 def of(promises, finish=list, join=None):
-    return gathered([AsyncHandle(each) for each in promises], finish, "recv_from('env')", join)
+    return Gathered([AsyncHandle(each) for each in promises], finish, "recv_from('env')", join)
 
 
 def test_results_stand_in_the_order_of_the_handles_whichever_ends_first(promises):
@@ -37,7 +38,7 @@ def test_results_stand_in_the_order_of_the_handles_whichever_ends_first(promises
         assert not handle.done()
         promises[place].set_result(place)
     assert handle.wait() == [0, 1, 2]
-    assert [each.fate.taken for each in promises] == [True] * 3
+    assert [each.fate.is_taken for each in promises] == [True] * 3
 
 
 def test_none_of_them_counts_as_taken_before_all_are(promises):
@@ -45,7 +46,7 @@ def test_none_of_them_counts_as_taken_before_all_are(promises):
     promises[0].set_result(0)
     with pytest.raises(TimeoutError):
         handle.wait(timeout_s=0)
-    assert not promises[0].fate.taken
+    assert not promises[0].fate.is_taken
 
 
 def test_the_first_failure_ends_the_others_and_what_is_there_is_not_taken(promises):
@@ -55,7 +56,7 @@ def test_the_first_failure_ends_the_others_and_what_is_there_is_not_taken(promis
     with pytest.raises(PeerDied, match="env:1"):
         handle.wait()
     assert promises[2].cancelled()
-    assert not promises[0].fate.taken
+    assert not promises[0].fate.is_taken
 
 
 def test_what_is_given_up_gives_up_all(promises):
@@ -65,7 +66,7 @@ def test_what_is_given_up_gives_up_all(promises):
     with pytest.raises(CancelledError):
         handle.wait()
     assert [each.cancelled() for each in promises] == [False, True, True]
-    assert not promises[0].fate.taken
+    assert not promises[0].fate.is_taken
 
 
 def test_operations_that_go_on_tell_together_what_they_failed_with(promises):
@@ -79,6 +80,18 @@ def test_operations_that_go_on_tell_together_what_they_failed_with(promises):
     promises[2].set_exception(PeerDied("env:2"))
     with pytest.raises(RouteError, match="NoneType, PeerDied, PeerDied"):
         handle.wait()
+
+
+@pytest.mark.parametrize("num_complete", [0, 2, 3])
+def test_who_drops_it_drops_all_of_them_at_once(num_complete):
+    promises = [Waited(f"env:{rank}") for rank in range(3)]
+    gone = [weakref.ref(each) for each in promises]
+    handle = of(promises)
+    for each in promises[:num_complete]:
+        each.set_result(0)
+    del promises, handle
+    each = None
+    assert [ref() for ref in gone] == [None] * 3  # without the garbage collector
 
 
 def test_a_wait_names_those_that_are_not_done(promises):

@@ -36,6 +36,18 @@ def test_an_interrupted_receiver_gets_everything_once_and_in_order(job, interrup
     assert got == list(range(2 * rounds))
 
 
+def test_who_receives_from_several_at_once_and_is_interrupted_gets_all_parts_or_none(job, interrupt, rounds):
+    senders = ["sender:0", "sender:1", "sender:2"]
+    for sender in senders:
+        job.start(roles.send_numbers, "receiver:0", 2 * rounds, where=THERE, name=sender)
+    victim = job.start(
+        roles.interrupted_recvs_of_several, senders, rounds, SEED, interrupt, name="receiver:0"
+    )
+    got, num_signals = victim.result(LIMIT_S)
+    assert num_signals > rounds // 10
+    assert got == [(number,) * len(senders) for number in range(2 * rounds)]
+
+
 def test_what_an_interrupted_source_broadcast_reaches_all_members_once_and_in_order(job, interrupt, rounds):
     members = [
         job.start(roles.receive_broadcasts, GROUPS, SOURCE, where=THERE, name=f"members:{rank}")

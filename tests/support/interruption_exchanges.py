@@ -7,6 +7,7 @@ import numpy as np
 from interruption_roles import item_of, number_of
 from job_processes import DEADLINE_S, stay
 from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.observe.status_desk import begin_status, received
 
 END = -1
@@ -62,6 +63,21 @@ def interrupted_waits_for_recvs(_pipe, member, sender, rounds, seed, interrupt):
             interruptions.attempt(lambda handle=handle: got.append(handle.wait()))
     rest = receive_until_the_end(None, member, sender)
     return list(map(number_of, got)) + rest, interruptions.num_signals
+
+
+def interrupted_recvs_of_several(_pipe, member, senders, rounds, seed, interrupt):
+    """(What it received of all of them at once, how many signals came); it gives an interrupted recv up."""
+    got, interruptions = [], interrupt(seed)
+
+    def begin():
+        handles = [member.mailbox.recv(sender, timeout_s=DEADLINE_S) for sender in senders]
+        return Gathered(handles, list, "receive")
+
+    for _ in range(rounds):
+        interruptions.attempt(lambda: got.append(begin().wait()))
+    numbers = [tuple(map(number_of, parts)) for parts in got]
+    numbers += iter(lambda: tuple(map(number_of, begin().wait())), (END,) * len(senders))
+    return numbers, interruptions.num_signals
 
 
 # -- broadcast ------------------------------------------------------------------------------------

@@ -336,7 +336,7 @@ class LocalQueues:
             elif ticket in self._delivered:
                 self._unsettled[ticket] = self._delivered[ticket]
         for ticket, operation in list(self._unsettled.items()):
-            if operation.taken:
+            if operation.is_taken:
                 self._settled(ticket)
                 self._carry_out(self._state.confirm(_HERE, ticket))
             elif operation.dropped or operation.find_promise() is None:

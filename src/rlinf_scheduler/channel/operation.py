@@ -160,6 +160,7 @@ class Operation(Fate):
         self._promise_ref: PromiseRef | None = None
         self.taken = False
         self.mark: Any = NOWHERE
+        self.whole: Fate | None = None
 
     def renewed(self) -> Operation:
         """The same, begun at the same time, as another operation."""
@@ -338,7 +339,7 @@ class _Unclaimed:
 
     def __del__(self) -> None:
         fate = getattr(self, "_fate", None)  # none if an interruption came while it was made
-        if fate is not None and not fate.taken:  # else the I/O thread is about to look
+        if fate is not None and not fate.is_taken:  # else the I/O thread is about to look
             self._hurry()
 
 

@@ -57,7 +57,7 @@ class OperationEnds:
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
-        if not operation.taken:
+        if not operation.is_taken:
             self._receiving.stop(operation.ticket)
             self._stop_clock(operation)
             self._carry_out(self._state.drop(operation.ticket))
@@ -95,7 +95,7 @@ class OperationEnds:
 
     def _look_at(self, operation: Operation) -> None:
         promise = operation.find_promise()
-        if operation.taken:
+        if operation.is_taken:
             if promise is not None:
                 promise.forget()
             self._settle(operation)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import structs
 
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.comm.promise import NOWHERE, Fate, Promise
+from rlinf_scheduler.comm.promise import Fate, Promise
 from rlinf_scheduler.comm.waits import Wait
 
 T = TypeVar("T")
 Join = Callable[[list[BaseException | None]], BaseException | None]
 
 
-def gathered(
-    handles: Sequence[AsyncHandle[Any]], finish: Callable[[list[Any]], T], what: str, join: Join | None = None
-) -> AsyncHandle[T]:
-    """Return one handle of `finish(results)`, of the results of several handles in their order.
+class Gathered(AsyncHandle[T]):
+    """One handle of `finish(results)`, of the results of several handles in their order.
 
     Args:
         handles: those; nobody else waits for them.
@@ -30,31 +30,53 @@ def gathered(
             given what each failed with or None. Without it the first failure is that of the whole: the others are
             cancelled, and what some of them had received goes back to where it came from.
     """
-    end = _Gathered(handles, what, join)
-    return AsyncHandle(end, lambda _: finish([handle._take() for handle in end.handles]), what, end.fate)
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        handles: Sequence[AsyncHandle[Any]],
+        finish: Callable[[list[Any]], T],
+        what: str,
+        join: Join | None = None,
+    ) -> None:
+        end = _AllDone(handles, what, join)
+        super().__init__(end, lambda _: finish([handle._take() for handle in end.handles]), what)
 
 
-class _Gathered(Promise[None]):
+class _AllDone(Promise[None]):
     """Complete once all of several handles are, or, without `join`, the first of them has failed.
 
     Attributes:
         handles: those; none once they have failed.
     """
 
-    __slots__ = ("_count", "_fates", "_join", "_what", "handles")
+    __slots__ = ("_count", "_join", "_what", "handles")
 
     def __init__(self, handles: Sequence[AsyncHandle[Any]], what: str, join: Join | None) -> None:
-        self._fates = _Fates([handle._fate for handle in handles])
-        super().__init__(self._give_up, self._fates)
+        super().__init__()
+        if join is None:  # they are taken by one store, and until then all of them may go back
+            fates = [handle._fate for handle in handles]
+            self.fate.mark = _Marks(fates)
+            for fate in fates:
+                fate.whole = self.fate
         self.handles = tuple(handles)
         self._what = what
         self._join = join
         # Handles end in any thread; each number is given to one of them.
         self._count = itertools.count(1).__next__
+        # They do not keep this: when nobody has the one handle, nobody waits for them either.
+        on_done = partial(_on_done, weakref.ref(self))
         for handle in handles:
-            handle.settled.add_done_callback(self._on_done)
+            handle.settled.add_done_callback(on_done)
         if not handles:
             self.set_result(None)
+
+    def cancel(self) -> bool:
+        """See `Promise`."""
+        if super().cancel():
+            self._give_up()
+        return self.cancelled()
 
     def done(self) -> bool:
         """Whether it is complete; of a rank that is run again, whether it was then."""
@@ -73,7 +95,8 @@ class _Gathered(Promise[None]):
         for handle in self.handles[:1]:
             handle.settled.explain(error, limit_s, waited_s)
 
-    def _on_done(self, ended: Promise[Any]) -> None:
+    def note(self, ended: Promise[Any]) -> None:
+        """One of them is complete."""
         self.by = ended.by
         if self._join is None and (error := _error(ended)) is not None:
             self._fail(error)
@@ -93,39 +116,9 @@ class _Gathered(Promise[None]):
 
     def _give_up(self) -> None:
         handles, self.handles = self.handles, ()
-        self._fates.forget()
         for handle in handles:
             if not handle.done():
                 handle.cancel()
-
-
-class _Fates(Fate):
-    """What became of several values at once.
-
-    Args:
-        fates: of each.
-    """
-
-    __slots__ = ("_fates",)
-
-    def __init__(self, fates: Sequence[Fate]) -> None:
-        self._fates = fates
-        self.mark = _Marks(fates)
-
-    @property
-    def taken(self) -> bool:
-        """Whether whoever waited has them."""
-        return all(fate.taken for fate in self._fates)
-
-    @taken.setter
-    def taken(self, value: bool) -> None:
-        for fate in self._fates:
-            fate.taken = value
-
-    def forget(self) -> None:
-        """Say nothing of them any more: what is there goes back."""
-        self._fates = ()
-        self.mark = NOWHERE
 
 
 class _Marks:
@@ -139,6 +132,12 @@ class _Marks:
     def __setitem__(self, place: int, mark: int) -> None:
         for fate in self._fates:
             fate.mark[place] = mark
+
+
+def _on_done(waiting: weakref.ref[_AllDone], ended: Promise[Any]) -> None:
+    all_done = waiting()
+    if all_done is not None:
+        all_done.note(ended)
 
 
 def _error(ended: Promise[Any]) -> BaseException | None:

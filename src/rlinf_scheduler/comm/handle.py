@@ -249,15 +249,18 @@ class AsyncHandle(Generic[T]):
     def _settle(self) -> None:
         """Make the result. What it ends with is kept, unless an interruption ended it: then it is made again."""
         source, finish = self.settled, self._finish
+        came = False
         try:
             value = source.result(0)
+            came = True
             if finish is not None:
                 value = finish(value)
         except (Exception, CancelledError) as error:
             if raised_by_signal_handler(error):
                 raise
             self._error = error
-            self._fate.taken = True  # by nobody, but it would stand in the way of all others
+            if came:
+                self._fate.taken = True  # by nobody, but it would stand in the way of all others
         else:
             self._value = value
         self._finished = True

@@ -47,13 +47,20 @@ class Fate:
     Attributes:
         taken: whoever waited has it.
         mark: one byte that says the same to other processes, where the value lies in shared memory.
+        whole: what became of the several values of which this is one, if they are taken together; else None.
     """
 
-    __slots__ = ("mark", "taken")
+    __slots__ = ("mark", "taken", "whole")
 
     def __init__(self) -> None:
         self.taken = False
         self.mark: Any = NOWHERE
+        self.whole: Fate | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether whoever waited has it, alone or with others."""
+        return self.taken or (self.whole is not None and self.whole.is_taken)
 
 
 class Promise(Generic[T]):

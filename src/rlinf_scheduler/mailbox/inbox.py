@@ -215,7 +215,7 @@ class Inbox:
 
     def on_dropped(self, receiving: _Receiving) -> None:
         """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
-        if not receiving.fate.taken:
+        if not receiving.fate.is_taken:
             self.messenger.submit(self._settle)
         elif receiving.letter is not None:
             # Its memory is free at once; its delivery is confirmed when there is something else to do.
@@ -232,7 +232,7 @@ class Inbox:
     def _settle_one(self, receiving: _Receiving) -> None:
         receiving.end(error=CancelledError())
         self._delivered.pop(receiving.ticket, None)
-        if receiving.fate.taken and receiving.letter is not None:
+        if receiving.fate.is_taken and receiving.letter is not None:
             receiving.letter.arrived = _TAKEN
             self._follow(self._state.confirm(OWN, receiving.ticket))
         else:
@@ -243,7 +243,7 @@ class Inbox:
         self._sweep_due = False
         self._settle()
         for receiving in list(self._delivered.values()):
-            if receiving.fate.taken:
+            if receiving.fate.is_taken:
                 self._settle_one(receiving)
         self._sweep_later()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_scheduler.comm.directory import GROUPS, WORLD_SIZE
-from rlinf_scheduler.comm.gathering import gathered
+from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import CommError, PeerNotFound, RouteError
 from rlinf_scheduler.mailbox.mailing import joined
@@ -155,7 +155,7 @@ def send_batch(
             return joined("send", failed) if failed else None
         return next(error for error in failed.values() if not isinstance(error, CommError))
 
-    return gathered(handles, lambda _: None, what, join)
+    return Gathered(handles, lambda _: None, what, join)
 
 
 def recv_batch(
@@ -188,7 +188,7 @@ def recv_batch(
             _check_parts(route, blocks, [(count or count_rows)(part) for part in parts], scaled=scaled)
         return (merge or merge_rows)(parts)
 
-    return gathered([lane.recv(block) for block in blocks], finish, what)
+    return Gathered([lane.recv(block) for block in blocks], finish, what)
 
 
 def counted_rows(source: str, target: str, rank: int, batch: Any, count: Count | None) -> int:

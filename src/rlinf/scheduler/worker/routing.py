@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm.gathering import gathered
+from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import RouteError
 from rlinf_scheduler.routing import RowBlock, count_rows, merge_rows, plan_route, split_rows
@@ -424,7 +424,7 @@ def send_routed(
             channel.put({"batch_index": entry.batch_index, "batch": part}, key=entry.key, async_op=True)
             for entry, part in zip(plan.entries, parts, strict=True)
         ]
-        sent: AsyncHandle[None] = gathered(puts, lambda _: None, what)
+        sent: AsyncHandle[None] = Gathered(puts, lambda _: None, what)
     else:
         if batch_size is None:
             rows = counted_rows(own, group_name, rank, data, None)
@@ -509,7 +509,7 @@ def recv_routed(
             return batch
 
         gets = [channel.get(key=entry.key, async_op=True) for entry in plan.entries]
-        received: AsyncHandle[Any] = gathered(gets, finish, what)
+        received: AsyncHandle[Any] = Gathered(gets, finish, what)
     else:
         route = plan_route(group_name, size, own, receivers, rows=batch_size)
 
