@@ -230,6 +230,9 @@ def test_only_what_a_rank_starts_can_join_and_only_there(launch, monkeypatch):
     assert "RLINF_PARENT" in one(group.error_of("fork", join_without_environment))
     gone = one(group.error_of("fork", join_in_place_of, "4194304 7 8 nest:0"))
     assert gone.startswith("ClusterError: 'nest:0', which started this process, is gone, or cannot be seen")
+    other = one(group.error_of("fork", join_below_another, "other:0"))
+    assert other.startswith("ClusterError: /proc/")
+    assert other.endswith(" is that of 'nest:0', not of 'other:0': 'other:0' has left the job")
     assert one(group.error_of("fork", Worker)) == "no error"
 
 
@@ -240,6 +243,12 @@ def join_at_wrong_address():
 def join_without_environment():
     del os.environ["RLINF_PARENT"]
     Worker.join_parent()
+
+
+def join_below_another(address):
+    """The parent's process has left the job, say, and has the file of another worker under that descriptor."""
+    *where, _ = os.environ["RLINF_PARENT"].split(" ", 3)
+    join_in_place_of(" ".join([*where, address]))
 
 
 def join_in_place_of(parent):

@@ -133,6 +133,18 @@ class _Parent(NamedTuple):
         self.check_lives()
         raise ClusterError(f"{path} is no file of '{self.address}' for what it starts: it has left the job")
 
+    def check_is(self, address: WorkerAddress) -> None:
+        """Raise unless that is whose file was found: what has left the job may have joined another way, or again.
+
+        Raises:
+            ClusterError: it is another one's.
+        """
+        if str(address) != self.address:
+            raise ClusterError(
+                f"/proc/{self.pid}/fd/{self.descriptor} is that of '{address}', not of '{self.address}': "
+                f"'{self.address}' has left the job"
+            )
+
     def check_lives(self) -> None:
         """Raise unless it is there.
 
@@ -221,6 +233,7 @@ def _join_once(
         file = above.open()
         try:
             spec: JoinSpec = pickle.loads(file.content())
+            above.check_is(spec.role.info.address)
             number = file.claim(above.address, rank)
             return _join(spec, above, file, number, world_size, timeout_s)
         except BaseException:

@@ -301,7 +301,7 @@ class Inbox:
             try:
                 request.check_claim(owner, f"it is '{name}'")
                 self._take(request)
-            except CommError as error:
+            except Exception as error:  # noqa: BLE001 - its sender's, as of every request; the next ones are answered
                 request.fail(error)
 
     def _take(self, request: Request) -> None:
