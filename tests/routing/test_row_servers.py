@@ -1,5 +1,6 @@
 """Rows of whoever asks, in batches of what is there; each answer goes to its asker."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler import Channel
-from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, RouteError
+from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, CodecError, RouteError
 from rlinf_scheduler.routing import RowServer, ask_rows
 from waits import wait_until
 
@@ -73,6 +74,16 @@ def test_an_error_of_the_server_is_every_askers(requests):
     assert not RowServer(requests, 8).next(WAIT_S).answer(lambda rows: rows[7])
     for handle in handles:
         with pytest.raises(IndexError):
+            handle.wait(WAIT_S)
+
+
+def test_an_answer_that_cannot_be_sent_to_one_asker_fails_for_those_who_have_none(requests):
+    first, *others = asked(requests, 1, 1, 1)
+    batch = RowServer(requests, 8).next(WAIT_S)
+    assert not batch.answer(lambda rows: ["fine", threading.Lock(), "late"])
+    assert first.wait(WAIT_S) == ["fine"]
+    for handle in others:
+        with pytest.raises(CodecError, match="lock"):
             handle.wait(WAIT_S)
 
 

@@ -62,6 +62,7 @@ class RowBatch:
     def __init__(self, requests: Sequence[ChannelRequest], sizes: Sequence[int], merge: Merge | None) -> None:
         """Used by `RowServer`."""
         self._requests = requests
+        self._num_answered = 0
         self.sizes = tuple(sizes)
         self.asked_by = tuple(request.asked_by for request in requests)
         self.rows: Any = (merge or merge_rows)([request.item for request in requests])
@@ -88,15 +89,17 @@ class RowBatch:
             )
         for request, part in zip(self._requests, parts, strict=True):
             request.reply(part)
+            self._num_answered += 1
 
     def fail(self, error: BaseException) -> None:
-        """Answer all askers with an error, which they raise.
+        """Answer with an error, which those askers raise that have no answer.
 
         Raises:
-            ChannelArgumentError: it was answered before.
+            ChannelArgumentError: all have one.
         """
-        for request in self._requests:
+        for request in self._requests[self._num_answered :] or self._requests:
             request.fail(error)
+            self._num_answered += 1
 
     def answer(self, function: Callable[[Any], Any]) -> bool:
         """Answer with `function(rows)`, or with what it raises; whether it raised nothing."""
