@@ -359,6 +359,7 @@ def test_every_vendor_is_known_by_rlinfs_word(kind):
 
 
 def test_profilers_have_rlinfs_names():
+    assert NsightConfig(flags=[]).flags == []
     nsight = NsightConfig(worker_groups=["actor"], options={"t": "cuda"}, flags="stats", steps=[3])
     assert nsight.to_cli_tokens("/r")[:3] == ["--stats", "-t", "cuda"]
     assert nsight.to_cli_tokens()[-1] == "--capture-range-end=stop"

@@ -82,6 +82,13 @@ def test_a_program_sets_what_it_reads(rlinf_job):
     assert wait(group.get("rank")) == [0]
 
 
+def test_a_group_is_ended_by_the_name_that_rlinfs_tests_use(rlinf_job):
+    group = Actor.create_group({}).launch(rlinf_job, NodePlacementStrategy([0]), name="closed")
+    group._close()
+    with pytest.raises(WorkerError, match="the group was terminated"):
+        wait(group.get("rank"))
+
+
 def test_timers_add_up_over_calls_until_they_are_popped(actor):
     wait(actor.pop_execution_times())
     wait(actor.recv())

@@ -89,9 +89,9 @@ class NsightConfig(ProfileConfig):
         return texts(self.core.options)
 
     @property
-    def flags(self) -> list[str] | None:
+    def flags(self) -> list[str]:
         """Options without values."""
-        return list(self.core.flags) or None
+        return list(self.core.flags)
 
     def to_cli_tokens(self, default_output_prefix: str | None = None) -> list[str]:
         """What `nsys profile` is given."""
