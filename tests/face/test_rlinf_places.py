@@ -3,6 +3,9 @@
 import dataclasses
 import os
 import pickle
+import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -345,10 +348,15 @@ def test_a_type_that_a_program_declares_in_rlinfs_way_is_one_of_ours(declared):
 
 
 @pytest.mark.parametrize("kind", list(AcceleratorType))
-def test_a_capture_that_a_runner_opens_on_every_worker_changes_nothing_where_there_is_no_cuda(kind):
+def test_a_runner_opens_a_window_of_capture_on_every_worker_and_it_opens_where_torch_has_cuda(
+    monkeypatch, kind
+):
+    told = []
+    profiler = SimpleNamespace(start=partial(told.append, "start"), stop=partial(told.append, "stop"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(profiler=profiler)))
     AcceleratorUtil.start_profiling(kind, 3)
-    with AcceleratorUtil.profiling_range(kind, "step"):
-        AcceleratorUtil.stop_profiling(kind)
+    AcceleratorUtil.stop_profiling(kind)
+    assert told == (["start", "stop"] if kind in ("NV_GPU", "AMD_GPU") else [])
 
 
 @pytest.mark.parametrize("kind", list(AcceleratorType))

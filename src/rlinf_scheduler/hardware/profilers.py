@@ -101,18 +101,15 @@ class ProfilingConfig:
 
 
 class CaptureWindow:
-    """The window in which a profiler that was told to wait for it records this process: `torch.cuda.profiler`.
-
-    Where torch sees no CUDA (or ROCm) device there is nothing to record, and no window opens.
-    """
+    """The window in which a profiler that was told to wait for it records this process: `torch.cuda.profiler`."""
 
     def __init__(self) -> None:
         self.is_open = False
 
     def open(self) -> None:
         """Begin to record; nothing happens if it has begun."""
-        if not self.is_open and (cuda := _torch().cuda).is_available():
-            cuda.profiler.start()
+        if not self.is_open:
+            _torch().cuda.profiler.start()
             self.is_open = True
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
 import rlinf_scheduler.worker as core
-from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, type_of
+from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, begin_capture, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.platforms import platform_of
 from rlinf.scheduler.worker.routed import Routing
@@ -235,10 +235,9 @@ class Worker(Routing, core.Worker):
         Args:
             step_idx: the step that is recorded, for the log.
         """
-        if self.has_accelerator:
-            CAPTURE.open()
-            if CAPTURE.is_open:
-                self.log_debug(f"what the profiler records begins at step {step_idx}")
+        begin_capture(self._accelerator_type)
+        if CAPTURE.is_open:
+            self.log_debug(f"what the profiler records begins at step {step_idx}")
 
     def stop_profile(self) -> None:
         """Have that profiler record no more."""

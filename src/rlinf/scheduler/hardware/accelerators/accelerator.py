@@ -60,6 +60,12 @@ def vendor_of(kind: AcceleratorType | str) -> Vendor | None:
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
 
 
+def begin_capture(kind: AcceleratorType | str) -> None:
+    """Open a window in which a profiler that waits for it records this process; nothing where torch has no `cuda`."""
+    if kind in (AcceleratorType.NV_GPU, AcceleratorType.AMD_GPU):
+        CAPTURE.open()
+
+
 class AcceleratorManager:
     """What RLinf asks of one vendor's accelerators; a subclass names the vendor."""
 
@@ -119,10 +125,10 @@ class AcceleratorManager:
         """The part of torch that is about them."""
         return getattr(importlib.import_module("torch"), cls.get_device_type())
 
-    @staticmethod
-    def start_profiling(step_idx: int | None = None) -> None:
-        """Open a window in which a profiler that waits for it records this process."""
-        CAPTURE.open()
+    @classmethod
+    def start_profiling(cls, step_idx: int | None = None) -> None:
+        """Open a window in which a profiler that waits for it records this process, as `begin_capture`."""
+        begin_capture(cls.kind)
 
     @staticmethod
     def stop_profiling() -> None:

@@ -10,6 +10,7 @@ from rlinf.scheduler.hardware.accelerators.accelerator import (
     COLLECTIVES,
     AcceleratorManager,
     AcceleratorType,
+    begin_capture,
     type_of,
     vendor_of,
 )
@@ -73,9 +74,8 @@ class AcceleratorUtil:
 
     @staticmethod
     def start_profiling(accelerator_type: AcceleratorType, step_idx: int | None = None) -> None:
-        """As of `AcceleratorManager`; nothing without accelerators."""
-        if AcceleratorType(accelerator_type) is not AcceleratorType.NO_ACCEL:
-            CAPTURE.open()
+        """As of `AcceleratorManager`."""
+        begin_capture(accelerator_type)
 
     @staticmethod
     def stop_profiling(accelerator_type: AcceleratorType) -> None:
