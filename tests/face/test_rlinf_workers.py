@@ -2,6 +2,8 @@
 
 import asyncio
 import pickle
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from rlinf.scheduler import (
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, type_of
 from rlinf_scheduler import worker as core
 from rlinf_scheduler.errors import ConfigError, WorkerError
+from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_workers import Actor, Forgetful
 from waits import wait_until
 
@@ -229,6 +232,27 @@ def test_a_function_that_is_no_method_is_timed_too():
         return 2 * value
 
     assert double(2) == 4
+
+
+def test_a_timed_method_has_its_name_in_a_profilers_report(monkeypatch):
+    told = []
+    fake = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    nvtx = SimpleNamespace(range_push=told.append, range_pop=lambda: told.append("end"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(profiler=fake, nvtx=nvtx)))
+
+    @Worker.timer("train")
+    def step():
+        told.append("works")
+
+    async def serve():
+        told.append("serves")
+
+    step()
+    CAPTURE.open()
+    step()
+    asyncio.run(Worker.timer("serve")(serve)())
+    CAPTURE.close()
+    assert told == ["works", "train", "works", "end", "serve", "serves", "end"]
 
 
 def test_a_timer_of_a_generator_is_refused():

@@ -137,7 +137,7 @@ CAPTURE = CaptureWindow()
 
 
 def _torch() -> Any:
-    # Only who records needs it.
+    # Needed only while a window is open.
     import torch  # noqa: PLC0415
 
     return torch

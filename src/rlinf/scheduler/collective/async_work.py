@@ -21,7 +21,7 @@ class AsyncRouteWork(Gathered[Any]):
 
     Args:
         works: the handles, which nobody else waits for; cancelling this one cancels them.
-        finalize_fn: makes the result, once, in the thread of whoever waits for it first.
+        finalize_fn: makes the result, once, in the thread that waits for it first.
     """
 
     __slots__ = ()

@@ -133,7 +133,7 @@ def _kind_of(name: str, config: Any) -> Any:
     """A hardware type of ours whose settings are those of a dataclass."""
     if not is_dataclass(config):
         raise ConfigError(f"the settings of '{name}' are {config!r}; they must be a dataclass")
-    # Loads pydantic: only for who declares a type.
+    # Loads pydantic: only where a program declares a type.
     from pydantic import ConfigDict, create_model  # noqa: PLC0415
 
     from rlinf_scheduler.hardware.kinds import HardwareConfig as CoreConfig  # noqa: PLC0415

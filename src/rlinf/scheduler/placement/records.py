@@ -92,7 +92,7 @@ def to_plan_on(where: Any) -> Any:
     nodes = getattr(where, "_nodes", None)
     if not nodes:
         return where
-    # Its records: who has a cluster of ours needs none.
+    # Not needed with a cluster of ours.
     from rlinf.scheduler.cluster.node import topology_of_infos  # noqa: PLC0415
 
     return topology_of_infos(nodes, getattr(where, "_node_groups", ()))

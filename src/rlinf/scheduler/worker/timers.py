@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_scheduler.host.timing import Stopwatch
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ class WorkerTimer(Stopwatch):
             self._totals[self.name] = self._totals.get(self.name, 0.0) + self.elapsed_s
 
     def __call__(self, function: F) -> F:
-        """Measure every call of a method under this timer's name.
+        """Measure every call of a method under this timer's name, which a profiler's report has, too.
 
         Raises:
             ConfigError: it is a generator: its time depends on who iterates over it.
@@ -53,7 +54,7 @@ class WorkerTimer(Stopwatch):
 def _timed(tag: str, function: Any) -> Any:
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        with WorkerTimer(tag, _totals_of(args)):
+        with WorkerTimer(tag, _totals_of(args)), CAPTURE.range(tag):
             return function(*args, **kwargs)
 
     return timed
@@ -62,7 +63,7 @@ def _timed(tag: str, function: Any) -> Any:
 def _timed_async(tag: str, function: Any) -> Any:
     @functools.wraps(function)
     async def timed(*args: Any, **kwargs: Any) -> Any:
-        with WorkerTimer(tag, _totals_of(args)):
+        with WorkerTimer(tag, _totals_of(args)), CAPTURE.range(tag):
             return await function(*args, **kwargs)
 
     return timed

@@ -159,7 +159,7 @@ class ProfileConfig:
     core: ProfilingConfig
 
     def __init__(self, backend: str = "", **section: Any) -> None:
-        # Loads pydantic: only for who is profiled.
+        # Loads pydantic: only where ranks are profiled.
         from rlinf_scheduler.config.profiling import read_profiling  # noqa: PLC0415
 
         given = {name: _plain(value) for name, value in section.items() if value is not None}
