@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from importlib import import_module
 
 from rlinf_scheduler.errors import ConfigError
 
@@ -30,7 +30,7 @@ def load_extension() -> None:
         return
     _loaded.add(name)  # now: what it imports may ask for it again
     try:
-        module = import_module(name)
+        module = importlib.import_module(name)
         register = getattr(module, "register", None)
         if register is not None:
             register()
