@@ -211,6 +211,7 @@ def test_a_section_is_read_by_rlinfs_names():
 def test_the_number_of_nodes_and_the_config_may_come_in_either_order(ray_cluster):
     section = {"num_nodes": 2, "node_groups": [GROUPS[0]]}
     for view in (Cluster(2), Cluster(0), Cluster(section), Cluster(2, section), Cluster(section, 2)):
+        assert view._num_nodes == 2
         assert view.num_nodes == 2
     assert Cluster(num_nodes=2, cluster_cfg=section, distributed_log_dir="unused").get_node_group(
         "gpus"

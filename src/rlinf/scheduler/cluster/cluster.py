@@ -105,6 +105,10 @@ class Cluster(core.Cluster):
         return os.environ.get(Cluster.get_full_env_var_name(env_var), default)
 
     @property
+    def _num_nodes(self) -> int:
+        return self.num_nodes
+
+    @property
     def accelerator_ranks(self) -> list[list[int]]:
         """The numbers in the cluster of each node's accelerators."""
         ranks: list[list[int]] = []
