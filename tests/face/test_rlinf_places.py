@@ -97,6 +97,17 @@ def test_a_subclass_places_a_component_otherwise():
     assert placement.get_world_size("actor") == 4
 
 
+def test_a_placement_goes_to_ranks_without_the_cluster_that_it_was_made_on():
+    class Opened:
+        topology = Topology.parse("2x4")
+
+        def __reduce__(self):
+            raise TypeError("a cluster stays in its process")
+
+    sent = pickle.loads(pickle.dumps(Hybrid({"cluster": SECTION}, Opened())))
+    assert (sent.placement_mode, sent.get_world_size("env")) == ("hybrid", 8)
+
+
 def test_what_a_rule_places_together_has_one_strategy():
     placement = ComponentPlacement({"cluster": SECTION}, Topology.parse("2x4"))
     assert placement.get_strategy("actor") is placement.get_strategy("rollout")

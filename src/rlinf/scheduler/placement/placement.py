@@ -26,7 +26,7 @@ class ComponentPlacement(core.ComponentPlacement):
     def __init__(self, config: Any, cluster: Any = None, *, where: Any = None) -> None:
         given = where if cluster is None else cluster
         super().__init__(config, to_plan_on(given))
-        self._config, self._cluster = config, given
+        self._config = config
         self._placement_mode: Any = None
         plans = self.plan.components
         self._components = list(plans)
