@@ -104,7 +104,9 @@ def test_a_placement_goes_to_ranks_without_the_cluster_that_it_was_made_on():
         def __reduce__(self):
             raise TypeError("a cluster stays in its process")
 
-    sent = pickle.loads(pickle.dumps(Hybrid({"cluster": SECTION}, Opened())))
+    made = Hybrid({"cluster": SECTION}, Opened())
+    assert isinstance(made._cluster, Opened)
+    sent = pickle.loads(pickle.dumps(made))
     assert (sent.placement_mode, sent.get_world_size("env")) == ("hybrid", 8)
 
 

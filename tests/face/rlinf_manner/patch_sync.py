@@ -35,7 +35,7 @@ class Member(Worker):
 
     def __init__(self, config, placement):
         Worker.__init__(self)
-        self.config = config
+        self.config, self.num_nodes = config, placement._cluster.num_nodes
         self.groups = [("ActorGroup", 0), ("RolloutGroup", list(range(placement.get_world_size("rollout"))))]
 
     async def broadcast_from_actor(self, data=None):
@@ -53,6 +53,7 @@ class Actor(Member):
 
     def train(self, changes, version):
         """All ranks have the same weights."""
+        assert self.num_nodes == self.config["cluster"]["num_nodes"]
         for name, entries in changes.items():
             self.state[name].reshape(-1)[entries] = float(version)
         self.version = version

@@ -26,7 +26,7 @@ class ComponentPlacement(core.ComponentPlacement):
     def __init__(self, config: Any, cluster: Any = None, *, where: Any = None) -> None:
         given = where if cluster is None else cluster
         super().__init__(config, to_plan_on(given))
-        self._config = config
+        self._config, self._cluster = config, given
         self._placement_mode: Any = None
         plans = self.plan.components
         self._components = list(plans)
@@ -35,6 +35,17 @@ class ComponentPlacement(core.ComponentPlacement):
         self._placements: dict[str, PlacementStrategy] = {
             name: by_rule[id(self._rules[name])] for name in plans
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the cluster, which stays in its process: a placement goes to ranks as an argument."""
+        return {name: value for name, value in vars(self).items() if name != "_cluster"}
+
+    @cached_property
+    def _cluster(self) -> Any:
+        """What it was made on; in another process, the cluster as that one sees it."""
+        from rlinf.scheduler.cluster import Cluster  # noqa: PLC0415 - few ask
+
+        return Cluster()
 
     @cached_property
     def _component_rank_map(self) -> dict[str, dict[tuple[int, ...], list[int]]]:
