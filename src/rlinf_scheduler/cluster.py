@@ -30,6 +30,7 @@ from rlinf_scheduler.events import Listener
 from rlinf_scheduler.extension import load_extension
 from rlinf_scheduler.face.finder import is_wanted as runs_rlinf
 from rlinf_scheduler.hardware.filling_in import fill_in_groups
+from rlinf_scheduler.hardware.registry import hardware_variables
 from rlinf_scheduler.host.info import (
     JobSettings,
     KeptJob,
@@ -134,7 +135,8 @@ class Cluster:
                 existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s)
             elif existing is None:
                 if shape is not None:
-                    _check_config(shape, config)  # its mistakes are found before Ray is started
+                    # Its mistakes are found before Ray is started, whose simulated nodes begin with these variables.
+                    _check_config(_with_own_variables(shape), config)
                 existing = open_session(
                     shape,
                     wanted_nodes,
@@ -577,6 +579,11 @@ def _check_shape(topology: Topology, wanted: Topology) -> None:
             path="cluster.simulate",
             hint="close that one first",
         )
+
+
+def _with_own_variables(shape: Topology) -> Topology:
+    there = tuple((name, os.environ[name]) for name in hardware_variables() if name in os.environ)
+    return replace(shape, nodes=tuple(replace(node, variables=there) for node in shape.nodes))
 
 
 def _check_config(topology: Topology, config: ClusterConfig | None) -> None:

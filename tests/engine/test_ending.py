@@ -77,6 +77,25 @@ def test_another_end_waits_for_its_threads_and_has_its_own_status(tmp_path, end,
     assert (said, returned) == (["at exit"], status)
 
 
+def test_a_failure_that_comes_while_all_is_undone_lets_that_end_and_is_the_status(tmp_path):
+    end = """
+def undo():
+    threading.Thread(target=ending.end_failed, daemon=True).start()
+    begun.wait(60)  # the signal has come, and has interrupted nothing
+    say("undone")
+
+begun = threading.Event()
+flag = ending._exit
+signal.signal(signal.SIGTERM, lambda *args: (begun.set(), flag(*args)))
+ending._exit = signal.getsignal(signal.SIGTERM)
+atexit.register(undo)
+told.set()
+"""
+    said, returned, errors = run(tmp_path / "log", end=end)
+    assert (said, returned) == (["undone", "closed"], 1)  # what was registered before is left out
+    assert "SystemExit" not in errors
+
+
 def test_the_status_of_an_interruption_is_its_own_whatever_is_compiled_at_the_end(tmp_path):
     end = "told.set(); atexit.register(exec, 'None'); " + WAIT
     assert run(tmp_path / "log", signal.SIGINT, end=end)[1] == -signal.SIGINT

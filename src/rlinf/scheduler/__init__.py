@@ -77,6 +77,8 @@ __all__ = [
 
 # Names that `rlinf_scheduler` does not have, or has otherwise, and where they are.
 _OWN = {
+    "ChannelWorker": "rlinf.scheduler.channel.channel_worker",
+    "WeightedItem": "rlinf.scheduler.channel.channel_worker",
     "AcceleratorType": "rlinf.scheduler.hardware",
     "AcceleratorUtil": "rlinf.scheduler.hardware",
     "Cluster": "rlinf.scheduler.cluster",

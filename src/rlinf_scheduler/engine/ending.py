@@ -28,6 +28,8 @@ FAILED = 1
 _closers: list[Callable[[], None]] = []
 _got_sigterm = threading.Event()
 _failed = threading.Event()
+# That the main thread has ended, and this process is being left.
+_leaving = threading.Event()
 _registered: list[bool] = []
 
 
@@ -36,6 +38,7 @@ def close_when_interrupted(close: Callable[[], None]) -> None:
     _closers.append(close)
     if not _registered:
         _registered.append(True)
+        atexit.register(_end_failed_at_last)  # first, and so called last
         with contextlib.suppress(RuntimeError):  # this process ends already
             # Python has no public name for what comes before its wait for threads.
             threading._register_atexit(_on_main_thread_ended)  # type: ignore[attr-defined]
@@ -67,14 +70,29 @@ def end_failed() -> None:
     if signal.getsignal(signal.SIGTERM) is _exit and main is not None:
         signal.pthread_kill(main, signal.SIGTERM)  # also while it waits, for whatever
         threading.Event().wait(FAILED_GRACE_S)
+    _end_with(FAILED)
+
+
+def _end_failed_at_last() -> None:
+    """Have the status of a failure that came while this process was being left, where Python's would be 0.
+
+    What `atexit` holds from before the first cluster is not called then: nothing can come after it.
+    """
+    if _failed.is_set():
+        _end_with(FAILED)
+
+
+def _end_with(status: int) -> None:
     for close in _closers:
         with contextlib.suppress(Exception):  # it ends all the same
             close()
     _flush_streams()
-    os._exit(FAILED)
+    os._exit(status)
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:
+    if _leaving.is_set() and _failed.is_set():  # what is undone now is undone to its end
+        return
     _got_sigterm.set()
     sys.exit(_status(signal.SIGTERM))
 
@@ -91,6 +109,7 @@ def _status(number: signal.Signals) -> int:
 
 
 def _on_main_thread_ended() -> None:
+    _leaving.set()
     number = _ended_by()
     if number is None:
         return

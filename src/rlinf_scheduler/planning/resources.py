@@ -154,6 +154,8 @@ class ResourceTable:
     def describe(self) -> str:
         """What there is, for an error text: "'a800' has accelerators 0-15 on nodes 0-1"."""
         name = "the cluster" if self.labels == (CLUSTER_GROUP,) else f"'{','.join(self.labels)}'"
+        if not self.rows:
+            return f"{name} has none: no piece is listed, and no variable of its nodes that is seen here names any"
         numbers = f"{self.noun} 0" if len(self) == 1 else f"{self.noun}s 0-{len(self) - 1}"
         if self.noun == BARE_NODE.noun:
             # The user may have meant accelerators: say why nodes were counted.

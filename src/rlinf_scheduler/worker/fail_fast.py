@@ -44,5 +44,6 @@ class FailFast:
     def _end_for(self, result: GroupResult[object]) -> None:
         if not self._turn.acquire(blocking=False):
             return
-        _log.critical("cluster.fail_fast: a call has failed, and ends this driver: %s", result.failure())
+        told = "a call has failed, and ends this driver (`cluster.fail_fast: false` keeps it)"
+        _log.critical("cluster.fail_fast: %s: %s", told, result.failure())
         end_failed()
