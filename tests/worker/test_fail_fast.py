@@ -16,10 +16,8 @@ PROGRAM = Path(__file__).with_name("driver_that_fails_fast.py")
 def test_a_call_that_fails_ends_its_driver_with_the_remote_traceback(tmp_path, ray_address, signals):
     done = run_program(PROGRAM, ray_address, signals, with_ray=True, timeout=240, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert (
-        "a call has failed, and ends this driver (`cluster.fail_fast: false` keeps it): rank 0 of 'failing' raised in work()"
-        in done.stderr
-    )
+    assert "ends this driver (`cluster.fail_fast: false` keeps it): " in done.stderr
+    assert "rank 0 of 'failing' raised in work()" in done.stderr
     assert done.stderr.count("LookupError: no such sample") == 1
     assert "it went on" not in done.stdout
     assert ("it was ended" in done.stdout) == (signals != "handles")
