@@ -249,16 +249,18 @@ def wanted_trace_file(path: str | None = None) -> Iterator[BinaryIO | None]:
     What was in the file stays there until the trace is begun; if the block raises, a new file goes again.
 
     Args:
-        path: the file that the config wants; the variable goes before it.
+        path: the file that the config wants, whose folder is made; the variable goes before it.
 
     Raises:
         OSError: the file cannot be written.
     """
-    path = wanted_trace() or path
+    if named := wanted_trace():
+        path = named
     if not path:
         yield None
         return
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    if not named:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
     is_new = not Path(path).exists()
     with open(path, "ab", opener=private_file) as file:
         try:
