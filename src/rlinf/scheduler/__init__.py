@@ -13,6 +13,8 @@ from rlinf_scheduler.lazy import loader, mirror
 from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.channel.channel_worker import ChannelWorker as ChannelWorker
+    from rlinf.scheduler.channel.channel_worker import WeightedItem as WeightedItem
     from rlinf.scheduler.cluster import Cluster
     from rlinf.scheduler.cluster import ClusterConfig as ClusterConfig
     from rlinf.scheduler.collective import CollectiveGroupOptions

@@ -424,8 +424,9 @@ def trace_whole_job(session: Session, path: str | None = None) -> None:
     Raises:
         OSError: that file cannot be written.
     """
-    wanted = wanted_trace() or path
-    if wanted:
-        Path(wanted).parent.mkdir(parents=True, exist_ok=True)
+    named = wanted_trace()
+    if path and not named:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    if wanted := named or path:
         session.service(TraceDesk).begin(wanted, MAX_BYTES)
-        _log.info("%s: this job is traced, to %s", TRACE_VARIABLE if wanted_trace() else "tracer", wanted)
+        _log.info("%s: this job is traced, to %s", TRACE_VARIABLE if named else "tracer", wanted)
