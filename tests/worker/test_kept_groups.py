@@ -326,13 +326,13 @@ def slices(path):
 
 def test_a_driver_has_the_job_traced_by_its_keeper(kept, driver, tmp_path, monkeypatch):
     monkeypatch.setattr(kept_trace, "PART_BYTES", 1000)  # it comes in several parts
-    group = launch(driver, "policy", placement=ONE, detached=True)
+    group, other = launch(driver, "policy", placement=ONE, detached=True), kept.attach("driver@there.2")
     with trace(driver.session, tmp_path / "run.json.gz", MIB) as traced:
         group.who().wait(60)
         with pytest.raises(
             ConfigError, match=r"by 'driver@here\.1' to .*run\.json\.gz: that trace is to be stopped"
         ):
-            trace(kept.attach("driver@there.2").session, tmp_path / "other.json", MIB)
+            trace(other.session, tmp_path / "other.json", MIB)
     assert slices(tmp_path / "run.json.gz").count("who") == 1
     assert (tmp_path / "run.json.gz").stat().st_mode & 0o777 == 0o600
     assert traced.file.num_processes == 4  # of drivers, the keeper, and the rank
