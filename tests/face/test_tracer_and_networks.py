@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf.scheduler import Tracer, manager
-from rlinf.scheduler.dynamic_scheduler.manager import RolloutScalingScheduler, create_component_manager
+from rlinf.scheduler.dynamic_scheduler.manager import RolloutScalingScheduler
 from rlinf.scheduler.dynamic_scheduler.scheduler_worker import SchedulerWorker
 from rlinf.scheduler.dynamic_scheduler.utils import (
     get_scheduler_channel,
@@ -159,7 +159,6 @@ def test_groups_that_change_are_an_error_where_they_are_used():
     for use in (
         lambda: SchedulerWorker.create_group(None, None),
         lambda: RolloutScalingScheduler(0, None, None),
-        create_component_manager,
     ):
         with pytest.raises(
             (TypeError, AttributeError), match="groups keep their sizes while they run"

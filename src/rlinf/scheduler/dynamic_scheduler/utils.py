@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
 from rlinf_scheduler.errors import ConfigError
@@ -44,37 +42,3 @@ def get_scheduler_request_queue() -> str:
 def get_scheduler_response_queue() -> str:
     """Return the queue of responses in such a channel."""
     return "responses"
-
-
-@dataclass
-class RolloutReport:
-    """How far an instance of a rollout is."""
-
-    total_requests: int | None = None
-    completed_requests: int | None = None
-    total_tasks: int | None = None
-    completed_tasks: int | None = None
-    running_tasks: int | None = None
-    timestamp: float | None = None
-
-
-class RolloutAction(Enum):
-    """What an instance of a rollout is to do, or has done."""
-
-    Default = auto()
-    Report = auto()
-    Migrate_In = auto()
-    Migrate_Out = auto()
-    Finish = auto()
-    Wait_For_Finish = auto()
-    Offloaded = auto()
-
-
-@dataclass
-class RolloutScheduleInfo:
-    """What an instance of a rollout and its scheduler tell each other."""
-
-    instance_id: int = -1
-    data: list[Any] | None = None
-    report: RolloutReport | None = None
-    action: RolloutAction = RolloutAction.Default
