@@ -7,12 +7,11 @@ from collections import deque
 import torch
 
 import channels
-from policy import WEIGHTS, ActorCritic
+from policy import WEIGHTS, policy_of
 from ppo import Learner
 from report import UpdateReport
 from rlinf.scheduler import Worker
 from settings import Settings
-from simulation import spaces_of
 from trajectory import Trajectory
 
 
@@ -27,11 +26,8 @@ class ActorWorker(Worker):
         super().__init__()
         torch.set_num_threads(1)
         torch.manual_seed(settings.seed)
-        observation_size, num_actions = spaces_of(settings.env.id)
         self._settings = settings
-        self._policy = ActorCritic(
-            observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
-        )
+        self._policy = policy_of(self, settings)
         self._learner = Learner(self._policy, settings.ppo, seed=settings.seed)
         self._version = 0
         self._num_steps = 0

@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from rlinf.scheduler import Worker
+from rlinf.scheduler.errors import ConfigError
+from settings import Settings
+from simulation import spaces_of
 from trajectory import Decision
 
 # What the actor publishes its weights as, and the rollout fetches.
@@ -30,18 +34,23 @@ class ActorCritic(nn.Module):
         self.actor = _perceptron([observation_size, *hidden_sizes, num_actions], last_gain=0.01)
         self.critic = _perceptron([observation_size, *hidden_sizes, 1], last_gain=1.0)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.actor[0].weight.device
+
     @torch.no_grad()
     def decide(self, observations: NDArray[np.float32], *, version: int = 0) -> Decision:
         """Sample an action and judge the state for each row of `observations`, (rows, observation size)."""
-        rows = torch.from_numpy(observations)
+        rows = torch.from_numpy(observations).to(self.device)
         log_probs = self.actor(rows).log_softmax(dim=-1)
         # The Gumbel-max trick samples a row without building a distribution object at every step.
         noise = -torch.empty_like(log_probs).exponential_().log()
         actions = (log_probs + noise).argmax(dim=-1)
         return Decision(
-            actions=actions.numpy(),
-            log_probs=log_probs.gather(1, actions[:, None])[:, 0].numpy(),
-            values=self.critic(rows)[:, 0].numpy(),
+            actions=actions.cpu().numpy(),
+            log_probs=log_probs.gather(1, actions[:, None])[:, 0].cpu().numpy(),
+            values=self.critic(rows)[:, 0].cpu().numpy(),
             version=version,
         )
 
@@ -49,6 +58,25 @@ class ActorCritic(nn.Module):
         """Log-probabilities of `actions`, entropies of the policy and values, (rows,) each, with gradients."""
         distribution = Categorical(logits=self.actor(observations), validate_args=False)
         return distribution.log_prob(actions), distribution.entropy(), self.critic(observations)[:, 0]
+
+
+def policy_of(worker: Worker, settings: Settings) -> ActorCritic:
+    """A new policy for the environments of `settings`, on the device that `settings` wants.
+
+    Raises:
+        rlinf.scheduler.errors.ConfigError: the placement gives `worker` no such device.
+    """
+    if settings.device != "cpu" and worker.torch_device.type != settings.device:
+        raise ConfigError(
+            f"there is no '{settings.device}' device for {worker.address}", path="training.device"
+        )
+    observation_size, num_actions = spaces_of(settings.env.id)
+    policy = ActorCritic(
+        observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
+    )
+    if settings.device != "cpu":
+        policy.to(worker.torch_device)
+    return policy
 
 
 def _perceptron(sizes: Sequence[int], *, last_gain: float) -> nn.Sequential:

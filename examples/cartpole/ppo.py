@@ -75,7 +75,9 @@ class Learner:
         settings = self._settings
         rate = settings.learning_rate * (1 - progress) + settings.final_learning_rate * progress
         self._optimizer.param_groups[0]["lr"] = rate
-        batch = _Batch.of(trajectories, gamma=settings.gamma, gae_lambda=settings.gae_lambda)
+        batch = _Batch.of(
+            trajectories, gamma=settings.gamma, gae_lambda=settings.gae_lambda, device=self._policy.device
+        )
         stats = [
             self._step(batch, rows)
             for _ in range(settings.num_epochs)
@@ -120,13 +122,15 @@ class _Batch:
     returns: Tensor
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], *, gamma: float, gae_lambda: float) -> _Batch:
+    def of(
+        cls, trajectories: Sequence[Trajectory], *, gamma: float, gae_lambda: float, device: torch.device
+    ) -> _Batch:
         estimates = np.concatenate([advantages(t, gamma=gamma, gae_lambda=gae_lambda) for t in trajectories])
         values = np.concatenate([t.values for t in trajectories])
         return cls(
-            observations=torch.from_numpy(np.concatenate([t.observations for t in trajectories])),
-            actions=torch.from_numpy(np.concatenate([t.actions for t in trajectories])),
-            log_probs=torch.from_numpy(np.concatenate([t.log_probs for t in trajectories])),
-            advantages=torch.from_numpy((estimates - estimates.mean()) / (estimates.std() + 1e-8)),
-            returns=torch.from_numpy(estimates + values),
+            observations=torch.from_numpy(np.concatenate([t.observations for t in trajectories])).to(device),
+            actions=torch.from_numpy(np.concatenate([t.actions for t in trajectories])).to(device),
+            log_probs=torch.from_numpy(np.concatenate([t.log_probs for t in trajectories])).to(device),
+            advantages=torch.from_numpy((estimates - estimates.mean()) / (estimates.std() + 1e-8)).to(device),
+            returns=torch.from_numpy(estimates + values).to(device),
         )

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 import channels
-from policy import WEIGHTS, ActorCritic
+from policy import WEIGHTS, policy_of
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ChannelClosed
 from rlinf_scheduler.comm import AsyncHandle
 from settings import Settings
-from simulation import spaces_of
 from trajectory import Decision, Question
 
 
@@ -31,10 +30,7 @@ class RolloutWorker(Worker):
         torch.manual_seed(settings.seed * 1_000_003 + self.rank)
         self._timeout_s = settings.timeout_s
         self._max_questions = max_questions
-        observation_size, num_actions = spaces_of(settings.env.id)
-        self._policy = ActorCritic(
-            observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
-        )
+        self._policy = policy_of(self, settings)
         self._version = -1
         self._questions = self.connect_channel(channels.QUESTIONS, timeout_s=self._timeout_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     ConfigDict,
@@ -80,6 +80,7 @@ class Settings:
         timeout_s: the longest that any part waits for another, in seconds.
         max_restarts: how often a rank of the rollout that died is started again within a minute.
         hidden_sizes: of the policy's and of the critic's hidden layers.
+        device: of the policy: "cpu", or "cuda" for the devices of the placement.
         env: the environments.
         ppo: one update.
         record: a folder, which is made, for what `rlinf lineage` reads; None: nothing is recorded.
@@ -93,6 +94,7 @@ class Settings:
     timeout_s: PositiveFloat
     max_restarts: NonNegativeInt
     hidden_sizes: tuple[PositiveInt, ...]
+    device: Literal["cpu", "cuda"]
     env: EnvSettings
     ppo: PPOSettings
     record: str | None = None

@@ -58,3 +58,12 @@ def test_the_post_training_example_learns_on_a_device(tmp_path):
         "cluster.component_placement.rollout=0:0", "cluster.component_placement.reward.placement='0:0'",
         "cluster.component_placement.inference=0:0", "cluster.component_placement.actor=0:0",
     )  # fmt: skip
+
+
+def test_the_cartpole_example_learns_on_a_device(tmp_path):
+    told_by(
+        tmp_path, ROOT / "examples" / "cartpole" / "main.py", "--config-name", "collocated", "cluster.simulate=null",
+        "training.device=cuda", "training.max_updates=5", "training.required_return=0",
+        "cluster.component_placement.env='0:0-1'", "cluster.component_placement.rollout='0:0'",
+        "cluster.component_placement.actor='0:0'",
+    )  # fmt: skip
