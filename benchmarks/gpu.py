@@ -247,9 +247,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--pretend", action="store_true", help="on the CPU")
     given = parser.parse_args(arguments)
-    # For the Ray that is started here, and the ranks in it.
-    os.environ["RLINF_PINNED_MIB"] = str(16 * ITEM_BYTES // MIB)
     size_bytes = int(given.gib * GIB) // (4 * NUM_TENSORS) * (4 * NUM_TENSORS)
+    # For the Ray that is started here, and the ranks in it: items, and three versions of the weights.
+    os.environ["RLINF_PINNED_MIB"] = str(16 * ITEM_BYTES // MIB + 3 * -(-size_bytes // MIB))
     with Cluster(simulate="1x1") if given.pretend else Cluster(num_nodes=1) as cluster:
         with Rollout.create_group().launch(cluster, PackedPlacementStrategy(0, 0), name="looking") as looking:
             print(f"{_only(looking, 'name_of_device')}, torch {torch.__version__}\n")

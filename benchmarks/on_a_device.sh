@@ -33,9 +33,9 @@ tests() { # NAME SECONDS FILE...
 
 part device 10 nvidia-smi --query-gpu=name,uuid,driver_version,memory.total,mig.mode.current,compute_mode --format=csv
 tests driver 45 tests/gpu/test_gpu_driver.py tests/gpu/test_gpu_pinning.py
-part items 45 "$python" benchmarks/gpu.py --only items
+part items 90 "$python" benchmarks/gpu.py --only items
 part weights 120 "$python" benchmarks/gpu.py --only weights
 part turns 60 "$python" benchmarks/gpu.py --only turns
 tests weights_tests 170 tests/gpu/test_gpu_weights.py
-tests cluster 140 tests/gpu/test_gpu_cluster.py
+tests cluster 200 tests/gpu/test_gpu_cluster.py
 exit $failed

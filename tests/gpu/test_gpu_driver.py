@@ -88,25 +88,32 @@ def test_strided_tied_and_conjugated_tensors_go_through_the_codec():
     assert not turned.any(), "what shares memory still does"
 
 
-def test_a_bucket_is_memory_of_the_device_that_torch_copies_from_and_to(driver):
+def test_a_bucket_is_memory_of_the_device_that_torch_copies_from_and_to_and_that_comes_back(driver):
     device = driver.device_of(torch.empty(1, device="cuda:0"))
     given, into = torch.randn(16 * MIB, device="cuda:0"), torch.empty(16 * MIB, device="cuda:0")
     assert not torch.equal(given, into), "what torch wants for this it has taken now"
-    free_bytes, total_bytes = driver.free_bytes(device)
-    assert 0 < free_bytes <= total_bytes
-    memory = driver.allocate(device, 64 * MIB)
-    assert driver.free_bytes(device)[0] <= free_bytes - 64 * MIB
-    assert len(driver.handle(memory)) == 64
-    assert memory.bytes.is_cuda
-    assert memory.bytes.shape == (64 * MIB,)
-    with driver.copying(device, driver.mark(device)):
-        memory.bytes.view(torch.float32).copy_(given, non_blocking=True)
-    with driver.copying(device, driver.mark(device)):
-        into.copy_(memory.bytes.view(torch.float32), non_blocking=True)
-    assert torch.equal(given, into)
-    memory.bytes = None
-    driver.free(memory)
-    assert driver.free_bytes(device)[0] >= free_bytes - MIB
+    at_first, total_bytes = driver.free_bytes(device)
+    assert 0 < at_first <= total_bytes
+    before = None
+    for _ in range(3):
+        memory = driver.allocate(device, 64 * MIB)
+        assert driver.free_bytes(device)[0] <= at_first - 64 * MIB
+        assert len(driver.handle(memory)) == 64
+        assert memory.bytes.is_cuda
+        assert memory.bytes.shape == (64 * MIB,)
+        into.zero_()
+        with driver.copying(device, driver.mark(device)):
+            memory.bytes.view(torch.float32).copy_(given, non_blocking=True)
+        with driver.copying(device, driver.mark(device)):
+            into.copy_(memory.bytes.view(torch.float32), non_blocking=True)
+        assert torch.equal(given, into)
+        memory.bytes = None
+        driver.free(memory)
+        free_bytes, _ = driver.free_bytes(device)
+        # The first copy makes the stream, and CUDA what it wants for it.
+        assert free_bytes >= at_first - 16 * MIB
+        before = before or free_bytes
+        assert free_bytes >= before - MIB
 
 
 def test_a_copy_comes_after_what_was_marked(driver):

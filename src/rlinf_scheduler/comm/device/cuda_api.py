@@ -2,7 +2,7 @@
 
 The driver's interface is stable, each function by the name of its version, and comes with the kernel module, while the
 runtime library comes with every build of torch in another place and version. Calls: CUDA Driver API, "Memory
-Management", "Primary Context Management" and "Device Management". For one thread, but for `uuids`.
+Management", "Primary Context Management", "Stream Management" and "Device Management". For one thread, but for `uuids`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _UUID_BYTES = 16
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _FOR_ALL_CONTEXTS = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+_BESIDE_THE_DEFAULT_STREAM = 1  # CU_STREAM_NON_BLOCKING
 
 
 class _IpcHandle(ctypes.Structure):
@@ -51,6 +52,7 @@ class CudaApi:
             library.cuIpcCloseMemHandle.argtypes = (pointer,)
             library.cuMemHostRegister_v2.argtypes = (ctypes.c_void_p, size, ctypes.c_uint)
             library.cuMemHostUnregister.argtypes = (ctypes.c_void_p,)
+            library.cuStreamCreate.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
             library.cuCtxPushCurrent_v2.argtypes = (ctypes.c_void_p,)
         except (OSError, AttributeError) as error:
             raise DeviceUnusable(f"the CUDA driver cannot be called: {error}") from error
@@ -120,6 +122,14 @@ class CudaApi:
         """Undo `register`."""
         with self._on(index):
             self._check("cuMemHostUnregister", self._library.cuMemHostUnregister(address))
+
+    def stream(self, index: int) -> int:
+        """The address of a new stream, which does not wait for the default stream and lasts as long as the process."""
+        stream = ctypes.c_void_p()
+        with self._on(index):
+            status = self._library.cuStreamCreate(ctypes.byref(stream), _BESIDE_THE_DEFAULT_STREAM)
+            self._check("cuStreamCreate", status)
+        return stream.value or 0
 
     def is_in_use(self, index: int) -> bool:
         """Whether this process has a context on a device."""

@@ -136,9 +136,7 @@ class CudaDriver:
         """See `DeviceDriver`. On a stream of its own, which is waited for: a version is told of when it is there."""
         cuda, index = self._torch.cuda, self._index(device)
         with cuda.device(index):
-            stream = self._streams.get(index)
-            if stream is None:
-                stream = self._streams[index] = cuda.Stream(index)
+            stream = self._stream(index)
             if mark is not None:
                 stream.wait_event(mark)
             try:
@@ -146,6 +144,14 @@ class CudaDriver:
                     yield
             finally:
                 stream.synchronize()
+
+    def _stream(self, index: int) -> Any:
+        stream = self._streams.get(index)
+        if stream is None:
+            # The first stream of torch's own makes all of a pool's: 64 MiB of the device in each process.
+            address = self._api.stream(index)
+            stream = self._streams[index] = self._torch.cuda.ExternalStream(address, device=index)
+        return stream
 
     def _memory(
         self, device: str, address: int, size_bytes: int, undo: Callable[[int, int], None]
