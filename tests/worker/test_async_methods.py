@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -38,6 +39,25 @@ class Mixed(Worker):
             await asyncio.sleep(0)
             yield value
 
+    async def stay(self):
+        self.staying = asyncio.create_task(asyncio.sleep(600))
+        self.inside.set()
+        try:
+            await self.staying
+        except asyncio.CancelledError:
+            return "left"
+
+    async def hear(self):
+        self.heard = asyncio.get_running_loop().create_future()
+        self.inside.set()
+        return await self.heard
+
+    def end_stay(self):
+        self.staying.cancel()
+
+    def say(self, word):
+        self.heard.set_result(word)
+
     async def wait_for(self, number):
         self.present = getattr(self, "present", 0) + 1
         while self.present < number:
@@ -65,6 +85,16 @@ def test_an_async_generator_runs_while_a_plain_method_blocks(group):
     assert list(group.count(3)) == [[0, 0], [1, 1], [2, 2]]
     group.open().wait(DEADLINE_S)
     blocked.wait(DEADLINE_S)
+
+
+def test_a_plain_method_cancels_a_task_and_answers_a_future_of_the_loop_that_sleeps(group):
+    for waiting, ending, comes in (("stay", group.end_stay, "left"), ("hear", partial(group.say, "a"), "a")):
+        waited_for = getattr(group, waiting)()
+        for worker in group.workers:
+            assert worker.inside.wait(DEADLINE_S)
+            worker.inside.clear()
+        ending().wait(DEADLINE_S)
+        assert waited_for.wait(DEADLINE_S) == [comes, comes]
 
 
 def test_async_calls_run_beside_each_other(group):

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import selectors
 import threading
 import weakref
 from types import SimpleNamespace
@@ -190,7 +191,7 @@ def test_a_call_that_no_event_loop_can_be_had_for_fails(callers, monkeypatch):
     def refuse():
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(asyncio, "new_event_loop", refuse)
+    monkeypatch.setattr(selectors, "DefaultSelector", refuse)
     callers.call("driver", 1, "wait_beside")
     ((_, frames),) = callers.answers["driver", 1]
     assert load_failure(frames[0]).text == "OSError: [Errno 24] Too many open files"

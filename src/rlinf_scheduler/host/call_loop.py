@@ -8,11 +8,12 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
+from contextvars import Context
 from functools import lru_cache, partial
 from heapq import nsmallest
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVarTuple, Unpack
 
 from msgspec.structs import replace
 
@@ -39,6 +40,7 @@ from rlinf_scheduler.wording import no_attribute
 Reservation: TypeAlias = Promise[Job | None]
 # What a task came to: its result, or what it raised.
 _TaskOutcome: TypeAlias = tuple[Any, BaseException | None]
+_Args = TypeVarTuple("_Args")
 
 
 class CallLoop:
@@ -319,7 +321,7 @@ class CallLoop:
         """Run something as a task; on the I/O thread."""
         if self._loop is None:
             try:
-                loop = asyncio.new_event_loop()
+                loop = _CallsEventLoop()
             except OSError as error:  # out of descriptors
                 self._fail(job, error)
                 return
@@ -359,6 +361,34 @@ class CallLoop:
         else:
             self._answers.succeed(job, result, wait_s=0.0)
         self._forget(job)
+
+
+class _CallsEventLoop(asyncio.SelectorEventLoop):
+    """The event loop of `async def` methods, which the plain methods of the same worker may use, too.
+
+    Under Ray alone both run on one thread, so programs cancel a task, or answer a future, from a plain method. asyncio
+    does not wake a loop that sleeps for what another thread does so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs_on: int | None = None
+
+    def run_forever(self) -> None:
+        """Run on the calling thread."""
+        self._runs_on = threading.get_ident()
+        super().run_forever()
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[_Args]], object],
+        *args: *_Args,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call something in the loop's next round, which comes at once; from any thread."""
+        if threading.get_ident() != self._runs_on:
+            return self.call_soon_threadsafe(callback, *args, context=context)
+        return super().call_soon(callback, *args, context=context)
 
 
 @lru_cache(maxsize=1024)
