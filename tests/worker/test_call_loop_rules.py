@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import selectors
 import threading
 import weakref
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from rlinf_scheduler.comm import encode
 from rlinf_scheduler.comm.failure import load_failure
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import SharedMemoryUnreadable
-from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host import call_loop, protocol
 from rlinf_scheduler.host.call_loop import CallLoop
 
 DEADLINE_S = 60.0
@@ -191,7 +190,7 @@ def test_a_call_that_no_event_loop_can_be_had_for_fails(callers, monkeypatch):
     def refuse():
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(selectors, "DefaultSelector", refuse)
+    monkeypatch.setattr(call_loop, "_CallsEventLoop", refuse)
     callers.call("driver", 1, "wait_beside")
     ((_, frames),) = callers.answers["driver", 1]
     assert load_failure(frames[0]).text == "OSError: [Errno 24] Too many open files"
