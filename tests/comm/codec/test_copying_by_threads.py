@@ -1,7 +1,9 @@
 """Copies that several threads share are whole, wait for nobody who has not begun, and keep nothing."""
 
 import queue
+import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -21,12 +23,19 @@ def four_cores(monkeypatch):
 
 @pytest.fixture
 def no_helpers(monkeypatch):
-    """Threads that are to help get no processor until the test ends."""
-    run, goes_on = copying._Jobs._run, threading.Event()
+    """Threads that are to help get no processor until the test ends, and end with it."""
+    threads, ends = set(), threading.Event()
+
+    def stand(_jobs):
+        threads.add(threading.get_ident())
+        ends.wait(DEADLINE_S)
+
     monkeypatch.setattr(copying, "_jobs", {})
-    monkeypatch.setattr(copying._Jobs, "_run", lambda jobs: goes_on.wait(DEADLINE_S) and run(jobs))
+    monkeypatch.setattr(copying._Jobs, "_run", stand)
     yield
-    goes_on.set()
+    ends.set()
+    while threads & sys._current_frames().keys():
+        time.sleep(0)
 
 
 def arrays(sizes):
