@@ -6,7 +6,7 @@
 - `connections.py`, `connection.py`, `shell.py`, `operation.py`, `operation_ends.py`, `fixed_parcel.py`,
   `puts_under_way.py`, `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
 - `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
-- `line.py`: what leads from the one to the other; `outside.py`: what a server needs of the world
+- `line.py`: what leads from the one to the other
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
   it, and `journal_growth.py`, when it is written anew; `journaled.py`, between its server and the world; `lifeline.py`,
   the line that leads to it, `durable_wire.py`; `durable_opening.py`, how a process comes to hold it, and

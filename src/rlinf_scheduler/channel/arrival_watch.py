@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.queueing import ChannelState, Instruction
 
 logger = Reporter(__name__)
@@ -34,7 +34,7 @@ class ArrivalWatch:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         name: str,
         state: ChannelState,
         carry_out: Callable[[list[Instruction]], None],

@@ -16,7 +16,7 @@ from rlinf_scheduler.channel.found_journal import FoundJournal, FoundTurn, heade
 from rlinf_scheduler.channel.journal import Journal, NewJournal
 from rlinf_scheduler.channel.journal_growth import JournalGrowth
 from rlinf_scheduler.channel.journal_records import write_image
-from rlinf_scheduler.channel.journaled import JournaledOutside
+from rlinf_scheduler.channel.journaled import WriteAheadRuntime
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.channel.watching import watch_channel
@@ -61,7 +61,7 @@ class DurableChannel:
         self._journal = journal
         self._names = (*claims, spec.address)
         self._aside = wire.service(spec.channel_id, wire.ASIDE)
-        self._outside = JournaledOutside(
+        self._runtime = WriteAheadRuntime(
             session.messenger, spec.channel_id, journal, self._on_failed, self._on_turn
         )
         # The lock is not for the process: it may leave the job and live on, and have children.
@@ -78,7 +78,7 @@ class DurableChannel:
     @property
     def epoch(self) -> int:
         """Which process this is, of those that have held the channel; 1 is the first."""
-        return self._outside.epoch
+        return self._runtime.epoch
 
     def begin(self, found: FoundJournal, saved: SavedChannel | None = None) -> None:
         """Begin with what its journal has been written whole with, if there is anything; `recover` is to follow.
@@ -89,12 +89,12 @@ class DurableChannel:
         """
         image = found.image
         if image is not None:
-            self._outside.load(image)
+            self._runtime.load(image)
         beside = self._session.messenger
-        self._server = ChannelServer(self._outside, self.spec, saved=saved, image=image, beside=beside)
+        self._server = ChannelServer(self._runtime, self.spec, saved=saved, image=image, beside=beside)
         self._server.on_stopped = self._on_deleted
         if image is not None:
-            self._outside.resume_timers(image.world.timers)
+            self._runtime.resume_timers(image.world.timers)
 
     def recover(self, turns: deque[FoundTurn]) -> None:
         """Let happen again what has happened since, as much as can be done in a moment.
@@ -105,7 +105,7 @@ class DurableChannel:
         until = time.monotonic() + MOMENT_S
         try:
             while turns and time.monotonic() < until:
-                self._outside.replay(*turns.popleft())
+                self._runtime.replay(*turns.popleft())
                 self._num_recovered += 1
         except (ValueError, msgspec.DecodeError) as error:
             raise self._journal.damaged(f"cannot be read: {error}") from error
@@ -117,7 +117,7 @@ class DurableChannel:
             ChannelLost: its journal cannot be written.
         """
         self._growth = JournalGrowth(self._num_recovered, self._journal.image_bytes)
-        self._outside.go_live(self._session.home.process_id)
+        self._runtime.go_live(self._session.home.process_id)
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(
@@ -128,13 +128,13 @@ class DurableChannel:
         self._session.on_close(self._settle)
 
     def _settle(self) -> None:
-        self._session.messenger.submit(self._outside.settle)
+        self._session.messenger.submit(self._runtime.settle)
 
     def _note(self) -> ChannelNote | None:
         """What goes on in it."""
         if self._is_over or self._server is None:
             return None
-        self._outside.settle()
+        self._runtime.settle()
         return self._server.note()
 
     def _vitals(self) -> ChannelVitals | None:
@@ -143,7 +143,7 @@ class DurableChannel:
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.
-        self._outside.settle()
+        self._runtime.settle()
         if self._is_over or self._server is None:
             request.fail(ChannelLost(self.spec.name, self._why_over or DELETED))
         else:
@@ -156,12 +156,12 @@ class DurableChannel:
     @property
     def is_going(self) -> bool:
         """Whether it was deleted, and goes as soon as its names are free."""
-        return self._outside.withholds
+        return self._runtime.withholds
 
     def _leave(self) -> None:
         if self.is_going:
             return
-        self._outside.stop("it is not held by its process any more", returns=True)
+        self._runtime.stop("it is not held by its process any more", returns=True)
         self._tell_stopped()
         self._journal.close()
 
@@ -177,7 +177,7 @@ class DurableChannel:
 
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
-        self._outside.withholds = True
+        self._runtime.withholds = True
         freed = [self._session.directory.unregister_async(name) for name in self._names]
         # The directory answers in order.
         freed[-1].add_done_callback(self._on_freed)
@@ -200,7 +200,7 @@ class DurableChannel:
         self._session.messenger.submit(self._on_removed)
 
     def _on_removed(self) -> None:
-        self._outside.stop(DELETED, returns=False)
+        self._runtime.stop(DELETED, returns=False)
         self._tell_stopped()
 
     def _on_failed(self, error: OSError) -> None:
@@ -210,7 +210,7 @@ class DurableChannel:
         )
         for name in self._names:
             self._session.directory.unregister_async(name)
-        self._outside.stop(reason, returns=False)
+        self._runtime.stop(reason, returns=False)
         self._tell_stopped()
         self._journal.close()
 
@@ -252,7 +252,7 @@ class DurableChannel:
         """What there is now; the function that is returned gives it as bytes, in any thread."""
         if self._server is None:
             return lambda: (b"", [])
-        world, said = self._outside.look()
+        world, said = self._runtime.look()
         snapshot, server = self._server.look()
         return partial(write_image, snapshot, server, world, said)
 

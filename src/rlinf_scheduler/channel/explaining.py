@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.queueing import (
     ChannelState,
     Producers,
@@ -51,7 +51,7 @@ class Explainer:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         state: ChannelState,
         max_bytes: int,
         producers: Producers,

@@ -7,10 +7,10 @@ from functools import partial
 from itertools import islice
 
 from rlinf_scheduler.channel.held import HOLDER, Fetched, FetchHeld, HeldAt
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import CommError, SharedMemoryUnreadable
 
@@ -34,7 +34,7 @@ class Fetching:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         parts: Sequence[list[Buffer] | HeldAt],
         done: Callable[[list[Arrived] | None, Exception | None], None],
     ) -> None:

@@ -70,11 +70,11 @@ class JournaledRequest:
 
     is_cancelled = False
 
-    def __init__(self, outside: JournaledOutside, came: Came, frames: list[Buffer]) -> None:
-        self._outside = outside
+    def __init__(self, runtime: WriteAheadRuntime, came: Came, frames: list[Buffer]) -> None:
+        self._runtime = runtime
         self._ident = came.words.ident
         self.peer_id = came.client
-        self.peer_name = outside.names.get(came.client, came.client)
+        self.peer_name = runtime.names.get(came.client, came.client)
         self.frames = frames
         self.head: Any = None
 
@@ -96,7 +96,7 @@ class JournaledRequest:
             self.fail(error)
             return False
         self._ident = 0
-        self._outside.say(self.peer_id, saying)
+        self._runtime.say(self.peer_id, saying)
         return True
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
@@ -134,8 +134,8 @@ class _JournaledTimer(Timer):
             self.real.cancel()
 
 
-class JournaledOutside:
-    """The world as the server of a durable channel sees it: an `Outside`.
+class WriteAheadRuntime:
+    """The world as the server of a durable channel sees it: a `Runtime`.
 
     Args:
         messenger: this process's messenger.
@@ -194,11 +194,11 @@ class JournaledOutside:
         self._now = 0.0
         self._clock_base = 0.0
 
-    # -- for the server: see `Outside` -----------------------------------------------------------
+    # -- for the server: see `Runtime` -----------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """See `Outside`."""
+        """See `Runtime`."""
         return f"{self._messenger.name}, epoch {self.epoch}"
 
     def now(self) -> float:
@@ -206,11 +206,11 @@ class JournaledOutside:
         return self._now
 
     def serve(self, service: str, handler: Callable[[Any], None], message_type: Any = Any) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         self._services[self._own(service)] = handler, message_type
 
     def unserve(self, service: str) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         self._services.pop(self._own(service), None)
 
     def _own(self, service: str) -> str:
@@ -225,7 +225,7 @@ class JournaledOutside:
         *,
         snapshot: bool = True,
     ) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         self.say(peer.process_id, _saying(NOTICE, 0, service, head, list(frames)))
 
     def request(
@@ -245,16 +245,16 @@ class JournaledOutside:
         return refused
 
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         self._on_peer_lost.append(callback)
 
     def off_peer_lost(self, callback: Callable[[str], None]) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         if callback in self._on_peer_lost:
             self._on_peer_lost.remove(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """See `Outside`; the callback is a method, or a `partial` of one with arguments that can be written down."""
+        """See `Runtime`; the callback is a method, or a `partial` of one with arguments that can be written down."""
         timer = _JournaledTimer(callback, self._now + delay_s, _key_of(callback), self._forget_timer)
         self._timers.setdefault(timer.key, deque()).append(timer)
         if self._live:
@@ -269,23 +269,23 @@ class JournaledOutside:
             self._timers.pop(timer.key, None)
 
     def submit(self, callback: Callable[[], None]) -> None:
-        """See `Outside`; at the end of the turn."""
+        """See `Runtime`; at the end of the turn."""
         self._submitted.append(callback)
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         self._messenger.watch(descriptor, callback)
 
     def unwatch(self, descriptor: int) -> None:
-        """See `Outside`."""
+        """See `Runtime`."""
         self._messenger.unwatch(descriptor)
 
     def transports(self) -> dict[str, str]:
-        """See `Outside`."""
+        """See `Runtime`."""
         return self._messenger.transports()
 
     def condition(self, process_id: str) -> str:
-        """See `Outside`."""
+        """See `Runtime`."""
         if self._live and process_id in self.names and process_id not in self._present:
             return "not heard of since the channel was started again"
         return self._messenger.condition(process_id)

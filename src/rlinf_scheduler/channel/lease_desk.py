@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.queueing import ChannelState, Instruction, Item, StartClock, StopClock
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
@@ -37,7 +37,7 @@ class LeaseDesk:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         state: ChannelState,
         carry_out: Callable[[list[Instruction]], None],
         bring: Callable[[list[Item], Callable[[], None]], None],

@@ -8,12 +8,12 @@ from typing import Any
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.known_client import KnownClient
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf_scheduler.channel.shortcut_door import ShortcutEnd
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import CodecError
@@ -36,7 +36,7 @@ class NewsDesk:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         channel_id: str,
         is_kept: Callable[[Item], bool],
         before: Callable[[], None],

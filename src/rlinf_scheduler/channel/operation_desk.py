@@ -13,10 +13,10 @@ from rlinf_scheduler.channel.byte_bound import ByteBound
 from rlinf_scheduler.channel.held import HeldAt
 from rlinf_scheduler.channel.known_client import KnownClient
 from rlinf_scheduler.channel.news_desk import NewsDesk
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.record_desk import RecordDesk
 from rlinf_scheduler.channel.remote_items import RemoteItem, RemoteItems
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived, is_here
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.queueing import (
@@ -47,7 +47,7 @@ class OperationDesk:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         state: ChannelState,
         clients: Mapping[str, KnownClient],
         bound: ByteBound,

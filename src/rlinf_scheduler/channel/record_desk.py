@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.queueing import Deliver, Tapped, rounded
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel
@@ -35,7 +35,7 @@ class RecordDesk:
         beside: of the I/O thread, and no part of what happens to the channel.
     """
 
-    def __init__(self, channel: str, beside: Outside) -> None:
+    def __init__(self, channel: str, beside: Runtime) -> None:
         self._channel = channel
         self._call_later = beside.call_later
         self._submit = beside.submit

@@ -9,9 +9,9 @@ from functools import partial
 
 from rlinf_scheduler.channel.fetching import Fetching
 from rlinf_scheduler.channel.held import HOLDER, HeldAt, Keep
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import CommTimeout
 from rlinf_scheduler.queueing import Item
@@ -81,7 +81,7 @@ class RemoteItems:
         on_lost: called when a holder is gone, with what says of a payload how it was lost ("" if it was not).
     """
 
-    def __init__(self, messenger: Outside, on_lost: Callable[[Callable[[object], str]], None]) -> None:
+    def __init__(self, messenger: Runtime, on_lost: Callable[[Callable[[object], str]], None]) -> None:
         self._messenger = messenger
         self._on_lost = on_lost
         self._nodes: dict[str, _Node] = {}

@@ -12,12 +12,12 @@ from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.checkpoint import ChannelHead, write_channel
 from rlinf_scheduler.channel.fetching import Fetching
 from rlinf_scheduler.channel.operation import is_marked
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CheckpointError
@@ -51,7 +51,7 @@ class SaveDesk:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         spec: ChannelSpec,
         state: ChannelState,
         producers: Producers,
@@ -162,7 +162,7 @@ class _Writing:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         request: Request,
         spec: ChannelSpec,
         first: Snapshot | None,

@@ -24,7 +24,6 @@ from rlinf_scheduler.channel.lease_desk import LeaseDesk
 from rlinf_scheduler.channel.news_desk import NewsDesk, deliver_directly
 from rlinf_scheduler.channel.operation import is_marked
 from rlinf_scheduler.channel.operation_desk import OperationDesk
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.producer_desk import ProducerDesk
 from rlinf_scheduler.channel.question import ANSWER, Unanswerable
 from rlinf_scheduler.channel.record_desk import RecordDesk
@@ -41,6 +40,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.guarded import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.observe.notes import ChannelNote
 from rlinf_scheduler.observe.vitals import ChannelVitals
 from rlinf_scheduler.queueing import (
@@ -83,13 +83,13 @@ class ChannelServer:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         spec: ChannelSpec,
         directory: DirectoryClient | None = None,
         claims: Sequence[str] = (),
         saved: SavedChannel | None = None,
         image: ReadImage | None = None,
-        beside: Outside | None = None,
+        beside: Runtime | None = None,
     ) -> None:
         self.spec = spec
         self.on_stopped: Callable[[], None] | None = None

@@ -13,10 +13,10 @@ from contextlib import suppress
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.outside import Outside
 from rlinf_scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.rundir import SHORTCUTS_NAME
+from rlinf_scheduler.comm.runtime import Runtime
 
 logger = Reporter(__name__)
 
@@ -77,7 +77,7 @@ class ShortcutDoor:
 
     def __init__(
         self,
-        messenger: Outside,
+        messenger: Runtime,
         on_call: Callable[[ShortcutEnd, wire.Direct], None],
         on_left: Callable[[ShortcutEnd], None],
     ) -> None:

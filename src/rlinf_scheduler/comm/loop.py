@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from rlinf_scheduler.comm.guarded import run_guarded
 from rlinf_scheduler.comm.reports import Reporter, forget_io_thread, note_io_thread
@@ -45,6 +46,16 @@ class Timer:
         self.callback = None
 
 
+class Clock(Protocol):
+    """Time and timers: of an I/O thread, of a durable channel, or of a simulated process."""
+
+    def now(self) -> float:
+        """Return the time, in seconds since some moment."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` after so many seconds, unless what is returned is cancelled."""
+
+
 class IoLoop:
     """Runs callbacks on one thread: when a descriptor is ready, when a time has come, when somebody asks.
 
@@ -53,10 +64,12 @@ class IoLoop:
         on_failed: called on the thread with what ended it, if it was not `stop`.
 
     Attributes:
+        now: the clock of its timers, in seconds.
         failure: what ended the thread unexpectedly; None if nothing did.
     """
 
     def __init__(self, name: str, on_failed: Callable[[BaseException], None] | None = None) -> None:
+        self.now: Callable[[], float] = time.monotonic
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._ready: deque[Callable[[], None]] = deque()
@@ -158,14 +171,14 @@ class IoLoop:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the thread after `delay_s` seconds; from any thread."""
-        return self._call_at(time.monotonic() + delay_s, callback)
+        return self._call_at(self.now() + delay_s, callback)
 
     def call_at_tick(self, tick_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the thread within `tick_s` seconds, with what else is for that tick; from any thread.
 
         Who asks for it again and again for each of many peers wakes the thread once a tick, not once a peer.
         """
-        return self._call_at(next_tick(time.monotonic(), tick_s), callback)
+        return self._call_at(next_tick(self.now(), tick_s), callback)
 
     def _call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback)
@@ -257,10 +270,10 @@ class IoLoop:
     def _until_next_timer(self) -> float:
         if not self._timers:
             return MAX_SLEEP_S
-        return min(MAX_SLEEP_S, max(0.0, self._timers[0][0] - time.monotonic()))
+        return min(MAX_SLEEP_S, max(0.0, self._timers[0][0] - self.now()))
 
     def _run_timers(self) -> None:
-        now = time.monotonic()
+        now = self.now()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
             callback, timer.callback = timer.callback, None

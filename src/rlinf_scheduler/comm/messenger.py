@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,6 +89,7 @@ class Messenger:
     Attributes:
         endpoint: how others reach this process.
         encryption, ports: see above.
+        now: the clock of its timers, in seconds.
         parcels: what makes messages of objects, with shared memory where both sides have it.
         why_leaving: what who still waits is told when it is closed.
         explain: given what ended a wait (of an operation with another process), its deadline and how long it took, in
@@ -125,6 +125,7 @@ class Messenger:
         self.explain: Callable[[BaseException, float | None, float], None] = _nothing_to_say
         self.arrivals: Arrivals | None = None
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
+        self.now = self._loop.now
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME
         self._secret = secret
@@ -263,7 +264,7 @@ class Messenger:
         future = RequestFuture(
             lambda: self._loop.run_soon(lambda: self._withdraw(process_id, ident)), reply_type
         )
-        began = time.monotonic()
+        began = self.now()
 
         def begin() -> None:
             # Cancelled before it began: nobody is to hear of it.
@@ -280,7 +281,7 @@ class Messenger:
                 future.set_exception(error)
                 return
             if timeout_s is not None and not future.done():
-                left_s = began + timeout_s - time.monotonic()
+                left_s = began + timeout_s - self.now()
                 future.timer = self._loop.call_later(
                     left_s, lambda: self._expire(target, ident, service, began)
                 )
@@ -291,7 +292,7 @@ class Messenger:
     def _expire(self, target: Peer, ident: int, service: str, began: float) -> None:
         condition = self.condition(target.process_id)
         what = f"its answer; it is {condition}" if condition else "its answer"
-        target.withdraw(ident, CommTimeout(service, target.title, time.monotonic() - began, what))
+        target.withdraw(ident, CommTimeout(service, target.title, self.now() - began, what))
 
     def _withdraw(self, process_id: str, ident: int) -> None:
         peer = self._peers.by_id.get(process_id)
@@ -359,12 +360,12 @@ class Messenger:
     def condition(self, process_id: str) -> str:
         """How it stands with a process: "" while it is heard of, else e.g. "unreachable for 6.0 s: silent"."""
         line = self._peers.line_to(process_id)
-        return "" if line is None else line.session.condition(time.monotonic())
+        return "" if line is None else line.session.condition(self.now())
 
     def cut_off(self, process_id: str, for_s: float = 0.0) -> str:
         """Why a process cannot be reached, for `for_s` seconds now; "" while it can, also if it does not answer."""
         line = self._peers.line_to(process_id)
-        return "" if line is None else line.session.cut_off(time.monotonic(), for_s)
+        return "" if line is None else line.session.cut_off(self.now(), for_s)
 
     def doubt(self, process_id: str, silent_s: float) -> None:
         """Try whether a process can be reached that has said nothing for a while; on the I/O thread.
@@ -386,10 +387,6 @@ class Messenger:
         """Run `callback` on the I/O thread after `delay_s` seconds; the timer has `cancel()`."""
         self.check_process()
         return self._loop.call_later(delay_s, callback)
-
-    def now(self) -> float:
-        """The clock of its timers, in seconds."""
-        return time.monotonic()
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the I/O thread soon."""
@@ -437,7 +434,7 @@ class Messenger:
         """Send what is queued (for at most `timeout_s`), then drop every connection; what waits fails."""
         if self._forked:
             return
-        self._loop.submit(lambda: self._begin_close(time.monotonic() + timeout_s))
+        self._loop.submit(lambda: self._begin_close(self.now() + timeout_s))
         if not self._loop.is_current():
             self._loop.join(timeout_s + 1.0)
 
@@ -448,7 +445,7 @@ class Messenger:
         self._close_when_sent(deadline)
 
     def _close_when_sent(self, deadline: float) -> None:
-        now = time.monotonic()
+        now = self.now()
         if now < deadline and (
             any(busy() for busy in tuple(self._busy)) or not all(map(_is_idle, self._peers.lines()))
         ):
@@ -467,7 +464,7 @@ class Messenger:
             for line in self._peers.lines()
             if line.session.state is State.CONNECTED and not line.is_settled
         ]
-        if waits and time.monotonic() < deadline:
+        if waits and self.now() < deadline:
             self._loop.call_later(0.002, lambda: self._stop_when_settled(deadline))
         else:
             self._loop.stop()

@@ -1,4 +1,4 @@
-"""What a channel's server needs of the world around it."""
+"""The world around a part of this library: its clock and timers, and the processes that it talks with."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.loop import Clock
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcels import Parcels
 
 
-class Outside(Protocol):
+class Runtime(Clock, Protocol):
     """A `Messenger`, or what stands between one and the server of a durable channel; see there for the methods."""
 
     @property
@@ -27,9 +27,6 @@ class Outside(Protocol):
     @property
     def parcels(self) -> Parcels:
         """What is sent and received."""
-
-    def now(self) -> float:
-        """The clock of its timers, in seconds."""
 
     def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = ...) -> None:
         """Let a handler take what comes for a service."""
@@ -59,9 +56,6 @@ class Outside(Protocol):
 
     def off_peer_lost(self, callback: Callable[[str], None]) -> None:
         """Undo `on_peer_lost`."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call after so many seconds."""
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Call soon."""
