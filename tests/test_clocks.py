@@ -58,18 +58,14 @@ EXCEPTIONS = {
     "comm/shm/arena.py": (2, TO_COME),
     "comm/shm/ledger.py": (1, "a moment that all processes of a machine compare"),
     "comm/shm/trimming.py": (2, TO_COME),
-    "comm/timekeeping.py": (7, "time that is accounted for begins and ends by one clock"),
-    "comm/transfer.py": (2, TO_COME),
+    "comm/timekeeping.py": (1, "time that is accounted for begins and ends by one clock"),
     "comm/transport/door.py": (3, TO_COME),
     "comm/transport/peer_line.py": (11, TO_COME),
     "comm/transport/receive_buffers.py": (1, TO_COME),
     "comm/transport/refusals.py": (1, TO_COME),
-    "mailbox/mailbox.py": (1, TO_COME),
-    "mailbox/mailing.py": (3, TO_COME),
     "session/death_news.py": (3, TO_COME),
     "session/hearts.py": (5, TO_COME),
     "session/job_file.py": (1, DATE),
-    "weights/weights.py": (2, TO_COME),
 }
 
 

@@ -125,6 +125,7 @@ class Timekeeper:
     """What took how long in this process.
 
     Attributes:
+        now: the clock that spans begin and end by, in seconds.
         calls: by method.
         values: of calls that stream them, by method.
         phases: by where.
@@ -142,6 +143,7 @@ class Timekeeper:
     """
 
     def __init__(self) -> None:
+        self.now: Callable[[], float] = monotonic
         self.clear()
 
     def clear(self) -> None:
@@ -188,7 +190,7 @@ class Timekeeper:
 
     def note_wait(self, began: float, cause: Cause, by: str) -> None:
         """A wait of this thread that began then is over, and `by` has ended it."""
-        ended = monotonic()
+        ended = self.now()
         key = _site_of_caller(), cause, by
         spent = self.waits.get(key)
         if spent is None:
@@ -232,7 +234,7 @@ class Timekeeper:
         self._note(VALUE, self.values, _site_of_caller().method, began, caller)
 
     def _note(self, kind: str, sums: dict[str, Sum], method: str, began: float, caller: str) -> None:
-        ended = monotonic()
+        ended = self.now()
         spent = sums.get(method) or _new_sum(sums, method, OTHERS)
         spent[0] += 1
         spent[1] += ended - began
@@ -250,7 +252,7 @@ class Timekeeper:
         """Items, messages or weights were moved; on hot paths it is asked only where `notes_moves` says so."""
         if not self.notes_moves:
             return
-        span = Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items)
+        span = Span(kind, began, self.now(), name, threading.get_ident(), "", subject, items)
         if self.given is not None and kind in GIVES:
             self.given.append(span)
         if self.spool is not None:
@@ -258,7 +260,7 @@ class Timekeeper:
 
     def note_link(self, began: float, name: str, source: str) -> None:
         """What came over an emulated link since then is there."""
-        self._keep(Span(LINK, began, monotonic(), name, threading.get_ident(), source))
+        self._keep(Span(LINK, began, self.now(), name, threading.get_ident(), source))
 
     def _keep(self, span: Span) -> None:
         if span.ended - span.began >= SHORT_S:  # a trace wants the others, too
@@ -335,12 +337,12 @@ def begin_wait(wait: Wait | None) -> Begun | None:
         return None
     # Of a channel they are who holds it, and not who puts or takes.
     peer = wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
-    return Begun(monotonic(), cause_of(wait), peer)
+    return Begun(TIMES.now(), cause_of(wait), peer)
 
 
 def begin_wait_for(cause: Cause) -> Begun:
     """A wait begins that is known to be for that: nothing has to be put in words."""
-    return Begun(monotonic(), cause, "")
+    return Begun(TIMES.now(), cause, "")
 
 
 def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun | None:
@@ -366,4 +368,4 @@ def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun 
                 break
         frame = frame.f_back
     name = "" if caller is None else caller.f_code.co_qualname
-    return Begun(monotonic(), Cause(OTHER, name), "")
+    return Begun(TIMES.now(), Cause(OTHER, name), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -140,7 +139,7 @@ class Transfer(ABC):
         operation: "send" or the like, for messages.
         peer: the peer's name.
         timeout_s: how long it may take.
-        started: when it began, on the monotonic clock; None for now.
+        started: when it began, on the messenger's clock; None for now.
         wait_for_return: whether it goes on with another process that takes the peer's name when the peer dies.
     """
 
@@ -160,7 +159,7 @@ class Transfer(ABC):
         self._transfers = transfers
         self._messenger = transfers.messenger
         self._timeout_s = max(0.0, timeout_s)
-        self._started = time.monotonic() if started is None else started
+        self._started = self._messenger.now() if started is None else started
         self._timer: Timer | None = None
         self._search: Search | None = None
         self._waits_for_return = wait_for_return
@@ -192,7 +191,7 @@ class Transfer(ABC):
 
     def waited_s(self) -> float:
         """Seconds since it began."""
-        return time.monotonic() - self._started
+        return self._messenger.now() - self._started
 
     def awaits(self) -> Wait:
         """What whoever waits for it waits for; from any thread."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -263,7 +262,7 @@ class Mailbox:
         topic: str = "",
     ) -> AsyncHandle[None]:
         _check_name(dst)
-        began = time.monotonic()
+        began = TIMES.now()
         note = self._tape.begin("send", line(dst, topic), self._given(obj))
         mailing = Mailing(
             self._outbox,

@@ -6,7 +6,6 @@ several is published once: processes of this machine get descriptors of it, thos
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from functools import partial
@@ -54,7 +53,8 @@ class Mailing:
         wait_for_return: bool = False,
     ) -> None:
         outbox.messenger.check_process()
-        self._started = time.monotonic()
+        self._now = outbox.messenger.now
+        self._started = self._now()
         self._outbox = outbox
         self._operation = operation
         self._targets = targets
@@ -79,7 +79,7 @@ class Mailing:
     def _awaits(self) -> Wait:
         targets = ", ".join(map(repr, self._targets))
         limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
-        waited_s = time.monotonic() - self._started
+        waited_s = self._now() - self._started
         left = tuple(sending.peer for sending in tuple(self._sendings) if not sending.over)
         return Wait(MESSAGE, f"{self._operation}({targets})", waited_s, limit_s, left or tuple(self._targets))
 
@@ -89,7 +89,7 @@ class Mailing:
         readers = [peer for peer in found if peer is None or parcels.reads_ours(peer.process_id)]
         # Shared memory that nobody reads would be a copy for nothing.
         peer = None if readers else found[0]
-        left_s = max(0.0, self._started + self._timeout_s - time.monotonic())
+        left_s = max(0.0, self._started + self._timeout_s - self._now())
         return parcels.pack(encoded, peer, snapshot=True, wait_s=min(wait_s, left_s), shared=len(readers) > 1)
 
     def _start(self, promise: OwnedPromise) -> None:

@@ -47,7 +47,7 @@ class Sending(Transfer):
         peer: to whom.
         topic: see `MailPut`.
         parcel: the item.
-        started: when it began, on the monotonic clock.
+        started: when it began, on the messenger's clock.
         timeout_s: how long it may take.
         done: called once, with what it failed with; None when the receiver's process holds it.
         tensor: see `MailPut`.

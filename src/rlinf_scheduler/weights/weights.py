@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,7 +91,7 @@ class Weights:
             CommError: this process has left the cluster.
         """
         self._messenger.check_process()
-        began = time.monotonic()
+        began = TIMES.now()
         number = _checked_version(name, version)
         encoded = encode_state_dict(_checked_name(name), state_dict, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
@@ -161,7 +160,7 @@ class Weights:
         note.follow(promise)
 
         def write(delivery: FetchedWeights) -> int:
-            began = time.monotonic()
+            began = TIMES.now()
             note.took(delivery.frames, delivery.version)
             self._fetched[name] = number = delivery.write(writer)
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
