@@ -275,7 +275,7 @@ def test_what_is_asked_of_a_directory_takes_as_long_however_many_names_it_has(na
 
 def test_all_ranks_of_a_large_group_that_is_launched_again_are_waited_for():
     names = [f"rollout:{rank}" for rank in range(10_000)]
-    gone = GoneNames()
+    gone = GoneNames(lambda: 0.0)
     for name in names:
         gone.note(name, "its process is gone")
     assert [name for name in names if gone.reason(name) is None] == []
@@ -290,6 +290,7 @@ class Alone:
 
     def __init__(self):
         self.peers = self
+        self.now = time.monotonic
 
     def serve(self, _service, handler, _type):
         self.ask = handler

@@ -117,6 +117,7 @@ class Inline:
     """An I/O thread that is whoever calls; what is submitted meanwhile comes next."""
 
     def __init__(self):
+        self.now = time.monotonic
         self._ready = collections.deque()
         self._running = False
         self.later = []
@@ -142,6 +143,7 @@ class Threaded:
     """A real I/O thread, of which every part is one step."""
 
     def __init__(self):
+        self.now = time.monotonic
         self._ready = queue.SimpleQueue()
         self.submit = self._ready.put
         self._timers = []

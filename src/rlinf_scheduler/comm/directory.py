@@ -6,7 +6,6 @@ process died is remembered as gone for a while, so that who looks it up afterwar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -173,7 +172,7 @@ class DirectoryServer:
         self._entries = _Entries()
         # Of those that return, the ones that nobody has now; they belong to who sees to it.
         self._awaited = _Entries()
-        self._gone = GoneNames()
+        self._gone = GoneNames(messenger.now)
         # By the group in which a name would be a rank, or the rank below which it is, and by the name: those that wait,
         # in order.
         self._lookups: dict[str, dict[str, dict[_Lookup, None]]] = {}
@@ -278,7 +277,7 @@ class DirectoryServer:
 
     def _lookup(self, request: Request, ask: LookUp) -> None:
         name, timeout_s = ask.name, ask.timeout_s
-        lookup = _Lookup(request, name, time.monotonic())
+        lookup = _Lookup(request, name, self._messenger.now())
         entry = self._entries.by_name.get(name)
         gone = self._gone.reason(name)
         if entry is not None:
@@ -318,7 +317,7 @@ class DirectoryServer:
         if lookup.timer is not None:
             lookup.timer.cancel()
         self._drop(lookup)
-        waited_s = time.monotonic() - lookup.started
+        waited_s = self._messenger.now() - lookup.started
         nearest = self._entries.names.nearest(lookup.name, MAX_KNOWN)
         lookup.request.fail(PeerNotFound(lookup.name, waited_s, nearest, why))
 

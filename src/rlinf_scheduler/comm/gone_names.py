@@ -5,7 +5,6 @@ A worker below another is gone with that one; its note goes when another process
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,7 +22,7 @@ class GoneNames:
     Args:
         now: the clock, in seconds.
 
-    >>> gone = GoneNames()
+    >>> gone = GoneNames(lambda: 0.0)
     >>> gone.note("rollout:3", "it left")
     >>> gone.reason("rollout:3")
     'it left'
@@ -36,7 +35,7 @@ class GoneNames:
     "'rollout:4', below which it was, is gone: it was killed"
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._notes: OrderedDict[str, tuple[float, str]] = OrderedDict()
         # Of workers below one, by that one's name; a note goes with the notes above it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -208,7 +207,7 @@ class Peers:
         if self.closed or (peer is not None and line is None):
             return Welcome(Verdict.UNKNOWN)
         if peer is not None and line is not None:
-            verdict = line.session.judge(hello, time.monotonic())
+            verdict = line.session.judge(hello, self._loop.now())
             if verdict is Verdict.REPLACED:
                 self.lose(peer, "it lost this process and came back")
                 line = None

@@ -11,8 +11,9 @@ MIB = 1 << 20
 class FakeLoop:
     """Keeps callbacks until they are run."""
 
-    def __init__(self):
+    def __init__(self, clock):
         self.waiting = []
+        self.now = lambda: clock[0]
 
     def call_later(self, delay_s, callback):
         self.waiting.append((delay_s, callback))
@@ -27,13 +28,13 @@ def clock():
 
 
 @pytest.fixture
-def loop():
-    return FakeLoop()
+def loop(clock):
+    return FakeLoop(clock)
 
 
 @pytest.fixture
-def buffers(loop, clock):
-    return ReceiveBuffers(loop, now=lambda: clock[0])
+def buffers(loop):
+    return ReceiveBuffers(loop)
 
 
 def address(view):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -232,7 +231,7 @@ class Arena:
     # -- waiting for room ------------------------------------------------------------------------
 
     def _ask(self, size_bytes: int, wait_s: float) -> Block | None:
-        ask = _BlockRequest(size_bytes, time.monotonic() + wait_s)
+        ask = _BlockRequest(size_bytes, self._io_thread.now() + wait_s)
         self._io_thread.submit(lambda: self._take_ask(ask))
         # Whenever this is interrupted, the block is dropped with what refers to it.
         ask.answered.acquire(timeout=wait_s + ANSWER_S)
@@ -254,7 +253,7 @@ class Arena:
         over = True
         try:
             ask.block = self._take(ask.size_bytes)
-            over = ask.block is not None or time.monotonic() >= ask.deadline
+            over = ask.block is not None or self._io_thread.now() >= ask.deadline
         finally:
             # Also after an error: its object travels as bytes.
             if over:

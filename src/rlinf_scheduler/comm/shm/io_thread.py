@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.loop import Clock
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 
@@ -16,14 +17,11 @@ ANSWER_S = 10.0
 T = TypeVar("T")
 
 
-class IoThread(Protocol):
-    """The I/O thread."""
+class IoThread(Clock, Protocol):
+    """The I/O thread: its clock, and what runs on it."""
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the I/O thread soon; from any thread, without a lock."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any:
-        """Run `callback` on the I/O thread after a time."""
 
     def on_io_thread(self) -> bool:
         """Whether the caller runs on it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from rlinf_scheduler.comm.shm.arena import Arena
 from rlinf_scheduler.comm.shm.io_thread import IoThread
 
@@ -36,11 +34,11 @@ class Trimmer:
         """Something was allocated."""
         if not self.on_duty:
             self.on_duty = True
-            self._used_at = time.monotonic()
+            self._used_at = self._io_thread.now()
             self._io_thread.call_later(LOOK_AFTER_S, self._look)
 
     def _look(self) -> None:
-        arena, now = self._arena, time.monotonic()
+        arena, now = self._arena, self._io_thread.now()
         if arena.generation != self._generation:
             self._generation, self._used_at = arena.generation, now
         idle = now - self._used_at >= TRIM_AFTER_S

@@ -9,7 +9,6 @@ import select
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -62,6 +61,7 @@ class Door:
 
     Attributes:
         judge: see above.
+        now: the clock, in seconds.
         crowd: how many may be in the handshake at a time.
     """
 
@@ -75,10 +75,11 @@ class Door:
     ) -> None:
         self._listener = listener
         self._loop = loop
+        self.now = loop.now
         self._me = me
         self.judge = judge
         self._tls = tls
-        self._log = RefusalLog()
+        self._log = RefusalLog(loop.now)
         self.crowd = _crowd()
         # In the order in which they came, or were found to owe nothing.
         self.guests: dict[Guest, None] = {}
@@ -163,7 +164,7 @@ class Door:
         if guest in self.guests:
             del self.guests[guest]
             self.guests[guest] = None
-            guest.since = time.monotonic()
+            guest.since = self.now()
 
     def refuse(self, guest: Guest, reason: str) -> None:
         """Tell of an unauthenticated peer."""
@@ -175,7 +176,7 @@ class Door:
             self._timer.cancel()
             self._timer = None
         patience_s = CROWDED_TIMEOUT_S if self._paused else HANDSHAKE_TIMEOUT_S
-        before = time.monotonic() - patience_s
+        before = self.now() - patience_s
         late = list(itertools.takewhile(lambda guest: guest.since <= before, self.guests))
         said = _readable(late)
         for guest in late:
@@ -196,7 +197,7 @@ class Guest:
         self._door = door
         self._is_known = False
         self._taken: Introduction | None = None
-        self.since = time.monotonic()
+        self.since = door.now()
         self.host, self.where = _name(address)
         self.opening = door.new_opening(self, connection)
 

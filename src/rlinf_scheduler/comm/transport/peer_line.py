@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import time
 from functools import partial
 from typing import Protocol
 
@@ -69,7 +68,7 @@ class PeerLine:
         own_id = sockets.me.process_id
         number = secrets.randbits(63) | 1
         self.session: PeerSession[list[Buffer]] = PeerSession(
-            own_id, endpoint.process_id, number, time.monotonic(), grace_s=grace_s
+            own_id, endpoint.process_id, number, loop.now(), grace_s=grace_s
         )
         self._loop = loop
         self._sockets = sockets
@@ -105,7 +104,7 @@ class PeerLine:
         """Do what the session decides; after everything that happens to it."""
         if self._leaving:
             return
-        now = time.monotonic()
+        now = self._loop.now()
         decision = self.session.decide(now)
         if decision is Decision.DIAL:
             self._dial(now)
@@ -145,7 +144,7 @@ class PeerLine:
             if attempt is not self._attempt:
                 raise HandshakeError("another connection came first")
             self._drop_link()
-            return self.session.hello(time.monotonic())
+            return self.session.hello(self._loop.now())
 
         def opened(connection: socket.socket, answer: Introduction) -> None:
             if attempt is not self._attempt:
@@ -157,13 +156,13 @@ class PeerLine:
         def failed(reason: str, final: bool) -> None:
             if attempt is self._attempt:
                 self._forget_attempt()
-                self.session.dial_failed(time.monotonic(), reason, ended=final)
+                self.session.dial_failed(self._loop.now(), reason, ended=final)
                 self._loop.submit(self.poll)
 
         def reached() -> None:
             if attempt is self._attempt:
                 self._stop_attempt_timer()
-                self.session.reached(time.monotonic())
+                self.session.reached(self._loop.now())
                 self._watch()
 
         try:
@@ -181,7 +180,7 @@ class PeerLine:
     def _greet(self, connection: socket.socket, answer: Introduction) -> None:
         self.name = answer.name
         try:
-            taken = answer.welcome is not None and self.session.welcomed(answer.welcome, time.monotonic())
+            taken = answer.welcome is not None and self.session.welcomed(answer.welcome, self._loop.now())
         except PeerSessionError as error:
             self.session.left(str(error))
             taken = False
@@ -212,7 +211,7 @@ class PeerLine:
         """
         self.name = name
         self._drop_link()
-        welcome = self.session.accept(hello, time.monotonic())
+        welcome = self.session.accept(hello, self._loop.now())
         self._forget_attempt()
         return welcome
 
@@ -232,7 +231,7 @@ class PeerLine:
 
     def lost_before_adopted(self, reason: str) -> None:
         """The connection that was accepted broke before it could be used."""
-        self.session.cut(time.monotonic(), reason)
+        self.session.cut(self._loop.now(), reason)
         self._loop.submit(self.poll)
 
     def on_messages(self, messages: list[Message]) -> None:
@@ -250,14 +249,14 @@ class PeerLine:
             logger.warning("the connection to '%s' is dropped: %s", self.name, reason)
             self.session.left(reason)
         else:
-            self.session.cut(time.monotonic(), reason)
+            self.session.cut(self._loop.now(), reason)
         self.poll()
 
     def doubt(self, silent_s: float) -> None:
         """Nothing has been said for a while: try by another connection whether its machine can be reached."""
         if self.link is not None and self.transport != "unix":
             self._doubted = True
-            self.session.silent(time.monotonic(), silent_s)
+            self.session.silent(self._loop.now(), silent_s)
             self.poll()
 
     def look(self) -> bool:
@@ -265,7 +264,7 @@ class PeerLine:
         if self.link is not None:
             silent_s = silence_of(self.link.connection)
             if silent_s >= SILENCE_S:
-                self.session.silent(time.monotonic(), silent_s)
+                self.session.silent(self._loop.now(), silent_s)
             elif not self._doubted:
                 self.session.heard()
         if self._attempt is not None and silence_of(self._attempt.connection) >= SILENCE_S:

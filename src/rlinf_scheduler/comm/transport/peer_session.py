@@ -125,7 +125,7 @@ class PeerSession(Generic[MessageT]):
         own_id: this process.
         peer_id: the other; of two that dial at once, the smaller id's connection stays.
         session_id: a fresh random number, not 0.
-        now: seconds of a monotonic clock, as everywhere here.
+        now: the time in seconds, as everywhere here.
         grace_s: how long the other may be unreachable before it counts as dead.
 
     Attributes:

@@ -6,16 +6,14 @@ large buffers come back when nobody refers to them any more, and are kept for a 
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
 
 import numpy as np
 
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.framing import Bytes
+from rlinf_scheduler.comm.loop import Clock
 
 SCRATCH_BYTES = 256 << 10
 # Smaller ones malloc keeps warm by itself.
@@ -26,13 +24,6 @@ MAX_BYTES = 512 << 20
 KEEP_S = 5.0
 # A buffer is used for what fills so much of it at least.
 LEAST_FILLED = 0.75
-
-
-class Clock(Protocol):
-    """The I/O thread."""
-
-    def call_later(self, delay_s: float, callback: Any) -> Any:
-        """Run a callback on the I/O thread after a time."""
 
 
 class _Lent:
@@ -57,20 +48,16 @@ class ReceiveBuffers:
     Args:
         loop: the I/O thread.
         max_bytes: what is in use and will come back, and what is kept, are no more than this together.
-        now: the time in seconds.
 
     Attributes:
         scratch: for small messages, which are copied out of it.
         lent_bytes: what is in use and will come back.
     """
 
-    def __init__(
-        self, loop: Clock, *, max_bytes: int = MAX_BYTES, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, loop: Clock, *, max_bytes: int = MAX_BYTES) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._loop = loop
         self._max_bytes = max_bytes
-        self._now = now
         self.lent_bytes = 0
         # As long as what stands for a buffer is here, the buffer comes back.
         self._lent: set[_LentRef] = set()
@@ -90,7 +77,7 @@ class ReceiveBuffers:
         if size < KEPT_FROM_BYTES:
             return framing.allocate(size)
         self._collect()
-        self._used_at = self._now()
+        self._used_at = self._loop.now()
         memory = self._take_kept(size)
         if memory is None:
             if self.lent_bytes + size > self._max_bytes:
@@ -127,7 +114,7 @@ class ReceiveBuffers:
     def _look(self) -> None:
         """Give back what was not used for a while; as long as there is anything that will come back."""
         self._collect()
-        if self._now() - self._used_at >= KEEP_S:
+        if self._loop.now() - self._used_at >= KEEP_S:
             self._kept.clear()
         self._looks_later = bool(self._kept or self._lent)
         if self._looks_later:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlinf_scheduler.comm.reports import Reporter
@@ -19,9 +19,14 @@ _NUMBER = re.compile("[0-9]+")
 
 
 class RefusalLog:
-    """Logs at most one line each `INTERVAL_S` for a kind of refusal and a host; says how many it left out."""
+    """Logs at most one line each `INTERVAL_S` for a kind of refusal and a host; says how many it left out.
 
-    def __init__(self) -> None:
+    Args:
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._told: dict[tuple[str, str], _Told] = {}
 
     def warn(self, host: str, where: str, reason: str) -> None:
@@ -32,7 +37,7 @@ class RefusalLog:
             where: its full address, for people.
             reason: what was wrong with it; one of a few texts, apart from numbers.
         """
-        now = time.monotonic()
+        now = self._now()
         told = self._entry(host, reason, now)
         if told.was_told and now - told.since < INTERVAL_S:
             told.left_out += 1
