@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -131,7 +132,7 @@ class AdmissionServer:
         for each in instructions:
             if isinstance(each, StartClock):
                 self._leases[each.generation] = each.client, each.ticket
-                self.host.later(int(each.after_s * 1e6), self._lapse, each.generation)
+                self.host.call_later(each.after_s, partial(self._lapse, each.generation))
             elif isinstance(each, StopClock):
                 self._leases.pop(each.generation, None)
             elif each.client not in self._gone:

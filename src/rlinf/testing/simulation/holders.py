@@ -7,6 +7,7 @@ channel's server claims and releases them, consumers fetch them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from rlinf.testing.simulation.host import Host
@@ -113,7 +114,7 @@ class HolderProcess:
         self.lost_peers.add(peer)
         unclaimed = self.book.lose(peer)
         if unclaimed:
-            self.host.later(int(UNCLAIMED_S * 1e6), self._expire, unclaimed)
+            self.host.call_later(UNCLAIMED_S, partial(self._expire, unclaimed))
 
     def _expire(self, unclaimed: list[int]) -> None:
         self.book.expire(unclaimed)

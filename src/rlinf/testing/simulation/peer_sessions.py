@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlinf.testing.simulation.network import Network, Stream
@@ -107,8 +108,8 @@ class PeerSessions:
         if half.dialling is not stream:
             self._network.close(stream, self.process.name)
             return
-        half.session.reached(self._now_s)
-        hello = half.session.hello(self._now_s)
+        half.session.reached(self.process.now())
+        hello = half.session.hello(self.process.now())
         self._leave_stream(half)
         self._network.send(stream, self.process.name, hello)
         self._step(half)
@@ -118,7 +119,7 @@ class PeerSessions:
         half = self._halves[stream.other(self.process.name)]
         if half.dialling is stream:
             half.dialling = None
-            half.session.dial_failed(self._now_s, "refused" if ended else "timed out", ended=ended)
+            half.session.dial_failed(self.process.now(), "refused" if ended else "timed out", ended=ended)
             self._step(half)
 
     def heard(self, stream: Stream, frame: Any) -> None:
@@ -140,10 +141,10 @@ class PeerSessions:
             return
         if half.stream is stream:
             half.stream = None
-            half.session.cut(self._now_s, "cut")
+            half.session.cut(self.process.now(), "cut")
         elif half.dialling is stream:
             half.dialling = None
-            half.session.dial_failed(self._now_s, "cut")
+            half.session.dial_failed(self.process.now(), "cut")
         if ended:
             half.session.left("ended")
         self._step(half)
@@ -152,7 +153,7 @@ class PeerSessions:
         """Nothing comes over a stream."""
         half = self._halves.get(stream.other(self.process.name))
         if half is not None and half.stream is stream:
-            half.session.silent(self._now_s, silent_s)
+            half.session.silent(self.process.now(), silent_s)
             self._step(half)
 
     def alive(self, stream: Stream) -> None:
@@ -164,27 +165,23 @@ class PeerSessions:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    @property
-    def _now_s(self) -> float:
-        return self._world.now_us / 1e6
-
     def _half(self, peer: str) -> _Half:
         half = self._halves.get(peer)
         if half is None:
-            session = self._make(self.process.name, peer, self._draw.getrandbits(62) + 1, self._now_s)
+            session = self._make(self.process.name, peer, self._draw.getrandbits(62) + 1, self.process.now())
             half = self._halves[peer] = _Half(peer, session)
             half.begun_us = self._world.now_us
         return half
 
     def _welcome(self, half: _Half, stream: Stream, hello: Hello) -> None:
         session, name = half.session, self.process.name
-        verdict = Verdict.UNKNOWN if session.state is State.DEAD else session.judge(hello, self._now_s)
+        verdict = Verdict.UNKNOWN if session.state is State.DEAD else session.judge(hello, self.process.now())
         self._world.note(name, "judges", half.peer, verdict.name)
         if verdict is Verdict.TAKEN:
             self._leave_stream(half)
             self._leave_dial(half)
             half.stream = stream
-            self._network.send(stream, name, self._trust(half, session.accept, hello, self._now_s))
+            self._network.send(stream, name, self._trust(half, session.accept, hello, self.process.now()))
             return
         if verdict is Verdict.REPLACED:
             session.left("it has begun anew")
@@ -196,7 +193,7 @@ class PeerSessions:
         if half.dialling is not stream:
             return
         half.dialling = None
-        if self._trust(half, half.session.welcomed, welcome, self._now_s):
+        if self._trust(half, half.session.welcomed, welcome, self.process.now()):
             half.stream = stream
         else:
             self._network.close(stream, self.process.name)
@@ -218,7 +215,7 @@ class PeerSessions:
             self._acknowledge(half)
         elif messages and not half.ack_due:
             half.ack_due = True
-            self.process.later(int(ACK_DELAY_S * 1e6), self._acknowledge, half)
+            self.process.call_later(ACK_DELAY_S, partial(self._acknowledge, half))
 
     def _trust(self, half: _Half, act: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -235,9 +232,9 @@ class PeerSessions:
 
     def _step(self, half: _Half) -> None:
         """Do what the session decides, and write what there is to write."""
-        decision = half.session.decide(self._now_s)
+        decision = half.session.decide(self.process.now())
         if decision is Decision.DIAL:
-            half.session.dial(self._now_s)
+            half.session.dial(self.process.now())
             half.dialling = self._network.dial(self.process.name, half.peer)
         elif decision is Decision.END:
             self._end(half)

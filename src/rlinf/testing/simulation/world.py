@@ -8,6 +8,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
+from rlinf_scheduler.comm.loop import Timer
+
 MAX_EVENTS = 100_000
 """A world that has not come to rest after so many events never will."""
 
@@ -25,7 +27,7 @@ class Violation(Exception):
 
 
 class Process:
-    """One process of the world. It may be paused (its events wait) and may die (they are dropped).
+    """One process of the world, and its `Clock`. It may be paused (its events wait) and may die (they are dropped).
 
     Attributes:
         alive: it has not died.
@@ -49,6 +51,10 @@ class Process:
         """The time by its clock."""
         return self.world.now_us
 
+    def now(self) -> float:
+        """See `Clock`."""
+        return self.world.now_us / 1e6
+
     @property
     def heard_us(self) -> int:
         """When it heard what it is at, by the clock of the world."""
@@ -62,6 +68,12 @@ class Process:
     def later(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """Do something after a while, unless this process dies before."""
         self.world.schedule(self.world.now_us + delay_us, self, action, args)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """See `Clock`."""
+        timer = Timer(callback)
+        self.later(int(delay_s * 1e6), _ring, timer)
+        return timer
 
     def pause(self) -> None:
         """Stop without dying, as by SIGSTOP."""
@@ -95,6 +107,12 @@ class Process:
             self._backlog.append((action, args))
         else:
             action(*args)
+
+
+def _ring(timer: Timer) -> None:
+    callback, timer.callback = timer.callback, None
+    if callback is not None:
+        callback()
 
 
 class World:
