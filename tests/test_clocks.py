@@ -54,8 +54,6 @@ EXCEPTIONS = {
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),
     "comm/shm/ledger.py": (1, "a moment that all processes of a machine compare"),
     "comm/timekeeping.py": (1, "time that is accounted for begins and ends by one clock"),
-    "session/death_news.py": (3, TO_COME),
-    "session/hearts.py": (5, TO_COME),
     "session/job_file.py": (1, DATE),
 }
 

@@ -91,16 +91,16 @@ class DeathNews:
             self._fence(death)
             self._untold.append(death)
             if len(self._untold) == 1:
-                left_s = max(0.0, self._tell_again_at - time.monotonic())
+                left_s = max(0.0, self._tell_again_at - self._messenger.now())
                 self._messenger.call_later(left_s, self._tell)
 
     def _tell(self) -> None:
         deaths, self._untold = self._untold, []
         if deaths:
-            began = time.monotonic()
+            began = self._messenger.now()
             for line in self._peers.lines():
                 self._messenger.notify(line.endpoint, TELL, DeadProcesses(deaths))
-            ended = time.monotonic()
+            ended = self._messenger.now()
             self._tell_again_at = ended + max(_TELL_EVERY_S, (ended - began) / _TELLING_SHARE)
 
     def _on_report(self, notice: Request) -> None:

@@ -30,7 +30,7 @@ class Hearts:
         self._messenger = messenger
         self._bus = bus
         self._deaths = deaths
-        self._pulse = Pulse(time.monotonic())
+        self._pulse = Pulse(messenger.now())
         self._is_sweeping = False
         # Silent for too long, and cut off: how long that may last is the connection's to say.
         self._overdue: dict[str, Silence] = {}
@@ -39,12 +39,12 @@ class Hearts:
 
     def why_silent(self, process_id: str) -> str:
         """Why a process whose silence was told is silent, although its link works; "" of others; from any thread."""
-        silent_s = self._pulse.told_silent_s(process_id, time.monotonic())
+        silent_s = self._pulse.told_silent_s(process_id, self._messenger.now())
         return "" if silent_s is None else _stuck(silent_s)
 
     def silent_s(self, process_id: str) -> float:
         """For how long nothing was heard of a process, in seconds; from any thread."""
-        return self._pulse.silent_s(process_id, time.monotonic())
+        return self._pulse.silent_s(process_id, self._messenger.now())
 
     def _forget(self, process_id: str) -> None:
         self._pulse.forget(process_id)
@@ -53,7 +53,7 @@ class Hearts:
     def _on_beat(self, notice: Request) -> None:
         beat: Beat = notice.head
         self._overdue.pop(notice.peer_id, None)
-        over = self._pulse.hear(notice.peer_id, time.monotonic(), give_up_after_s=beat.give_up_after_s)
+        over = self._pulse.hear(notice.peer_id, self._messenger.now(), give_up_after_s=beat.give_up_after_s)
         if over is not None:
             name = self._messenger.peer_name(notice.peer_id)
             _log.warning("'%s' answers again, after %.0f s", name, over.silent_s)
@@ -67,7 +67,7 @@ class Hearts:
     def _sweep(self) -> None:
         if self._messenger.why_closed:
             return
-        for silence in (*self._overdue.values(), *self._pulse.sweep(time.monotonic())):
+        for silence in (*self._overdue.values(), *self._pulse.sweep(self._messenger.now())):
             if silence.early:
                 self._messenger.doubt(silence.process_id, silence.silent_s)
             else:

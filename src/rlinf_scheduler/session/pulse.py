@@ -40,7 +40,7 @@ class Silence:
 
 
 class Pulse:
-    """When each process was heard of last. Times are seconds of a monotonic clock.
+    """When each process was heard of last. Times are in seconds, of one clock.
 
     >>> pulse = Pulse(0.0)
     >>> pulse.hear("a", 0.5, give_up_after_s=60.0)
