@@ -27,23 +27,11 @@ FINDS_LOOP = {"get_event_loop", "get_running_loop", "new_event_loop"}
 # The only uses there are: file, how many, and why no runtime can be asked. The list becomes shorter, never longer.
 KERNELS = "how long a thread waits in the kernel, which counts by its own clock"
 DATE = "a date in a file, for people"
-TO_COME = "not moved yet"
 EXCEPTIONS = {
-    "channel/asking.py": (3, TO_COME),
     "channel/checkpoint.py": (1, DATE),
-    "channel/connection.py": (1, TO_COME),
-    "channel/durable.py": (2, TO_COME),
-    "channel/durable_opening.py": (2, TO_COME),
     "channel/found_journal.py": (3, "a journal that is locked, tried again in a thread of its own"),
-    "channel/journaled.py": (4, TO_COME),
-    "channel/lease.py": (1, TO_COME),
-    "channel/lease_keeper.py": (4, TO_COME),
-    "channel/lifeline.py": (6, TO_COME),
-    "channel/operation.py": (2, TO_COME),
     "channel/record_desk.py": (2, DATE),
-    "channel/request.py": (2, TO_COME),
     "channel/save_desk.py": (1, DATE),
-    "channel/watching.py": (1, TO_COME),
     "comm/handle.py": (4, KERNELS),
     "comm/link_probe.py": (
         11,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rlinf_scheduler.channel import control_wire, lease_keeper, wire
+from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.lease_desk import LeaseDesk
 from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
@@ -34,8 +34,6 @@ class Clock:
     def now(self):
         return self.time
 
-    monotonic = now
-
     def call_later(self, delay_s, callback):
         self.timers.append(Timer(self.time + delay_s, callback))
         return self.timers[-1]
@@ -56,15 +54,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(lease_keeper, "time", clock)
-    return clock
+def clock():
+    return Clock()
 
 
 def keep(clock, ttl_s=30.0, keep_s=1e9):
     keeper = LeaseKeeper(clock, clock.tell)
-    operation = Operation("lease", "default", None)
+    operation = Operation("lease", "default", None, clock.now)
     operation.lease = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s
     keeper.begin(operation, Delivery.of(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))

@@ -1,6 +1,7 @@
 """Operations that are alike travel as runs, in the order in which they were asked for."""
 
 import threading
+import time
 
 import msgspec
 import pytest
@@ -55,14 +56,15 @@ def _sent(runtime, ref, operations):
 
 
 def _put(item=b"x", queue="a", **about):
-    operation = Operation("put", queue, None, wait=about.pop("wait", True), weight=about.pop("weight", 0))
+    operation = Operation("put", queue, None, time.monotonic)
+    operation.wait, operation.weight = about.pop("wait", True), about.pop("weight", 0)
     for name, value in about.items():
         setattr(operation, name, value)
     return operation, item
 
 
 def _get(queue="a", wait=True):
-    return Operation("get", queue, None, wait=wait), None
+    return Operation("get", queue, None, time.monotonic, wait=wait), None
 
 
 def _kinds(line):

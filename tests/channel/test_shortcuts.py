@@ -401,7 +401,7 @@ def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     shell = connection._shell
     holder.kill()
     wait_until(lambda: shell.lost)
-    operation = Operation("get", "default", None)
+    operation = Operation("get", "default", None, connection._messenger.now)
     shell.direct.append(operation)
     connection._hand_over(shell.recall, operation)
     wait_until(lambda: not (shell.direct or shell.inbox or shell.deliveries._soon or shell._operations))
@@ -414,7 +414,7 @@ def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):
     holder.kill()
     wait_until(lambda: shell.lost)
     promise = Promise()
-    operation = Operation("get", "default", None)
+    operation = Operation("get", "default", None, connection._messenger.now)
     operation.promise_to(promise)
     shell.direct.append(operation)
     connection._hand_over(shell.expect, operation)
@@ -428,7 +428,7 @@ def test_a_deadline_holds_for_items_that_come_elsewhere(held):
     connection = connection_of(channel)
     shell = connection._shell
     promise = Promise()
-    operation = Operation("get", "default", 0.05)
+    operation = Operation("get", "default", 0.05, connection._messenger.now)
     operation.promise_to(promise)
     shell.direct.append(operation)
     connection._hand_over(shell.expect, operation)

@@ -116,6 +116,12 @@ class ChannelAccess:
         # What a consumer writes into items on lease is not to be seen by who has them next.
         return load_all(copies(items), read_at)
 
+    @property
+    def _now(self) -> Callable[[], float]:
+        """The clock that its operations go by."""
+        connection = self._cached
+        return current_session().messenger.now if connection is None else connection.now
+
     def _connection(self) -> ChannelConnection:
         connection = self._cached
         if connection is None or connection.lost is not None:

@@ -77,7 +77,7 @@ class Admitting(ChannelAccess):
             ChannelArgumentError: the queue holds items that were put without a slot.
         """
         queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("admit", queue, checked_timeout(self._name, timeout_s))
+        operation = Operation("admit", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.channel = self._name
         operation.max_lag = checked_version(self._name, max_lag, "max_lag")
         connection = self._connection()
@@ -158,7 +158,7 @@ class Admitting(ChannelAccess):
             ChannelArgumentError: the version goes back, or `batch_items` is missing.
         """
         queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("set_version", queue, checked_timeout(self._name, timeout_s))
+        operation = Operation("set_version", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.version = checked_version(self._name, version)
         operation.batch_items = checked_optional_count(self._name, "batch_items", batch_items)
         operation.channel = self._name

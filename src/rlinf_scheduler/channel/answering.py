@@ -88,7 +88,7 @@ class Answering(Leasing):
             raise unknown_argument(self.ask, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         limit_s = checked_timeout(self._name, timeout_s)
-        operation = Operation("put", queue, limit_s)
+        operation = Operation("put", queue, limit_s, self._now)
         operation.priority = checked_priority(self._name, priority)
         asking = current_session().service(Asking)
         question, pending = asking.begin(self._connection(), queue, item)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -53,19 +53,23 @@ class Pending(Promise[Arrived]):
         ref: the channel that was asked.
         number: of the question.
         wake: lets the I/O thread see that this was dropped.
+        now: the clock of this process.
         note: of the answer.
     """
 
-    __slots__ = ("_queue", "_started", "note", "number", "ref", "wake")
+    __slots__ = ("_queue", "_started", "note", "now", "number", "ref", "wake")
 
-    def __init__(self, ref: ChannelRef, queue: QueueName, number: int, wake: Wake) -> None:
+    def __init__(
+        self, ref: ChannelRef, queue: QueueName, number: int, wake: Wake, now: Callable[[], float]
+    ) -> None:
         super().__init__()
         self.ref = ref
         self.number = number
         self.wake = wake
         self.note = NO_NOTE
         self._queue = queue
-        self._started = time.monotonic()
+        self.now = now
+        self._started = now()
 
     def what(self) -> str:
         """What goes on, for messages."""
@@ -73,14 +77,14 @@ class Pending(Promise[Arrived]):
 
     def awaits(self) -> Wait:
         """See `Promise`."""
-        name, waited_s = self.ref.spec.name, time.monotonic() - self._started
+        name, waited_s = self.ref.spec.name, self.now() - self._started
         queue = "" if self._queue == "default" else f", {self._queue!r}"
         about = f"ask('{name}'{queue})", waited_s
         return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
 
     def timeout(self) -> ChannelTimeout:
         """The error of a question that nobody has answered in time."""
-        waited_s = time.monotonic() - self._started
+        waited_s = self.now() - self._started
         return ChannelTimeout(self.ref.spec.name, self._queue, "ask", waited_s, _UNANSWERED)
 
 
@@ -113,7 +117,7 @@ class Asking:
     def begin(self, connection: ChannelConnection, queue: QueueName, item: Any) -> tuple[Question, Pending]:
         """A question about `item`, to be put into the channel, and its answer to come."""
         number = _next_number()
-        pending = Pending(connection.ref, queue, number, Wake(self._on_dropped))
+        pending = Pending(connection.ref, queue, number, Wake(self._on_dropped), self._messenger.now)
         ref = PromiseRef(pending, self._dropped.append)
         ref.ticket = number
         self._asked[number] = _Asked(ref, connection, queue)

@@ -368,7 +368,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         if _unknown:
             raise unknown_argument(self.put, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
+        operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
         if (
             priority != 0
             or group is not None
@@ -403,7 +403,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         if _unknown:
             raise unknown_argument(self.put_nowait, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, None, wait=False)
+        operation = Operation("put", queue, None, self._now, wait=False)
         self._say(operation, priority, group, version, slot, sources)
         self._put(item, weight, operation, False)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
@@ -92,6 +91,7 @@ class ChannelConnection:
         on_lost: called with it on the I/O thread when its server is gone.
 
     Attributes:
+        now: the clock of its messenger, in seconds.
         device_of: says which tensors of items may stay on their device; None: none may.
     """
 
@@ -105,6 +105,7 @@ class ChannelConnection:
         self.ref = ref
         self._session = session
         self._messenger = messenger = session.messenger
+        self.now = messenger.now
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._is_unused_said = False
         self._drain = self._shell.drain
@@ -460,7 +461,7 @@ class ChannelConnection:
             shell.direct.append(operation)
             if not shell.deliveries.looks_soon:
                 self._messenger.submit_once(self._drain)
-        began = time.monotonic()
+        began = TIMES.now()
         answer = self._answer_by(shortcut, call, operation)
         said = None if answer is None else answer.answer
         by = said.by if type(said) is wire.Delivered else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -102,9 +101,9 @@ class DurableChannel:
         Raises:
             ChannelJournalError: the blocks make no sense.
         """
-        until = time.monotonic() + MOMENT_S
+        until = self._session.messenger.now() + MOMENT_S
         try:
-            while turns and time.monotonic() < until:
+            while turns and self._session.messenger.now() < until:
                 self._runtime.replay(*turns.popleft())
                 self._num_recovered += 1
         except (ValueError, msgspec.DecodeError) as error:

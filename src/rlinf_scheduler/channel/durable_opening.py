@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -71,7 +70,7 @@ class _DurableOpening:
         self._about = about
         self._on_stopped = on_stopped
         self._claims = claims
-        self._began = time.monotonic()
+        self._began = session.messenger.now()
 
     def read(self) -> None:
         """Read the journal, in a thread of its own: it may be large."""
@@ -178,7 +177,7 @@ class _DurableOpening:
         if error is None:
             channel.on_stopped = self._on_stopped
             self.opened.set_result(channel)
-        elif isinstance(error, NameTaken) and time.monotonic() - self._began < TAKE_OVER_S:
+        elif isinstance(error, NameTaken) and self._session.messenger.now() - self._began < TAKE_OVER_S:
             found = self._session.directory.lookup_async(channel.spec.address, 0)
             found.add_done_callback(partial(self._on_taken, channel, error))
         else:

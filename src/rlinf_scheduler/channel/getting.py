@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, Never, overload
 
 from rlinf_scheduler.channel import control_wire, wire
@@ -67,7 +68,7 @@ class Getting(ChannelAccess):
         if _unknown:
             raise unknown_argument(self.get, _unknown)
         queue = self._queue(queue_name, key)
-        return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s)), async_op)
+        return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s), self._now), async_op)
 
     def get_nowait(
         self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None, **_unknown: Never
@@ -82,7 +83,7 @@ class Getting(ChannelAccess):
         if _unknown:
             raise unknown_argument(self.get_nowait, _unknown)
         queue = self._queue(queue_name, key)
-        return self._get(Operation("get", queue, None, wait=False), False)
+        return self._get(Operation("get", queue, None, self._now, wait=False), False)
 
     @overload
     def get_batch(
@@ -173,7 +174,8 @@ class Getting(ChannelAccess):
         )
         target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        return self._get(Operation("get_batch", queue, limit_s, batch_weight=target, limits=limits), async_op)
+        operation = Operation("get_batch", queue, limit_s, self._now, batch_weight=target, limits=limits)
+        return self._get(operation, async_op)
 
     @overload
     def get_group(
@@ -228,7 +230,7 @@ class Getting(ChannelAccess):
         if _unknown:
             raise unknown_argument(self.get_group, _unknown)
         queue = self._queue(queue_name, key)
-        operation = Operation("get_group", queue, checked_timeout(self._name, timeout_s))
+        operation = Operation("get_group", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.group_size = checked_group_size(self._name, self.maxsize, size)
         return self._get(operation, async_op)
 
@@ -245,7 +247,7 @@ class Getting(ChannelAccess):
             raise unknown_argument(self.drain, _unknown)
         queue = self._queue(queue_name, key)
         everything = wire.BatchLimits(1, 0, 0, None)
-        operation = Operation("get_batch", queue, None, wait=False, limits=everything)
+        operation = Operation("get_batch", queue, None, self._now, wait=False, limits=everything)
         try:
             batch: Batch = self._get(operation, False)
         except (ChannelEmpty, ChannelClosed):
@@ -291,9 +293,8 @@ class Getting(ChannelAccess):
         plan = checked_plan(self._name, num_shards, policy, batch_weight, batch_items, cost, equal_counts)
         if type(index) is not int or not 0 <= index < num_shards:
             raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
-        return Shard(
-            self._name, lambda operation: self._get(operation, False), self._settle_part, queue, index, plan
-        )
+        take = partial(self._get, async_op=False)
+        return Shard(self._name, self._now, take, self._settle_part, queue, index, plan)
 
     def _settle_part(self, message: control_wire.DonePart) -> str:
         done: control_wire.Done = self._connection().ask(message, control_wire.Done)

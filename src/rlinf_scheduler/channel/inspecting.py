@@ -101,7 +101,7 @@ class Inspecting(ChannelAccess):
             CodecError: the item cannot be read here.
         """
         queue = self._queue(queue_name, key)
-        return self._connection().look(Operation("get", queue, None, wait=False), _load_copy)
+        return self._connection().look(Operation("get", queue, None, self._now, wait=False), _load_copy)
 
     def record(
         self,
@@ -165,7 +165,7 @@ class Inspecting(ChannelAccess):
 
     def _first_items(self) -> list[Any]:
         limits = wire.BatchLimits(1, NUM_SHOWN, SHOWN_BYTES, None, "raise")
-        operation = Operation("get_batch", DEFAULT_QUEUE, None, wait=False, limits=limits)
+        operation = Operation("get_batch", DEFAULT_QUEUE, None, self._now, wait=False, limits=limits)
         try:
             found: list[Any] = self._connection().look(operation, _load_copies)
         except (ChannelError, CommError):  # others took them, or they are too large, or cannot be read here

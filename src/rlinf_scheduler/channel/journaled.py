@@ -8,7 +8,6 @@ to the same state and says the same, for it has no other clock and no other way 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -335,7 +334,7 @@ class WriteAheadRuntime:
 
     def go_live(self, job: str) -> None:
         """Hear clients from now on; in another job than before, those of that are gone."""
-        self._clock_base = self._now - time.monotonic()
+        self._clock_base = self._now - self._messenger.now()
         self._live = True
         self._outbox.clear()
         self._to_tell.clear()
@@ -434,7 +433,7 @@ class WriteAheadRuntime:
 
     def _arm(self, timer: _JournaledTimer) -> None:
         if timer.callback is not None:
-            left_s = max(0.0, timer.due - (self._clock_base + time.monotonic()))
+            left_s = max(0.0, timer.due - (self._clock_base + self._messenger.now()))
             timer.real = self._messenger.call_later(left_s, partial(self._on_time, timer))
 
     def _on_time(self, timer: _JournaledTimer) -> None:
@@ -470,7 +469,7 @@ class WriteAheadRuntime:
         """Let everything happen now that has come; for reports, the clock goes on."""
         if self._pending:
             self._commit()
-        self._now = self._clock_base + time.monotonic()
+        self._now = self._clock_base + self._messenger.now()
 
     def _commit(self) -> None:
         """Write down what has come, then let it happen."""
@@ -481,7 +480,7 @@ class WriteAheadRuntime:
         frames, self._pending_frames = self._pending_frames, []
         heads, self._heads = self._heads, deque()
         if records:
-            turn = JournaledTurn(self._clock_base + time.monotonic(), records)
+            turn = JournaledTurn(self._clock_base + self._messenger.now(), records)
             try:
                 self._journal.append(_encode(turn), frames)
             except OSError as error:

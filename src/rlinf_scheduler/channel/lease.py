@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -193,7 +192,7 @@ class Lease:
                 for end in self._operation.copies.pop(place, ()):
                     end()
         if message.done and TIMES.spool is not None:
-            TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
+            TIMES.note_moved(ACK, TIMES.now(), what, self._name, self._origins_of(places))
         if is_last:
             # Said: that nobody keeps it any more says nothing.
             self._operation.taken = True

@@ -6,7 +6,6 @@ lives, and does not come to an end, is given back here, when its `work_deadline_
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -24,10 +23,10 @@ OVERDUE = "its consumer did not come to an end in {:g} s"
 class _Kept:
     __slots__ = ("began", "generation", "next_sign", "timer", "ttl_s", "until")
 
-    def __init__(self, generation: int, ttl_s: float, keep_s: float) -> None:
+    def __init__(self, now: float, generation: int, ttl_s: float, keep_s: float) -> None:
         self.generation = generation
         self.ttl_s = ttl_s
-        self.began = time.monotonic()
+        self.began = now
         self.until = self.began + keep_s
         self.next_sign = self.began + ttl_s / SHARE
         self.timer: Timer | None = None
@@ -49,7 +48,8 @@ class LeaseKeeper:
     def begin(self, operation: Operation, items: Delivery) -> None:
         """Items came on lease."""
         if operation.lease is not None and items.told.lease is not None:
-            kept = _Kept(items.told.lease.generation, operation.lease.ttl_s, operation.keep_s)
+            generation, ttl_s = items.told.lease.generation, operation.lease.ttl_s
+            kept = _Kept(self._messenger.now(), generation, ttl_s, operation.keep_s)
             self._kept[operation.ticket] = kept
             self._plan(operation.ticket)
 
@@ -63,7 +63,7 @@ class LeaseKeeper:
         """A lease may be worked at for so long from now, at least."""
         kept = self._kept.get(ticket)
         if kept is not None:
-            kept.until = max(kept.until, time.monotonic() + for_s)
+            kept.until = max(kept.until, self._messenger.now() + for_s)
             self._plan(ticket)
 
     def close(self) -> None:
@@ -75,12 +75,12 @@ class LeaseKeeper:
         kept = self._kept[ticket]
         if kept.timer is not None:
             kept.timer.cancel()
-        after_s = max(0.0, min(kept.next_sign, kept.until) - time.monotonic())
+        after_s = max(0.0, min(kept.next_sign, kept.until) - self._messenger.now())
         kept.timer = self._messenger.call_later(after_s, partial(self._on_time, ticket))
 
     def _on_time(self, ticket: int) -> None:
         kept = self._kept[ticket]
-        now = time.monotonic()
+        now = self._messenger.now()
         if now < kept.until:
             kept.next_sign = now + kept.ttl_s / SHARE
             self._tell(control_wire.Extend(kept.generation))

@@ -87,7 +87,7 @@ class Leasing(ChannelAccess):
         if batch_weight is not None or target_weight is not None:
             target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        operation = Operation("lease", queue, limit_s, batch_weight=target, limits=limits)
+        operation = Operation("lease", queue, limit_s, self._now, batch_weight=target, limits=limits)
         if group_size is not None:
             if target is not None or limits is not None:
                 raise ChannelArgumentError(self._name, "a lease is of a batch, or of a group_size")

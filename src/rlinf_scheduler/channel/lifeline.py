@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,7 +110,7 @@ class Lifeline:
         """See `Line`."""
         if self._found or self._gone_since is None:
             return ""
-        waited_s = time.monotonic() - self._gone_since
+        waited_s = self._messenger.now() - self._gone_since
         return f"its process has been gone for {waited_s:.1f} s, and no other one holds the channel yet"
 
     def begin(self, on_news: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
@@ -161,7 +160,7 @@ class Lifeline:
         promise: Promise[Reply],
     ) -> None:
         """Ask the process that holds the channel now; if it does not any more, as whatever is asked."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = self._until(timeout_s)
         asked = self._messenger.request(
             self._server, self._aside, message, timeout_s=timeout_s, reply_type=reply_type
         )
@@ -171,7 +170,7 @@ class Lifeline:
             if error is None:
                 promise.set_result(reply.result(0))
             elif isinstance(error, PeerDied | NotServed) and not self._has_ended:
-                self._ask_in_turn(message, _left_s(until), reply_type, promise)
+                self._ask_in_turn(message, self._left_s(until), reply_type, promise)
             else:
                 promise.set_exception(self._left() if self._has_ended else error)
 
@@ -184,7 +183,7 @@ class Lifeline:
         reply_type: Any,
         promise: Promise[Reply],
     ) -> None:
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = self._until(timeout_s)
         aside = _Aside(message, until, reply_type, promise)
         if self._found:
             self._send_aside(aside)
@@ -221,7 +220,7 @@ class Lifeline:
             self._server,
             self._aside,
             aside.message,
-            timeout_s=_left_s(aside.until),
+            timeout_s=self._left_s(aside.until),
             reply_type=aside.reply_type,
         )
 
@@ -360,7 +359,7 @@ class Lifeline:
             logger.warning(
                 "channel '%s': another process holds it after %.1f s (epoch %d); what was under way goes on",
                 self._spec.name,
-                time.monotonic() - self._gone_since,
+                self._messenger.now() - self._gone_since,
                 found.epoch,
             )
             self._gone_since = None
@@ -392,7 +391,7 @@ class Lifeline:
         """Ask the directory which process holds the channel now."""
         self._found = False
         if self._gone_since is None:
-            self._gone_since = time.monotonic()
+            self._gone_since = self._messenger.now()
         asked = self._directory.lookup_async(self._spec.address, SEARCH_S)
         asked.add_done_callback(self._on_entry)
 
@@ -422,6 +421,12 @@ class Lifeline:
             self._server = ref.endpoint
             self._look()
 
+    def _until(self, timeout_s: float | None) -> float | None:
+        return None if timeout_s is None else self._messenger.now() + timeout_s
+
+    def _left_s(self, until: float | None) -> float | None:
+        return None if until is None else max(0.0, until - self._messenger.now())
+
     def _look_again(self) -> None:
         if self._on_news is not None:
             self._look()
@@ -432,7 +437,3 @@ class Lifeline:
         self._fail_asides(lost)
         if self._on_lost is not None and self._on_news is not None:
             self._on_lost(lost)
-
-
-def _left_s(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())

@@ -52,6 +52,7 @@ class LocalChannel(Channel):
     def __init__(self, spec: ChannelSpec) -> None:
         self._spec = spec
         self._name = spec.name
+        self._clock: Callable[[], float] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -119,6 +120,13 @@ class LocalChannel(Channel):
         """Drop what this process has of the channel; what waits fails with ChannelLost, and so do later operations."""
         checked_timeout(self._name, timeout_s)
         self._queues.delete()
+
+    @property
+    def _now(self) -> Callable[[], float]:
+        now = self._clock
+        if now is None:
+            now = self._clock = self._queues.now
+        return now
 
     @property
     def _queues(self) -> LocalQueues:

@@ -86,9 +86,13 @@ class LocalQueues:
     Args:
         spec: the channel.
         loop: the thread that owns them.
+
+    Attributes:
+        now: the clock of that thread, in seconds.
     """
 
     def __init__(self, spec: ChannelSpec, loop: IoLoop) -> None:
+        self.now = loop.now
         self._spec = spec
         self._loop = loop
         self._state = ChannelState(spec.maxsize)

@@ -7,7 +7,6 @@ stores: `fate.taken` (it has the items) or `dropped` (it was interrupted). The I
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -48,6 +47,7 @@ class Operation(Fate):
         kind: "put", "get", "get_batch", "get_group", "lease", "admit" or "set_version".
         queue_name: its queue.
         timeout_s: its deadline, in seconds after `started`; None without.
+        now: the clock that this goes by, of the messenger that carries it out.
         wait: whether the server may keep it waiting.
         batch_weight: what a batch has to reach; None without.
         limits: what else a batch has to be; None for any, and for what is no batch.
@@ -94,6 +94,7 @@ class Operation(Fate):
         "lease",
         "limits",
         "max_lag",
+        "now",
         "parcel",
         "priority",
         "question",
@@ -124,6 +125,7 @@ class Operation(Fate):
         kind: str,
         queue_name: QueueName,
         timeout_s: float | None,
+        now: Callable[[], float],
         *,
         wait: bool = True,
         batch_weight: float | None = None,
@@ -133,6 +135,7 @@ class Operation(Fate):
         self.kind = kind
         self.queue_name = queue_name
         self.timeout_s = timeout_s
+        self.now = now
         # Who waits no time at all gets what is there.
         self.wait = wait and timeout_s != 0
         self.batch_weight = batch_weight
@@ -151,7 +154,7 @@ class Operation(Fate):
         self.step = current_step()
         self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()
-        self.started = time.monotonic()
+        self.started = now()
         self.dropped = False
         self.blocks = False
         self.recalled = False
@@ -168,6 +171,7 @@ class Operation(Fate):
             self.kind,
             self.queue_name,
             self.timeout_s,
+            self.now,
             wait=self.wait,
             batch_weight=self.batch_weight,
             limits=self.limits,
@@ -278,7 +282,7 @@ class Operation(Fate):
     @property
     def waited_s(self) -> float:
         """Seconds since it began."""
-        return time.monotonic() - self.started
+        return self.now() - self.started
 
     @property
     def left_s(self) -> float | None:

@@ -26,15 +26,17 @@ class ReplayedConnections:
 
     Args:
         player: what was recorded.
+        now: the clock of this process, in seconds.
     """
 
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: Player, now: Callable[[], float]) -> None:
         self._player = player
+        self._now = now
         self._by_id: dict[str, ReplayedConnection] = {}
 
     def to(self, ref: ChannelRef) -> ReplayedConnection:
         """Return the connection to a channel."""
-        return self._by_id.setdefault(ref.spec.channel_id, ReplayedConnection(self._player, ref))
+        return self._by_id.setdefault(ref.spec.channel_id, ReplayedConnection(self._player, ref, self._now))
 
 
 class ReplayedConnection:
@@ -43,9 +45,10 @@ class ReplayedConnection:
     Args:
         player: what was recorded.
         ref: the channel.
+        now: the clock of this process, in seconds.
 
     Attributes:
-        ref: see above.
+        ref, now: see above.
         lost: a recording is always there.
         device_of: nothing of it is on a device.
     """
@@ -53,8 +56,9 @@ class ReplayedConnection:
     lost = None
     device_of = None
 
-    def __init__(self, player: Player, ref: ChannelRef) -> None:
+    def __init__(self, player: Player, ref: ChannelRef, now: Callable[[], float]) -> None:
         self.ref = ref
+        self.now = now
         self._name = ref.spec.name
         self._player = player
 

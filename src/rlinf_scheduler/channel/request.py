@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -72,7 +71,7 @@ class ChannelRequest:
             CodecError: `value` cannot be pickled; nothing was answered.
         """
         self._check_open()
-        began = time.monotonic()
+        began = TIMES.now()
         parcel = self._messenger.parcels.pack(encode(value), self._asker, snapshot=True, wait_s=WAIT_S)
         self._send(_Answer(self._messenger, self._asker, Answered(self._number), parcel, (), self._settle))
         TIMES.note_moved(REPLY, began, "reply", self._channel)
@@ -86,7 +85,7 @@ class ChannelRequest:
         self._check_open()
         why = [dump_failure(error)]
         self._send(_Answer(self._messenger, self._asker, Failed(self._number), None, why, self._settle))
-        TIMES.note_moved(REPLY, time.monotonic(), "reply", self._channel)
+        TIMES.note_moved(REPLY, TIMES.now(), "reply", self._channel)
 
     def answer(self, function: Callable[[Any], Any]) -> bool:
         """Answer with `function(item)`, or with the exception that it raises; whether it raised none.

@@ -35,6 +35,7 @@ class Shard:
     def __init__(
         self,
         channel: str,
+        now: Callable[[], float],
         take: Callable[[Operation], ShardBatch],
         settle: Callable[[control_wire.DonePart], str],
         queue_name: QueueName,
@@ -42,6 +43,7 @@ class Shard:
         plan: ShardPlan,
     ) -> None:
         self._channel = channel
+        self._now = now
         self._take = take
         self._settle = settle
         self._queue_name = queue_name
@@ -99,7 +101,7 @@ class Shard:
         return ShardLease(self, timeout_s)
 
     def _next(self, timeout_s: float | None) -> ShardBatch:
-        operation = Operation("get_batch", self._queue_name, timeout_s)
+        operation = Operation("get_batch", self._queue_name, timeout_s, self._now)
         operation.shard = wire.ShardRequest(self._index, self.done_step, *self._plan)
         return self._take(operation)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -78,6 +77,6 @@ class _StallWatch:
 
     def _tell(self) -> None:
         note = self._note()
-        for late in () if note is None else self._waiters.late(note, time.monotonic()):
+        for late in () if note is None else self._waiters.late(note, self._session.messenger.now()):
             stall = Stall("", self._name, late.operation, (late.process,), late.since_s)
             tell_stall(self._session, stall)

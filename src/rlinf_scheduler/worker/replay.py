@@ -216,7 +216,7 @@ class ReplaySession(Session):
         self.provide(Topology, unpacked_topology(topology))
         self.provide(Role, Role(info, tuple(hardware)))
         self.provide(Tape, player)
-        self.provide(ChannelConnections, ReplayedConnections(player))
+        self.provide(ChannelConnections, ReplayedConnections(player, self.messenger.now))
         self.provide(Asking, ReplayedAsking(player, self.messenger.endpoint))
         self.provide(open_mailbox, ReplayedMailbox(player))
         self.provide(open_weights, ReplayedWeights(player))
