@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import Any, Generic, Literal, Never, TypeAlias, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, Generic, Literal, Never, TypeAlias, TypeVar
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import forked_error, generation
 from rlinf_scheduler.comm.promise import Fate, Promise
-from rlinf_scheduler.comm.timekeeping import begin_wait, begin_wait_for, keeps_wait
+from rlinf_scheduler.comm.timekeeping import TIMES, begin_wait, begin_wait_for, keeps_wait
 from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf_scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 from rlinf_scheduler.keywords import explains_calls, unknown_argument
@@ -218,21 +217,21 @@ class AsyncHandle(Generic[T]):
 
     @awaited(_awaited_in_vain)
     def _take_when_done(self, timeout_s: float | None) -> T:
-        began = time.monotonic()
+        began = TIMES.now()
         try:
             self._await(timeout_s)
             return self._take()
         except (ResultTimeout, KeyboardInterrupt) as error:
-            self.settled.explain(error, timeout_s, time.monotonic() - began)
+            self.settled.explain(error, timeout_s, TIMES.now() - began)
             raise
         except (ChannelTimeout, CommTimeout) as error:
             self.settled.explain(error, self.awaits().timeout_s, error.waited_s)
             raise
 
     def _await(self, timeout_s: float | None) -> None:
-        began = time.monotonic()
+        began = TIMES.now()
         if not self.settled.wait(timeout_s):
-            raise ResultTimeout(self.what or "the operation", time.monotonic() - began)
+            raise ResultTimeout(self.what or "the operation", TIMES.now() - began)
 
     def _take(self) -> T:
         if self._lock is None:
