@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "comm/loop.py": (1, "the real clock"),
     "comm/promise.py": (2, KERNELS),
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),
-    "comm/shm/ledger.py": (1, "a moment that all processes of a machine compare"),
     "comm/timekeeping.py": (1, "time that is accounted for begins and ends by one clock"),
     "session/job_file.py": (1, DATE),
 }

@@ -161,7 +161,7 @@ class Messenger:
         """What the job's processes take on this machine: together no more than one of them may."""
         job = self._secret.derive(b"memory").hex()[:16]
         limit_bytes = max(arena_bytes, default_limit_bytes())
-        return Ledger(self._run_directory.path.parent, job, limit_bytes)
+        return Ledger(self._run_directory.path.parent, job, limit_bytes, self.now)
 
     # -- serving ---------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ def new_ledger(tmp_path):
     ledgers = []
 
     def make(limit_bytes=100, job="job"):
-        ledgers.append(Ledger(tmp_path, job, limit_bytes))
+        ledgers.append(Ledger(tmp_path, job, limit_bytes, time.monotonic))
         return ledgers[-1]
 
     yield make
@@ -68,7 +68,7 @@ def test_what_a_process_took_that_closed_is_free(new_ledger):
 
 
 def _take(pipe, directory, size_bytes):
-    ledger = Ledger(directory, "job", 100)
+    ledger = Ledger(directory, "job", 100, time.monotonic)
     pipe.send(ledger.charge(size_bytes))
     pipe.recv()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +34,15 @@ class Ledger:
         directory: a private one, the same for all processes of this user.
         job: which job; a word for file names.
         limit_bytes: how much all may take together.
+        now: the clock, in seconds, that all processes of the machine have in common.
 
     Raises:
         OSError: the file cannot be made, or has a line for no more processes.
     """
 
-    def __init__(self, directory: Path, job: str, limit_bytes: int) -> None:
+    def __init__(self, directory: Path, job: str, limit_bytes: int, now: Callable[[], float]) -> None:
         self.limit_bytes = limit_bytes
+        self._now = now
         self._path = directory / (PREFIX + job)
         _remove_stale(directory)
         self._fd, self._line = _open(self._path)
@@ -66,7 +68,7 @@ class Ledger:
         ):
             return True
         self._taken[self._line] -= size_bytes
-        self._refused_at[0] = time.monotonic_ns()
+        self._refused_at[0] = int(self._now() * 1e9)
         return False
 
     def adopt(self, size_bytes: int) -> None:
@@ -76,7 +78,7 @@ class Ledger:
 
     @property
     def refused_at_ns(self) -> int:
-        """When some process was refused last, by the machine's monotonic clock; 0 if none ever was."""
+        """When some process was refused last, by the clock of all; 0 if none ever was."""
         return int(self._refused_at[0])
 
     @property
