@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # The parts in import order: each may import those of the lines before its own, and nothing of its neighbours.
 LAYERS = (
-    ("wording", "checks", "addresses", "lazy", "version"),
+    ("wording", "checks", "addresses", "version"),
+    ("lazy",),
     ("errors", "events"),
     ("log_level",),
     ("keywords", "extension", "face"),
@@ -33,7 +34,6 @@ LAYERS = (
     ("keeper",),
     ("kept",),
     ("cluster",),
-    ("mypy_plugin",),
     ("(names)",),  # rlinf_scheduler/__init__.py: the public names
     ("(face)",),  # rlinf/scheduler/: what programs import
     ("(testing)", "cli"),

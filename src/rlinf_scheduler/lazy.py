@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
+
+from rlinf_scheduler.wording import did_you_mean
 
 
 def loader(names: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`.
+    """Return a package's `__getattr__`.
 
     Args:
         names: the package's own, its `globals()`; what was loaded is kept there.
@@ -17,20 +23,14 @@ def loader(names: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str],
 
     def load(name: str) -> Any:
         if name not in modules:
-            message = f"module '{names['__name__']}' has no attribute '{name}'"
-            raise AttributeError(message)
-        try:
-            value = names[name] = getattr(import_module(modules[name]), name)
-        except ModuleNotFoundError as error:
-            message = f"{name} needs '{error.name}', which is not installed: only planning does without it"
-            raise ModuleNotFoundError(message, name=error.name) from error
-        return value
+            raise _no_name(names, name, modules)
+        return _load(names, name, modules[name])
 
     return load
 
 
 def mirror(names: dict[str, Any], package: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module that has the public names of another one, which is imported with the first of them.
+    """Return the `__getattr__` of a module that has the public names of another one, imported with the first of them.
 
     Args:
         names: the module's own, its `globals()`; what was asked for is kept there.
@@ -38,11 +38,67 @@ def mirror(names: dict[str, Any], package: str) -> Callable[[str], Any]:
     """
 
     def load(name: str) -> Any:
+        module = import_module(package)
         try:
-            value = names[name] = getattr(import_module(package), name)
+            value = names[name] = getattr(module, name)
         except AttributeError:
-            message = f"module '{names['__name__']}' has no attribute '{name}'"
-            raise AttributeError(message, name=name) from None
+            raise _no_name(names, name, _public(module)) from None
         return value
 
     return load
+
+
+def declared(names: dict[str, Any], package: str = "") -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package for what it imports under `if TYPE_CHECKING:`, where type checkers see it.
+
+    So each name is written once. The package's source is read for it.
+
+    Args:
+        names: the package's own, its `globals()`; what was loaded is kept there.
+        package: the full name of another one, which is asked for all other names, as by `mirror`.
+    """
+    with open(names["__file__"], "rb") as source:
+        tree = ast.parse(source.read())
+    blocks = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    modules = {alias.name: str(node.module) for node in imports for alias in node.names}
+    others = mirror(names, package) if package else loader(names, modules)
+
+    def load(name: str) -> Any:
+        try:
+            return _load(names, name, modules[name]) if name in modules else others(name)
+        except AttributeError:
+            more = _public(import_module(package)) if package else ()
+            raise _no_name(names, name, [*modules, *more]) from None
+
+    return load
+
+
+def _load(names: dict[str, Any], name: str, module: str) -> Any:
+    try:
+        value = names[name] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        message = f"{name} needs '{error.name}', which is not installed: only planning does without it"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    return value
+
+
+def _public(module: ModuleType) -> Iterable[str]:
+    """Return the names that a module offers."""
+    return getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
+
+
+def _no_name(names: dict[str, Any], name: str, known: Iterable[str]) -> AttributeError | ImportError:
+    """Return the error about a name that a module does not have, with the nearest one that it has."""
+    module = names["__name__"]
+    hint = "" if name.startswith("__") else did_you_mean(name, known)
+    message = f"module '{module}' has no attribute '{name}'{hint and f'; {hint}'}"
+    if hint and _is_import_from() and find_spec(f"{module}.{name}") is None:
+        return ImportError(f"cannot import name '{name}' from '{module}'; {hint}", name=module)
+    return AttributeError(message, name=name)
+
+
+def _is_import_from() -> bool:
+    """Return whether `from package import name` asks a `__getattr__`, and hides what an AttributeError says."""
+    asker = sys._getframe(3)  # of `load`, in which `_no_name` is called
+    return asker.f_code.co_name == "_handle_fromlist"

@@ -19,9 +19,9 @@ from rlinf.scheduler.collective import (
     AsyncWork,
     Collective,
     CollectiveGroupOptions,
+    MultiChannelProcessGroup,
 )
 from rlinf.scheduler.collective.collective_group import CollectiveGroup
-from rlinf.scheduler.collective.multi_channel_pg import MultiChannelProcessGroup
 from rlinf_scheduler.comm import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelTimeout

@@ -10,8 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf.scheduler import Tracer, manager
-from rlinf.scheduler.dynamic_scheduler.manager import RolloutScalingScheduler
-from rlinf.scheduler.dynamic_scheduler.scheduler_worker import SchedulerWorker
+from rlinf.scheduler.absent import RolloutScalingScheduler, SchedulerWorker
 from rlinf.scheduler.dynamic_scheduler.utils import (
     get_scheduler_channel,
     get_scheduler_request_queue,

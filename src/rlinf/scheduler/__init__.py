@@ -6,15 +6,16 @@ on first use: importing this package costs neither Ray nor torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlinf.scheduler import errors
-from rlinf_scheduler.lazy import loader, mirror
+from rlinf_scheduler.lazy import declared
 from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.channel.channel_worker import ChannelWorker as ChannelWorker
-    from rlinf.scheduler.channel.channel_worker import WeightedItem as WeightedItem
+    from rlinf.scheduler.channel import Channel
+    from rlinf.scheduler.channel import ChannelWorker as ChannelWorker
+    from rlinf.scheduler.channel import WeightedItem as WeightedItem
     from rlinf.scheduler.cluster import Cluster
     from rlinf.scheduler.cluster import ClusterConfig as ClusterConfig
     from rlinf.scheduler.collective import CollectiveGroupOptions
@@ -32,25 +33,37 @@ if TYPE_CHECKING:
         FlexiblePlacementStrategy,
         NodePlacementStrategy,
         PackedPlacementStrategy,
+        Placement,
+        PlacementStrategy,
+        Topology,
     )
+    from rlinf.scheduler.worker import CommMapper as CommMapper
     from rlinf.scheduler.worker import (
+        GroupResult,
+        GroupStream,
         Worker,
         WorkerAddress,
         WorkerGroup,
         WorkerInfo,
-    )
-    from rlinf.scheduler.worker import WorkerGroupFunc as WorkerGroupFunc
-    from rlinf.scheduler.worker import WorkerGroupFuncResult as WorkerGroupFuncResult
-    from rlinf.scheduler.worker.routing import *  # noqa: F403
-    from rlinf_scheduler.channel import Channel
-    from rlinf_scheduler.planning import Placement, PlacementStrategy, Topology
-    from rlinf_scheduler.worker import (
-        GroupResult,
-        GroupStream,
         as_completed,
         wait_all,
         wait_first,
     )
+    from rlinf.scheduler.worker import WorkerGroupFunc as WorkerGroupFunc
+    from rlinf.scheduler.worker import WorkerGroupFuncResult as WorkerGroupFuncResult
+    from rlinf.scheduler.worker import build_recv_plan as build_recv_plan
+    from rlinf.scheduler.worker import build_route_channel_key as build_route_channel_key
+    from rlinf.scheduler.worker import build_send_key as build_send_key
+    from rlinf.scheduler.worker import build_send_plan as build_send_plan
+    from rlinf.scheduler.worker import decoupled_build_recv_plan as decoupled_build_recv_plan
+    from rlinf.scheduler.worker import get_batch_size as get_batch_size
+    from rlinf.scheduler.worker import get_group_world_size as get_group_world_size
+    from rlinf.scheduler.worker import infer_batch_size as infer_batch_size
+    from rlinf.scheduler.worker import merge_batches as merge_batches
+    from rlinf.scheduler.worker import split_batch as split_batch
+    from rlinf.scheduler.worker import split_channel_message as split_channel_message
+else:
+    __getattr__ = declared(globals(), "rlinf_scheduler")
 
 __all__ = [
     "Channel",
@@ -75,53 +88,6 @@ __all__ = [
     "wait_all",
     "wait_first",
 ]
-
-
-# Names that `rlinf_scheduler` does not have, or has otherwise, and where they are.
-_OWN = {
-    "ChannelWorker": "rlinf.scheduler.channel.channel_worker",
-    "WeightedItem": "rlinf.scheduler.channel.channel_worker",
-    "AcceleratorType": "rlinf.scheduler.hardware",
-    "AcceleratorUtil": "rlinf.scheduler.hardware",
-    "Cluster": "rlinf.scheduler.cluster",
-    "ClusterConfig": "rlinf.scheduler.cluster",
-    "CollectiveGroupOptions": "rlinf.scheduler.collective",
-    "CommMapper": "rlinf.scheduler.worker.routing",
-    "Tracer": "rlinf.scheduler.manager",
-    "Worker": "rlinf.scheduler.worker",
-    "WorkerAddress": "rlinf.scheduler.worker",
-    "WorkerGroup": "rlinf.scheduler.worker",
-    "WorkerGroupFunc": "rlinf.scheduler.worker",
-    "WorkerGroupFuncResult": "rlinf.scheduler.worker",
-    "WorkerInfo": "rlinf.scheduler.worker",
-    "ComponentPlacement": "rlinf.scheduler.placement",
-    "DOSW1HWInfo": "rlinf.scheduler.hardware",
-    "DualFrankaHWInfo": "rlinf.scheduler.hardware",
-    "FlexiblePlacementStrategy": "rlinf.scheduler.placement",
-    "FrankaHWInfo": "rlinf.scheduler.hardware",
-    "GimArmHWInfo": "rlinf.scheduler.hardware",
-    "HardwareInfo": "rlinf.scheduler.hardware",
-    "NodePlacementStrategy": "rlinf.scheduler.placement",
-    "PackedPlacementStrategy": "rlinf.scheduler.placement",
-    "Placement": "rlinf.scheduler.placement",
-    "Turtle2HWInfo": "rlinf.scheduler.hardware",
-    "build_recv_plan": "rlinf.scheduler.worker.routing",
-    "build_route_channel_key": "rlinf.scheduler.worker.routing",
-    "build_send_key": "rlinf.scheduler.worker.routing",
-    "build_send_plan": "rlinf.scheduler.worker.routing",
-    "decoupled_build_recv_plan": "rlinf.scheduler.worker.routing",
-    "get_batch_size": "rlinf.scheduler.worker.routing",
-    "get_group_world_size": "rlinf.scheduler.worker.routing",
-    "infer_batch_size": "rlinf.scheduler.worker.routing",
-    "merge_batches": "rlinf.scheduler.worker.routing",
-    "split_batch": "rlinf.scheduler.worker.routing",
-    "split_channel_message": "rlinf.scheduler.worker.routing",
-}
-_own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler")
-
-
-def __getattr__(name: str) -> Any:
-    return _own(name) if name in _OWN else _others(name)
 
 
 def __dir__() -> list[str]:

@@ -6,5 +6,5 @@ from rlinf_scheduler.lazy import mirror
 
 if TYPE_CHECKING:
     from rlinf_scheduler.routing import *  # noqa: F403
-
-__getattr__ = mirror(globals(), "rlinf_scheduler.routing")
+else:
+    __getattr__ = mirror(globals(), "rlinf_scheduler.routing")

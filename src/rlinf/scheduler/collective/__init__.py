@@ -1,5 +1,6 @@
 """Handles of what goes on, and options of communication, by RLinf's names."""
 
+from rlinf.scheduler.absent import Collective, MultiChannelProcessGroup, add_absent_modules
 from rlinf.scheduler.collective.async_work import (
     AsyncChannelCommWork,
     AsyncChannelWork,
@@ -9,9 +10,7 @@ from rlinf.scheduler.collective.async_work import (
     AsyncRouteWork,
     AsyncWork,
 )
-from rlinf.scheduler.collective.collective import Collective
 from rlinf.scheduler.collective.collective_group import CollectiveGroup, CollectiveGroupOptions
-from rlinf.scheduler.collective.multi_channel_pg import MultiChannelProcessGroup
 
 __all__ = [
     "AsyncChannelCommWork",
@@ -26,3 +25,5 @@ __all__ = [
     "CollectiveGroupOptions",
     "MultiChannelProcessGroup",
 ]
+
+add_absent_modules(__name__)

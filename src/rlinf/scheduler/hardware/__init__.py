@@ -1,8 +1,8 @@
 """Accelerator vendors, robots and other hardware."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader, mirror
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:
     from rlinf.scheduler.hardware.accelerators import AcceleratorType as AcceleratorType
@@ -23,36 +23,6 @@ if TYPE_CHECKING:
     from rlinf.scheduler.hardware.robots import Turtle2Config as Turtle2Config
     from rlinf.scheduler.hardware.robots import Turtle2HWInfo as Turtle2HWInfo
     from rlinf_scheduler.hardware import *  # noqa: F403
-
-# Names that `rlinf_scheduler.hardware` does not have, or has otherwise. Its `HardwareConfig` stays: a type of the
-# program's own that RLinf's way declares has the one of `rlinf.scheduler.hardware.hardware`.
-_OWN = {
-    **dict.fromkeys(
-        ("AcceleratorType", "AcceleratorUtil", "ProfileConfig"),
-        "rlinf.scheduler.hardware.accelerators",
-    ),
-    **dict.fromkeys(
-        ("Hardware", "HardwareInfo", "HardwareResource", "NodeHardwareConfig"),
-        "rlinf.scheduler.hardware.hardware",
-    ),
-    **dict.fromkeys(
-        (
-            "DOSW1HWConfig",
-            "DOSW1HWInfo",
-            "DualFrankaConfig",
-            "DualFrankaHWInfo",
-            "FrankaConfig",
-            "FrankaHWInfo",
-            "GimArmConfig",
-            "GimArmHWInfo",
-            "Turtle2Config",
-            "Turtle2HWInfo",
-        ),
-        "rlinf.scheduler.hardware.robots",
-    ),
-}
-_own, _others = loader(globals(), _OWN), mirror(globals(), "rlinf_scheduler.hardware")
-
-
-def __getattr__(name: str) -> Any:
-    return _own(name) if name in _OWN else _others(name)
+else:
+    # Its `HardwareConfig` is ours: a type that RLinf's way declares has the one of `rlinf.scheduler.hardware.hardware`.
+    __getattr__ = declared(globals(), "rlinf_scheduler.hardware")

@@ -1,0 +1,78 @@
+"""The names of the face: those that a type checker sees are there; a misspelt one is answered by the nearest."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rlinf.scheduler
+
+FACE = Path(rlinf.scheduler.__file__).parent
+PACKAGES = sorted(
+    ".".join(["rlinf.scheduler", *path.parent.relative_to(FACE).parts]) for path in FACE.rglob("__init__.py")
+)
+
+
+def seen_by_type_checkers(package):
+    tree = ast.parse(Path(import_module(package).__file__).read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom)]
+    stars = [each.module for each in imports if each.names[0].name == "*"]
+    names = {offered: module for module in stars for offered in import_module(module).__all__}
+    return names | {name.name: each.module for each in imports for name in each.names if name.name != "*"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_a_type_checker_sees_is_what_is_loaded(package):
+    loaded = import_module(package)
+    for name, module in seen_by_type_checkers(package).items():
+        assert getattr(loaded, name) is getattr(import_module(module), name), name
+
+
+def test_the_packages_have_names_to_look_at():
+    assert len(PACKAGES) > 8
+    assert len(seen_by_type_checkers("rlinf.scheduler")) > 40
+
+
+@pytest.mark.parametrize(
+    ("statement", "nearest"),
+    [
+        ("from rlinf.scheduler import Wroker", "Worker"),
+        ("from rlinf.scheduler import WorkerGroupFuncResults", "WorkerGroupFuncResult"),
+        ("from rlinf.scheduler.worker import Wroker", "Worker"),
+        ("from rlinf.scheduler.cluster import load_extension_module", "load_user_extension_module"),
+        ("from rlinf.scheduler.manager import NodeManger", "NodeManager"),
+        ("from rlinf.scheduler.channel import Lesae", "Lease"),
+        ("from rlinf_scheduler import ComponentPlacment", "ComponentPlacement"),
+        ("from rlinf_scheduler.hardware import Robt", "Robot"),
+    ],
+)
+def test_a_misspelt_import_is_answered_by_the_nearest_name(statement, nearest):
+    _, package, _, name = statement.split()
+    with pytest.raises(ImportError) as caught:
+        exec(statement)
+    assert str(caught.value) == f"cannot import name '{name}' from '{package}'; did you mean '{nearest}'?"
+    assert caught.value.name == package
+
+
+@pytest.mark.parametrize("package", ["rlinf.scheduler", "rlinf.scheduler.worker", "rlinf_scheduler"])
+def test_a_misspelt_attribute_is_answered_by_the_nearest_name(package):
+    module = import_module(package)
+    with pytest.raises(AttributeError, match=r"has no attribute 'Wroker'; did you mean 'Worker'\?"):
+        module.Wroker  # noqa: B018
+    assert not hasattr(module, "Wroker")
+    assert getattr(module, "Wroker", None) is None
+
+
+def test_a_module_that_is_not_imported_yet_is_no_misspelt_name():
+    from rlinf.scheduler import channel, dynamic_scheduler
+
+    assert channel.Channel is rlinf.scheduler.Channel
+    assert dynamic_scheduler.__name__ == "rlinf.scheduler.dynamic_scheduler"
+
+
+def test_a_name_that_is_like_none_is_an_import_error_of_pythons():
+    with pytest.raises(ImportError, match=r"cannot import name 'zzzz' from 'rlinf\.scheduler' ") as caught:
+        exec("from rlinf.scheduler import zzzz")
+    assert "did you mean" not in str(caught.value)
