@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import channels
 from actor_worker import ActorWorker
 from env_worker import EnvWorker
-from rlinf.scheduler import Channel, Cluster, ComponentPlacement, Worker, WorkerGroup
+from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
 from rlinf_scheduler.worker.group_builder import GroupBuilder
 from rollout_worker import RolloutWorker
 from schedule import COMPONENTS, Schedule
 from settings import Settings
 
-W = TypeVar("W", bound=Worker)
+G = TypeVar("G", bound=WorkerGroup[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def launch(cluster: Cluster, placement: ComponentPlacement, schedule: Schedule, 
     with ThreadPoolExecutor(max_workers=len(COMPONENTS) + len(channels.ALL)) as starters:
         opened = {name: starters.submit(Channel.create, name) for name in channels.ALL}
 
-        def start(name: str, builder: GroupBuilder[W], **options: Any) -> Future[WorkerGroup[W]]:
+        def start(name: str, builder: GroupBuilder[Any, G], **options: Any) -> Future[G]:
             strategy = placement.get_strategy(name)
             return starters.submit(builder.launch, cluster, placement_strategy=strategy, name=name, **options)
 

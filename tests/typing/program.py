@@ -1,9 +1,17 @@
 """A program with planted mistakes: every line that ends in `# wrong` has one, and no other line has."""
 
 from collections.abc import AsyncIterator, Iterator
-from typing import assert_type
+from typing import Any, assert_type
 
-from rlinf.scheduler import Cluster, GroupResult, GroupStream, Worker, wait_all
+from rlinf.scheduler import (
+    Cluster,
+    GroupResult,
+    GroupStream,
+    Worker,
+    WorkerGroup,
+    WorkerGroupFuncResult,
+    wait_all,
+)
 
 
 class Policy(Worker):
@@ -60,10 +68,12 @@ with Cluster(simulate="2") as cluster:
     Other.create_group()
     Other.create_group(1)  # wrong
 
-    assert_type(group.call(Policy.act, [1.0]), GroupResult[int])
+    assert_type(group.call(Policy.act, [1.0]), WorkerGroupFuncResult[int])
+    known: GroupResult[int] = group.call(Policy.act, [1.0])
+    assert_type(known.wait(), list[int])
     assert_type(group.call(Policy.act, [1.0]).wait(), list[int])
-    assert_type(group.call(Policy.train, [1]), GroupResult[dict[str, float]])
-    assert_type(group.call(Policy.serve, 80), GroupResult[str])
+    assert_type(group.call(Policy.train, [1]), WorkerGroupFuncResult[dict[str, float]])
+    assert_type(group.call(Policy.serve, 80), WorkerGroupFuncResult[str])
     assert_type(group.call(Policy.play, 3), GroupStream[float])
     assert_type(group.call(Policy.listen), GroupStream[bytes])
     assert_type(group[0:1].scatter([1]).call(Policy.learn, 1).wait(), list[str])
@@ -73,8 +83,19 @@ with Cluster(simulate="2") as cluster:
     group.call(Other.score, 1)  # wrong
     group.call(Policy.trian, [1])  # wrong
 
-    result = group.act([1.0])
-    result.durations(reduce="median")
+    # Not looked into: any name may be a method of the group's class.
+    assert_type(group.act([1.0]), Any)
+    assert_type(group.scatter([[1.0], [2.0]]).act(temperature=0.5), Any)
+    group.act("no list").durations(reduce="median")
+    alive = group.act
+    assert_type(alive([1.0]), Any)
+    for observation in group[0:1].play(3):
+        alive(observation)
+    assert_type(group.execute_on(1), WorkerGroup[Policy])
+    assert_type(WorkerGroup.plain(group).name, str)
+    assert_type(WorkerGroup.shutdown(group), None)
+    group.world_size()  # wrong
+
     typed = group.call(Policy.act, [1.0])
     assert_type(typed.durations(reduce="max"), dict[str, float])
     assert_type(typed.durations(reduce=None), dict[str, list[float]])

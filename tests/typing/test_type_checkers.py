@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PROGRAM = HERE / "program.py"
+PROGRAMS = ["program.py", "rlinf_names.py"]
 ROOT = HERE.parents[1]
 # What the library uses: no type of it is asked for here.
 NOT_OURS = (
@@ -33,13 +33,11 @@ def lines_that_are_wrong(program):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("program", "plugins"), [("program.py", ""), ("groups.py", "plugins = rlinf_scheduler.mypy_plugin\n")]
-)
-def test_mypy_finds_what_is_wrong_and_nothing_else(program, plugins, tmp_path):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_mypy_finds_what_is_wrong_and_nothing_else(program, tmp_path):
     config = tmp_path / "mypy.ini"
     config.write_text(
-        f"[mypy]\nstrict = true\nmypy_path = src\n{plugins}"
+        "[mypy]\nstrict = true\nmypy_path = src\n"
         # It need not look into the library's functions, which `make check` does.
         "[mypy-rlinf.*]\nignore_errors = true\n"
         f"[mypy-{','.join(f'{name}.*' for name in NOT_OURS)}]\n"
@@ -56,12 +54,13 @@ def test_mypy_finds_what_is_wrong_and_nothing_else(program, plugins, tmp_path):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", ["pyright", "basedpyright"])
-def test_pyright_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_pyright_finds_what_is_wrong_and_nothing_else(program, checker, tmp_path):
     command = shutil.which(checker) or shutil.which(checker, path=str(Path(sys.executable).parent))
     if command is None:
         pytest.skip(f"{checker} is not installed")
     settings = {
-        "include": [str(PROGRAM)],
+        "include": [str(HERE / program)],
         "extraPaths": [str(ROOT / "src")],
         "typeCheckingMode": "standard",
         "pythonVersion": "3.11",
@@ -73,4 +72,6 @@ def test_pyright_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
     report = json.loads(found.stdout)
     errors = [each for each in report["generalDiagnostics"] if each["severity"] == "error"]
     text = "\n".join(f"{each['range']['start']['line'] + 1}: {each['message']}" for each in errors)
-    assert {each["range"]["start"]["line"] + 1 for each in errors} == lines_that_are_wrong(PROGRAM), text
+    assert {each["range"]["start"]["line"] + 1 for each in errors} == lines_that_are_wrong(HERE / program), (
+        text
+    )

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -36,7 +36,8 @@ _SWEEP_S = 1.0
 _next_number = itertools.count(1).__next__
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+W = TypeVar("W")
 
 
 class AskTurn(msgspec.Struct, frozen=True, array_like=True):
@@ -279,17 +280,29 @@ class _Uncalled(partial[Any]):
         self._entered.__exit__(*raised)
 
 
-class _CalledInWith:
-    """A method of a class that makes a block, with parentheses or without."""
+class BlockMethod(Protocol[P, R_co]):
+    """A method of a worker that makes a block: `with self.method(...):` or, with no arguments, `with self.method:`."""
 
-    def __init__(self, method: Callable[..., Any]) -> None:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Make the block."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *raised: object) -> None: ...
+
+
+class called_in_with(Generic[W, P, R_co]):  # noqa: N801 - a decorator
+    """Decorates a method so that `with self.method:`, without parentheses, is `with self.method():`."""
+
+    def __init__(self, method: Callable[Concatenate[W, P], R_co]) -> None:
         self._method = explains_arguments(method)
         self.__doc__ = method.__doc__
 
-    def __get__(self, worker: object, _owner: type) -> Callable[..., Any]:
+    @overload
+    def __get__(self, worker: None, _owner: type) -> Callable[Concatenate[W, P], R_co]: ...
+
+    @overload
+    def __get__(self, worker: W, _owner: type) -> BlockMethod[P, R_co]: ...
+
+    def __get__(self, worker: W | None, _owner: type) -> Any:
         return self._method if worker is None else _Uncalled(self._method, worker)
-
-
-def called_in_with(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method so that `with self.method:`, without parentheses, is `with self.method():`."""
-    return cast("Callable[P, R]", _CalledInWith(method))

@@ -53,8 +53,6 @@ RESTART_TIMEOUT_S = 120.0
 # What a group that is sent elsewhere finds anew there, or is made of.
 _OF_THE_PROCESS = frozenset(["_name", "_launched", "_worker_class", "_world_size"])
 
-GroupT = TypeVar("GroupT", bound="WorkerGroup[Any]")
-
 
 class RemoteMethod:
     """A method of a group's class; calling it calls it on the ranks."""
@@ -114,12 +112,12 @@ class WorkerGroup(Generic[T]):
         self._retries = False
         self._is_plain = False
 
-    def plain(self) -> WorkerGroup[Any]:
+    def plain(self) -> Self:
         """The same group, or view, with what a group has itself under every name: `WorkerGroup.plain(group).name`.
 
         For a group whose class has methods of such names. It and its views call those by `call` and `call_method`.
         """
-        view: WorkerGroup[Any] = object.__new__(getattr(type(self), "_without_users", type(self)))
+        view: Self = object.__new__(getattr(type(self), "_without_users", type(self)))
         vars(view).update(vars(self), _is_plain=True)
         return view
 
@@ -152,7 +150,7 @@ class WorkerGroup(Generic[T]):
         """The ranks that calls go to: all of them, or those of an `execute_on` view."""
         return self._selected
 
-    def execute_on(self, *ranks: int) -> WorkerGroup[T]:
+    def execute_on(self, *ranks: int) -> Self:
         """A view whose calls go to these ranks only, in this order; `self` is not changed.
 
         Ranks are taken as they are: -1 is none. `group[-1]` is the last one.
@@ -162,7 +160,7 @@ class WorkerGroup(Generic[T]):
         """
         return self._on(ranks)
 
-    def _on(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
+    def _on(self, ranks: tuple[int, ...]) -> Self:
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self._world_size:
                 raise PlacementError(
@@ -172,7 +170,7 @@ class WorkerGroup(Generic[T]):
             raise PlacementError(f"execute_on{ranks}: name at least one rank, and each once")
         return self._view(ranks)
 
-    def __getitem__(self, ranks: int | slice) -> WorkerGroup[T]:
+    def __getitem__(self, ranks: int | slice) -> Self:
         """`group[0:4]`, `group[-1]`: a view whose calls go to these ranks only; `self` is not changed.
 
         Raises:
@@ -182,7 +180,7 @@ class WorkerGroup(Generic[T]):
             return self._on(tuple(range(self._world_size)[ranks]))
         return self._on((ranks + self._world_size if -self._world_size <= ranks < 0 else ranks,))
 
-    def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> ScatteredGroup[T]:
+    def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> Self:
         """A view whose calls give each rank arguments of its own: `group.scatter([a, b, c]).method(common)`.
 
         Rank 0 runs `method(a, common)`, rank 1 `method(b, common)`.
@@ -201,14 +199,14 @@ class WorkerGroup(Generic[T]):
                     f"{name} has {counted(len(column), 'value')} for {counted(len(self._selected), 'rank')}"
                 )
                 raise CallArgumentError(f"{self._name}.scatter()", problem, "one value a rank")
-        view: ScatteredGroup[T] = self._copied_as(ScatteredGroup)
-        view._first = tuple(
+        view: Self = self._copied_as(ScatteredGroup)
+        vars(view)["_first"] = tuple(
             (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
             for index in range(len(self._selected))
         )
         return view
 
-    def retrying(self) -> WorkerGroup[T]:
+    def retrying(self) -> Self:
         """A view whose calls are made again, on its successor, where a rank dies during them: `retrying().serve()`.
 
         For a group with `on_failure="restart"`, and for methods that may be begun again at any point: the dead rank may
@@ -218,14 +216,14 @@ class WorkerGroup(Generic[T]):
         view._retries = True
         return view
 
-    def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
-        view: WorkerGroup[T] = self._copied_as(WorkerGroup)
+    def _view(self, ranks: tuple[int, ...]) -> Self:
+        view: Self = self._copied_as(WorkerGroup)
         view._selected = ranks
         return view
 
-    def _copied_as(self, kind: type[GroupT]) -> GroupT:
+    def _copied_as(self, kind: type[Any]) -> Any:
         kinds: tuple[Any, Any] = kind, self._worker_class
-        view: GroupT = object.__new__(kind if self._is_plain else _named_after(*kinds))
+        view = object.__new__(kind if self._is_plain else _named_after(*kinds))
         vars(view).update(vars(self))
         return view
 

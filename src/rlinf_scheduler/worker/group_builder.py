@@ -40,6 +40,7 @@ from rlinf_scheduler.worker.signatures import check_arguments
 from rlinf_scheduler.worker.starting import LaunchFunction, begin
 
 T = TypeVar("T")
+GroupT_co = TypeVar("GroupT_co", bound=WorkerGroup[Any], covariant=True)
 
 # A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
 UNRESPONSIVE_AFTER_S = 600.0
@@ -61,15 +62,15 @@ class OpenCluster(Protocol):
         """The nodes, with node groups."""
 
 
-class GroupBuilder(Generic[T]):
-    """A worker class with its arguments, ready to be launched."""
+class GroupBuilder(Generic[T, GroupT_co]):
+    """A worker class with its arguments, ready to be launched as a group of some class."""
 
     def __init__(
         self,
         worker_class: type[T],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        group_class: type[WorkerGroup[T]] = WorkerGroup,
+        group_class: type[GroupT_co],
     ) -> None:
         check_arguments(worker_class, "__init__", args, kwargs)
         self._factory = WorkerFactory(worker_class, args, kwargs)
@@ -99,7 +100,7 @@ class GroupBuilder(Generic[T]):
         seed: int | None = None,
         record: str | os.PathLike[str] | None = None,
         detached: bool = False,
-    ) -> WorkerGroup[T]:
+    ) -> GroupT_co:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
 
         Args:

@@ -36,6 +36,7 @@ from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
 
+    from rlinf_scheduler.worker.group import WorkerGroup
     from rlinf_scheduler.worker.group_builder import GroupBuilder
 
 P = ParamSpec("P")
@@ -110,7 +111,9 @@ class Worker(Routed):
         self._rlinf_role = (session and session.fact(Role)) or Role.alone()
 
     @classmethod
-    def create_group(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> GroupBuilder[T]:
+    def create_group(
+        cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> GroupBuilder[T, WorkerGroup[T]]:
         """A group of this class, to be launched: `.launch(cluster, placement_strategy=...)`.
 
         Args:
@@ -121,9 +124,10 @@ class Worker(Routed):
             CallArgumentError: `__init__` does not take them.
         """
         # A rank launches nothing, mostly; what can takes longer to import than all else.
+        from rlinf_scheduler.worker.group import WorkerGroup  # noqa: PLC0415
         from rlinf_scheduler.worker.group_builder import GroupBuilder  # noqa: PLC0415
 
-        return GroupBuilder(cast(type[T], cls), args, kwargs)
+        return GroupBuilder(cast(type[T], cls), args, kwargs, WorkerGroup)
 
     @staticmethod
     def join_parent(

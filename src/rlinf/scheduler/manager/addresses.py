@@ -123,6 +123,7 @@ class WorkerInfo(core.WorkerInfo):
         hardware_infos: what it was given, piece by piece.
     """
 
+    address: WorkerAddress
     accelerator_type: AcceleratorType | None = None
     accelerator_model: str = ""
     available_accelerators: tuple[int, ...] = ()

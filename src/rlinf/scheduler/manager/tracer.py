@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 from rlinf_scheduler.comm.timekeeping import PHASE, TIMES, Span
 from rlinf_scheduler.session import current_or_none
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # A thread that begins more than it ends is not remembered for ever.
 _MAX_OPEN = 1024
@@ -116,6 +118,14 @@ class Tracer:
             yield
         finally:
             cls.trace_end(name, cat)
+
+    @classmethod
+    @overload
+    def trace_func(cls, func_or_cat: F, cat: str = "default") -> F: ...
+
+    @classmethod
+    @overload
+    def trace_func(cls, func_or_cat: str | None = None, cat: str = "default") -> Callable[[F], F]: ...
 
     @classmethod
     def trace_func(cls, func_or_cat: Callable[..., Any] | str | None = None, cat: str = "default") -> Any:

@@ -85,7 +85,7 @@ class ComponentPlacement(core.ComponentPlacement):
         """The resources that a component uses, numbered in its node groups, in the order written."""
         return super().get_hardware_ranks(component_name)
 
-    def placements(self, name: str, isolate_gpu: bool = True) -> list[core.Placement]:
+    def placements(self, name: str, isolate_gpu: bool = True) -> list[Placement]:  # type: ignore[override]
         """Where each process of a component runs, as its config says, in rank order."""
         return in_rlinfs_types(super().placements(name, isolate_gpu))
 

@@ -77,12 +77,23 @@ def _values(placement: core.Placement) -> tuple[Any, ...]:
     return tuple(vars(core.Placement)[name].__get__(placement) for name in _FIELDS)
 
 
-def in_rlinfs_types(placements: Iterable[core.Placement]) -> list[core.Placement]:
+def in_rlinfs_types(placements: Iterable[core.Placement]) -> list[Placement]:
     """The placements, which nobody else has, as RLinf's programs read them."""
-    made = list(placements)
+    made: list[Any] = list(placements)
     for each in made:
         object.__setattr__(each, "__class__", Placement)  # it has the same slots
     return made
+
+
+class InRlinfsTypes(core.PlacementStrategy):
+    """A strategy whose placements have RLinf's types; what else it is says the class beside it."""
+
+    def get_placement(  # type: ignore[override]  # a list that nobody else has
+        self, where: Any, isolate_gpu: bool = True, *, isolate_accelerator: bool | None = None
+    ) -> list[Placement]:
+        """Return the placement of every process, in rank order; see `rlinf_scheduler.PlacementStrategy`."""
+        isolate = isolate_gpu if isolate_accelerator is None else isolate_accelerator
+        return in_rlinfs_types(super().get_placement(to_plan_on(where), isolate))
 
 
 def to_plan_on(where: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
-import rlinf_scheduler.worker as core
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, begin_capture, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.platforms import platform_of
@@ -20,6 +19,7 @@ from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
 
 if TYPE_CHECKING:
     from rlinf.scheduler.manager.worker_manager import WorkerManager
+    from rlinf.scheduler.worker.worker_group import WorkerGroup
     from rlinf_scheduler.worker.group_builder import GroupBuilder
 
 __all__ = ["Worker", "WorkerAddress", "WorkerClsType"]
@@ -31,7 +31,7 @@ WorkerClsType = TypeVar("WorkerClsType")
 
 
 @explains_calls
-class Worker(Routing, core.Worker):
+class Worker(Routing):
     """One rank of a component, with RLinf's names: see `rlinf_scheduler.Worker` for all else.
 
     Attributes:
@@ -68,7 +68,9 @@ class Worker(Routing, core.Worker):
         load_user_extension_module(logger=Worker.logger)
 
     @classmethod
-    def create_group(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> GroupBuilder[T]:
+    def create_group(
+        cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> GroupBuilder[T, WorkerGroup[T]]:
         """A group of this class, to be launched; see `rlinf_scheduler.Worker`."""
         # A rank launches nothing, mostly; what can takes longer to import than all else.
         from rlinf.scheduler.worker.worker_group import WorkerGroup  # noqa: PLC0415

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import rlinf_scheduler.worker as core
 from rlinf_scheduler.errors import ClusterError
@@ -19,6 +19,7 @@ from rlinf_scheduler.worker.sent_group import sent_group
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc", "WorkerGroupFuncResult"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 Reduction = Literal["max", "min", "mean", "sum"]
@@ -42,7 +43,7 @@ class WorkerGroup(core.WorkerGroup[T]):
     """A launched group, with RLinf's names: see `rlinf_scheduler.WorkerGroup` for all else."""
 
     @classmethod
-    def from_group_name(cls, worker_cls: type[Any], group_name: str) -> WorkerGroup[Any]:
+    def from_group_name(cls, worker_cls: type[R], group_name: str) -> WorkerGroup[R]:
         """A group that another process of the job has launched.
 
         Args:
@@ -55,7 +56,7 @@ class WorkerGroup(core.WorkerGroup[T]):
         sizes = current_session().directory.group_sizes()
         if group_name not in sizes:
             raise ClusterError(f"there is no group '{group_name}'; there is {list_names(sizes)}")
-        group: WorkerGroup[Any] = sent_group(cls, group_name, worker_cls, sizes[group_name], {})
+        group: WorkerGroup[R] = sent_group(cls, group_name, worker_cls, sizes[group_name], {})
         return group
 
     @property
@@ -71,7 +72,34 @@ class WorkerGroup(core.WorkerGroup[T]):
     @property
     def worker_info_list(self) -> list[WorkerRank]:
         """Its ranks, one by one."""
-        return [WorkerRank(self._view((rank,)), rank) for rank in range(self._world_size)]  # type: ignore[arg-type]
+        return [WorkerRank(self._view((rank,)), rank) for rank in range(self._world_size)]
+
+    if TYPE_CHECKING:  # what these return is made by `_result_of`
+
+        @overload
+        def call(
+            self,
+            method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> WorkerGroupFuncResult[R]: ...
+
+        @overload
+        def call(  # type: ignore[overload-overlap]  # a plain method's result may be of any type
+            self,
+            method: Callable[Concatenate[T, P], Iterator[R] | AsyncIterator[R]],
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> core.GroupStream[R]: ...
+
+        @overload
+        def call(
+            self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
+        ) -> WorkerGroupFuncResult[R]: ...
+
+        def call(self, method: Any, *args: Any, **kwargs: Any) -> Any: ...  # noqa: D102
+
+        def get(self, name: str) -> WorkerGroupFuncResult[Any]: ...  # noqa: D102
 
     def _close(self) -> None:
         """End its ranks: as `shutdown`."""
