@@ -24,12 +24,8 @@ from rlinf.scheduler import (
     split_channel_message,
 )
 from rlinf.scheduler.worker import (
-    DecoupledRouteEntry,
     RouteEntry,
-    _build_channel_message,
     decoupled_build_send_plan,
-    get_group_info,
-    validate_batch_size,
 )
 from rlinf_scheduler.errors import RouteError
 from rlinf_scheduler.session import set_current
@@ -86,12 +82,8 @@ def test_a_sender_and_a_receiver_have_the_same_entries():
         e.key for plan in received for e in plan.entries
     }
     assert sent[1].entries[0] == RouteEntry(0, 10, ("scheduler_route", "env", "rollout", "obs", "1", 1, 0))
-    assert (sent[1].src_rank, sent[1].dst_rank, received[1].src_rank, received[1].dst_rank) == (
-        1,
-        None,
-        None,
-        1,
-    )
+    with pytest.raises(TypeError, match="a route has no 'route_kee'"):
+        build_send_plan(**sizes, src_rank=0, route_kee=1)
 
 
 def test_keys_have_a_default_tag_and_keys_of_any_kind():
@@ -126,7 +118,6 @@ def test_messages_of_the_decoupled_form(sizes, queue_size, expected):
         ),
         (lambda: CommMapper.get_dst_ranks(8, 2, 4, 2), "there is no source rank 2 of 2"),
         (lambda: CommMapper.get_src_ranks(8, 2, 4, -1), "there is no destination rank -1 of 4"),
-        (lambda: validate_batch_size([1, 2], 3), "2 rows came, where 3 belong"),
     ],
 )
 def test_sizes_that_do_not_fit_are_value_errors(plan, problem):
@@ -136,7 +127,7 @@ def test_sizes_that_do_not_fit_are_value_errors(plan, problem):
 
 def test_messages_of_the_decoupled_form_are_answered_to_whom_they_came_from():
     sizes = {"src_world_size": 2, "dst_world_size": 4, "batch_size": 16, "route_key": None}
-    asked = [_build_channel_message(rank, 0, "train", "rollout_results") for rank in (3, 1)]
+    asked = ["3_0_train_rollout_results", "1_0_train_rollout_results"]
     assert split_channel_message(asked[0]) == (3, 0, "train", "rollout_results")
     plan = decoupled_build_send_plan(
         src_group_name="rollout",
@@ -152,7 +143,7 @@ def test_messages_of_the_decoupled_form_are_answered_to_whom_they_came_from():
     ]
     received = decoupled_build_recv_plan(**GROUPS, recv_rank=None, tag="x", **sizes)
     key = build_route_channel_key("env", "rollout", None, None, "x")
-    assert received.entries == [DecoupledRouteEntry(4, key, None)] * 2
+    assert received.entries == [RouteEntry(None, 4, key)] * 2
     with pytest.raises(RouteError, match="1 messages wait for an answer of 2 parts"):
         decoupled_build_send_plan(**GROUPS, src_rank=None, tag="x", tag_batch_router=asked[:1], **sizes)
 
@@ -175,7 +166,7 @@ def test_a_group_is_asked_of_a_programs_own_manager_where_there_is_no_job():
 
     assert get_group_world_size(Manager(), "env") == 5
     with pytest.raises(ValueError, match="there is no group 'rollout'"):
-        get_group_info(Manager(), "rollout")
+        get_group_world_size(Manager(), "rollout")
 
 
 # -- programs ----------------------------------------------------------------------------------------

@@ -8,10 +8,8 @@ if TYPE_CHECKING:
     from rlinf.scheduler.manager.addresses import WorkerAddress as WorkerAddress
     from rlinf.scheduler.manager.addresses import WorkerInfo as WorkerInfo
     from rlinf.scheduler.worker.routing import CommMapper as CommMapper
-    from rlinf.scheduler.worker.routing import DecoupledRouteEntry as DecoupledRouteEntry
     from rlinf.scheduler.worker.routing import RouteEntry as RouteEntry
     from rlinf.scheduler.worker.routing import RoutePlan as RoutePlan
-    from rlinf.scheduler.worker.routing import _build_channel_message as _build_channel_message
     from rlinf.scheduler.worker.routing import build_recv_plan as build_recv_plan
     from rlinf.scheduler.worker.routing import build_route_channel_key as build_route_channel_key
     from rlinf.scheduler.worker.routing import build_send_key as build_send_key
@@ -19,13 +17,11 @@ if TYPE_CHECKING:
     from rlinf.scheduler.worker.routing import decoupled_build_recv_plan as decoupled_build_recv_plan
     from rlinf.scheduler.worker.routing import decoupled_build_send_plan as decoupled_build_send_plan
     from rlinf.scheduler.worker.routing import get_batch_size as get_batch_size
-    from rlinf.scheduler.worker.routing import get_group_info as get_group_info
     from rlinf.scheduler.worker.routing import get_group_world_size as get_group_world_size
     from rlinf.scheduler.worker.routing import infer_batch_size as infer_batch_size
     from rlinf.scheduler.worker.routing import merge_batches as merge_batches
     from rlinf.scheduler.worker.routing import split_batch as split_batch
     from rlinf.scheduler.worker.routing import split_channel_message as split_channel_message
-    from rlinf.scheduler.worker.routing import validate_batch_size as validate_batch_size
     from rlinf.scheduler.worker.worker import Worker as Worker
     from rlinf.scheduler.worker.worker_group import WorkerGroup as WorkerGroup
     from rlinf.scheduler.worker.worker_group import WorkerGroupFunc as WorkerGroupFunc

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rlinf_scheduler.worker.routed import Rows
 
 
-class _Options(TypedDict, total=False):
-    """Options of ours, for both."""
+class _Ours(TypedDict, total=False):
+    """Options of our spelling, for both."""
 
     channel: Channel | None
     tag: str
@@ -24,16 +24,28 @@ class _Options(TypedDict, total=False):
     wait_for_return: bool
 
 
-class _SendOptions(_Options, total=False):
+class _OurSendOptions(_Ours, total=False):
     split: Split | None
 
 
-class _RecvOptions(_Options, total=False):
+class _OurRecvOptions(_Ours, total=False):
     merge: Merge | None
 
 
 class RouteOptions(TypedDict, total=False):
-    """Options that only RLinf's spelling has, for both; what they mean says `send_routed`."""
+    """Options of RLinf's spelling, for both.
+
+    Attributes:
+        tag: the stream; where `mode=` was given to `send_to`, `recv_from` has it in front.
+        route_key: what keeps one of several streams of a tag apart.
+        batch_size: the rows of the whole batch; None in `send_to`: each sender has as many as this one.
+        enable_p2p: as messages of `send` and `recv`; the channel is None then.
+        options: taken, and without effect.
+        decoupled_mode: to whoever takes them first, and back to whom a message came from: `self.batch_router` has
+            the tags that this rank answers, and notes there whose messages it has taken.
+    """
+
+    tag: str | None
 
     route_key: Any
     batch_size: int | None
@@ -43,7 +55,13 @@ class RouteOptions(TypedDict, total=False):
 
 
 class SendOptions(RouteOptions, total=False):
-    """Options of `send_to` that only RLinf's spelling has."""
+    """Options of `send_to` in RLinf's spelling.
+
+    Attributes:
+        mode: the phase, which comes before the tag; the receivers of the decoupled form answer with it.
+        split_fn: makes the parts of the data; None: `split_batch`.
+        send_queue_size: how many messages of the decoupled form; 0: one for each receiver that falls to this rank.
+    """
 
     mode: str | None
     split_fn: Callable[[Any, list[int]], Sequence[Any]] | None
@@ -51,23 +69,22 @@ class SendOptions(RouteOptions, total=False):
 
 
 class RecvOptions(RouteOptions, total=False):
-    """Options of `recv_from` that only RLinf's spelling has."""
+    """Options of `recv_from` in RLinf's spelling.
+
+    Attributes:
+        merge_fn: makes one batch of the parts; None: `merge_batches`.
+        infer_batch_size_fn: says how many rows a part has; None: `infer_batch_size`.
+        recv_queue_size: how many messages of the decoupled form; 0: one for each sender that falls to this rank.
+    """
 
     merge_fn: Callable[[list[Any]], Any] | None
     infer_batch_size_fn: Callable[[Any], int] | None
     recv_queue_size: int
 
 
-class _RlinfSendOptions(SendOptions, total=False):
-    tag: str | None
-
-
-class _RlinfRecvOptions(RecvOptions, total=False):
-    tag: str | None
-
-
-_SEND = SendOptions.__annotations__.keys() | {"data"}
-_RECV = RecvOptions.__annotations__.keys()
+# By these RLinf's spelling is told from ours.
+_SEND = {*SendOptions.__annotations__, "data"} - {"tag"}
+_RECV = {*RecvOptions.__annotations__} - {"tag"}
 
 
 class Routing(core.Worker):
@@ -85,7 +102,7 @@ class Routing(core.Worker):
         rows: Rows = ...,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
-        **options: Unpack[_SendOptions],
+        **options: Unpack[_OurSendOptions],
     ) -> None: ...
 
     @overload
@@ -97,7 +114,7 @@ class Routing(core.Worker):
         *,
         async_op: Later,
         timeout_s: Seconds = ...,
-        **options: Unpack[_SendOptions],
+        **options: Unpack[_OurSendOptions],
     ) -> AsyncHandle[None]: ...
 
     @overload
@@ -108,7 +125,7 @@ class Routing(core.Worker):
         data: Any,
         *,
         async_op: Now = ...,
-        **options: Unpack[_RlinfSendOptions],
+        **options: Unpack[SendOptions],
     ) -> None: ...
 
     @overload
@@ -119,7 +136,7 @@ class Routing(core.Worker):
         data: Any,
         *,
         async_op: Later,
-        **options: Unpack[_RlinfSendOptions],
+        **options: Unpack[SendOptions],
     ) -> AsyncHandle[None]: ...
 
     def send_to(self, group_name: str, *args: Any, **options: Any) -> Any:
@@ -138,7 +155,7 @@ class Routing(core.Worker):
         *,
         async_op: Later,
         timeout_s: Seconds = ...,
-        **options: Unpack[_RecvOptions],
+        **options: Unpack[_OurRecvOptions],
     ) -> AsyncHandle[Any]: ...
 
     @overload
@@ -148,7 +165,7 @@ class Routing(core.Worker):
         rows: Rows = ...,
         async_op: bool = ...,
         timeout_s: Seconds = ...,
-        **options: Unpack[_RecvOptions],
+        **options: Unpack[_OurRecvOptions],
     ) -> Any: ...
 
     @overload
@@ -158,7 +175,7 @@ class Routing(core.Worker):
         channel: Channel | None = None,
         *,
         async_op: Later,
-        **options: Unpack[_RlinfRecvOptions],
+        **options: Unpack[RecvOptions],
     ) -> AsyncHandle[Any]: ...
 
     @overload
@@ -168,7 +185,7 @@ class Routing(core.Worker):
         channel: Channel | None = None,
         *,
         async_op: bool = ...,
-        **options: Unpack[_RlinfRecvOptions],
+        **options: Unpack[RecvOptions],
     ) -> Any: ...
 
     def recv_from(self, group_name: str, *args: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.gathering import Gathered
@@ -24,8 +24,6 @@ from rlinf_scheduler.session import current_or_none
 if TYPE_CHECKING:
     from rlinf_scheduler.worker import Worker
 
-ROUTING_KEY_PREFIX = "scheduler_route"
-ROUTING_DEFAULT_TAG = "default"
 # A group that nobody launches is told of after so long.
 GROUP_TIMEOUT_S = 60.0
 
@@ -102,73 +100,51 @@ class CommMapper:
 
 @dataclass(frozen=True)
 class RouteEntry:
-    """What goes from one rank to another: the other's rank, the rows, the queue."""
+    """One message of a rank.
 
-    peer_rank: int
-    batch_size: int | None
-    key: Any
+    Attributes:
+        peer_rank: to whom, or from whom; None: the decoupled form's, with any rank.
+        batch_size: its rows.
+        key: its queue.
+        batch_index: who sent it as which of its messages; of the decoupled form.
+    """
 
-
-@dataclass(frozen=True)
-class DecoupledRouteEntry:
-    """One message of the decoupled form: its rows, its queue, and who sent it as which of its messages."""
-
-    batch_size: int | None
-    key: Any
-    batch_index: str | None
+    peer_rank: int | None
+    batch_size: int
+    key: RouteKey
+    batch_index: str = ""
 
 
 @dataclass(frozen=True)
 class RoutePlan:
-    """What one rank sends or receives; the rank that is not its own is None."""
+    """The messages that one rank sends or receives."""
+
+    entries: list[RouteEntry]
+
+
+class RoutedGroups(TypedDict):
+    """Two groups, the stream between them, and the rows of the whole batch."""
 
     src_group_name: str
     dst_group_name: str
-    src_rank: int | None
-    dst_rank: int | None
     src_world_size: int
     dst_world_size: int
-    tag: str
-    route_key: Any
-    entries: list[Any]
-
-
-class _Message(NamedTuple):
-    """Who sent a message of the decoupled form, as which of its messages, in which phase and stream."""
-
-    send_rank: int
-    batch_idx: int
-    mode: str
-    tag: str
-
-
-def _build_channel_message(send_rank: int, batch_idx: int, mode: str | None, tag: str | None) -> str:
-    return f"{send_rank}_{batch_idx}_{mode}_{tag}"
+    tag: str | None
+    route_key: NotRequired[Any]
+    batch_size: int
 
 
 def split_channel_message(channel_message: str) -> tuple[int, int, str, str]:
     """Return who sent a message of the decoupled form, as which of its messages, in which phase and stream.
 
-    >>> tuple(split_channel_message("3_0_train_rollout_results"))
+    >>> split_channel_message("3_0_train_rollout_results")
     (3, 0, 'train', 'rollout_results')
 
     Raises:
         ValueError: it is none.
     """
     sender, index, mode, tag = channel_message.split("_", 3)
-    return _Message(int(sender), int(index), mode, tag)
-
-
-def normalize_route_tag(tag: str | None) -> str:
-    """Return the name of a stream; without one, "default"."""
-    return tag or ROUTING_DEFAULT_TAG
-
-
-def normalize_route_key(route_key: Any) -> str:
-    """Return a key as text; "" without one."""
-    if route_key is None:
-        return ""
-    return route_key if isinstance(route_key, str) else repr(route_key)
+    return int(sender), int(index), mode, tag
 
 
 def build_route_channel_key(
@@ -180,165 +156,102 @@ def build_route_channel_key(
     route_key: Any = None,
 ) -> RouteKey:
     """Return the queue of what goes from one rank to another; None stands for any."""
-    return (
-        ROUTING_KEY_PREFIX,
-        src_group_name,
-        dst_group_name,
-        normalize_route_tag(tag),
-        normalize_route_key(route_key),
-        src_rank,
-        dst_rank,
-    )
+    key = "" if route_key is None else route_key if isinstance(route_key, str) else repr(route_key)
+    return "scheduler_route", src_group_name, dst_group_name, tag or "default", key, src_rank, dst_rank
 
 
 build_send_key = build_route_channel_key
 
 
-def get_group_info(manager_proxy: Any, group_name: str) -> Any:
-    """Return what is known of a group's first rank.
-
-    Raises:
-        ValueError: there is no such group.
-    """
-    info = manager_proxy.get_worker_info(WorkerAddress(group_name, 0))
-    if info is None:
-        raise ValueError(f"there is no group '{group_name}'")
-    return info
+def build_send_plan(*, src_rank: int, **groups: Unpack[RoutedGroups]) -> RoutePlan:
+    """Return what a sender sends to whom."""
+    sizes = groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
+    peers = CommMapper.get_dst_ranks(*sizes, src_rank)
+    return RoutePlan([RouteEntry(peer, rows, _key(src_rank, peer, **groups)) for peer, rows in peers])
 
 
-def get_group_world_size(manager_proxy: Any, group_name: str) -> int:
-    """Return how many ranks a group has, as soon as its launch has begun.
-
-    Raises:
-        PeerNotFound: nobody has launched it within a minute; the text has the names of others.
-    """
-    session = current_or_none()
-    if session is None:  # a program's own manager
-        size: int = get_group_info(manager_proxy, group_name).group_world_size
-        return size
-    return session.service(GroupSizes).of(group_name, GROUP_TIMEOUT_S)
-
-
-def build_send_plan(
-    *,
-    src_group_name: str,
-    dst_group_name: str,
-    src_rank: int,
-    src_world_size: int,
-    dst_world_size: int,
-    tag: str | None,
-    route_key: Any = None,
-    batch_size: int,
-) -> RoutePlan:
-    """Return what a sender sends to whom, of a batch of so many rows."""
-    pairs = CommMapper.get_dst_ranks(batch_size, src_world_size, dst_world_size, src_rank)
-    names = src_group_name, dst_group_name
-    entries = [
-        RouteEntry(rank, rows, build_route_channel_key(*names, src_rank, rank, tag, route_key))
-        for rank, rows in pairs
-    ]
-    sizes = src_world_size, dst_world_size
-    return RoutePlan(*names, src_rank, None, *sizes, normalize_route_tag(tag), route_key, entries)
-
-
-def build_recv_plan(
-    *,
-    src_group_name: str,
-    dst_group_name: str,
-    dst_rank: int,
-    src_world_size: int,
-    dst_world_size: int,
-    tag: str | None,
-    route_key: Any = None,
-    batch_size: int,
-) -> RoutePlan:
-    """Return what a receiver gets from whom, of a batch of so many rows."""
-    pairs = CommMapper.get_src_ranks(batch_size, src_world_size, dst_world_size, dst_rank)
-    names = src_group_name, dst_group_name
-    entries = [
-        RouteEntry(rank, rows, build_route_channel_key(*names, rank, dst_rank, tag, route_key))
-        for rank, rows in pairs
-    ]
-    sizes = src_world_size, dst_world_size
-    return RoutePlan(*names, None, dst_rank, *sizes, normalize_route_tag(tag), route_key, entries)
+def build_recv_plan(*, dst_rank: int, **groups: Unpack[RoutedGroups]) -> RoutePlan:
+    """Return what a receiver gets from whom."""
+    sizes = groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
+    peers = CommMapper.get_src_ranks(*sizes, dst_rank)
+    return RoutePlan([RouteEntry(peer, rows, _key(peer, dst_rank, **groups)) for peer, rows in peers])
 
 
 def decoupled_build_send_plan(
     *,
-    src_group_name: str,
-    dst_group_name: str,
     src_rank: int | None,
-    src_world_size: int,
-    dst_world_size: int,
-    tag: str | None,
-    route_key: Any = None,
-    batch_size: int,
     mode: str | None = None,
     tag_batch_router: list[str] | None = None,
     send_queue_size: int = 0,
+    **groups: Unpack[RoutedGroups],
 ) -> RoutePlan:
     """Return the messages of a sender: to any receiver, or to those whose messages `tag_batch_router` has.
 
     Raises:
         RouteError: `tag_batch_router` has other than as many messages.
     """
-    rows = CommMapper.decoupled_get_batch_size(batch_size, src_world_size, dst_world_size, send_queue_size)
+    every = _decoupled_rows(groups, send_queue_size)
     if tag_batch_router is None:
-        indices = [_build_channel_message(src_rank or 0, place, mode, tag) for place in range(len(rows))]
-    elif len(tag_batch_router) == len(rows):
-        indices = tag_batch_router
-    else:
-        problem = f"{len(tag_batch_router)} messages wait for an answer of {len(rows)} parts"
-        raise RouteError(src_group_name, dst_group_name, problem)
-    names = src_group_name, dst_group_name
-    entries, to_rank = [], None
-    for number, index in zip(rows, indices, strict=True):
-        if tag_batch_router is not None:
-            to_rank, _, _, tag = split_channel_message(index)
-        key = build_route_channel_key(*names, None, to_rank, tag, route_key)
-        entries.append(DecoupledRouteEntry(number, key, index))
-    sizes = src_world_size, dst_world_size
-    return RoutePlan(*names, None, to_rank, *sizes, normalize_route_tag(tag), route_key, entries)
+        key, sender = _key(None, None, **groups), f"{src_rank or 0}"
+        own = [f"{sender}_{place}_{mode}_{groups['tag']}" for place in range(len(every))]
+        return RoutePlan([RouteEntry(None, every[place], key, name) for place, name in enumerate(own)])
+    if len(tag_batch_router) != len(every):
+        problem = f"{len(tag_batch_router)} messages wait for an answer of {len(every)} parts"
+        raise RouteError(groups["src_group_name"], groups["dst_group_name"], problem)
+    entries = []
+    for rows, asked in zip(every, tag_batch_router, strict=True):
+        asker, _, _, tag = split_channel_message(asked)
+        names = groups["src_group_name"], groups["dst_group_name"]
+        key = build_route_channel_key(*names, None, asker, tag, groups.get("route_key"))
+        entries.append(RouteEntry(asker, rows, key, asked))
+    return RoutePlan(entries)
 
 
 def decoupled_build_recv_plan(
-    *,
-    src_group_name: str,
-    dst_group_name: str,
-    recv_rank: int | None,
-    src_world_size: int,
-    dst_world_size: int,
-    tag: str | None,
-    route_key: Any = None,
-    batch_size: int,
-    recv_queue_size: int = 0,
+    *, recv_rank: int | None, recv_queue_size: int = 0, **groups: Unpack[RoutedGroups]
 ) -> RoutePlan:
     """Return the messages of a receiver: those for it, or for anybody where `recv_rank` is None."""
-    rows = CommMapper.decoupled_get_batch_size(batch_size, src_world_size, dst_world_size, recv_queue_size)
-    key = build_route_channel_key(src_group_name, dst_group_name, None, recv_rank, tag, route_key)
-    entries = [DecoupledRouteEntry(number, key, None) for number in rows]
-    names, sizes = (src_group_name, dst_group_name), (src_world_size, dst_world_size)
-    return RoutePlan(*names, None, None, *sizes, normalize_route_tag(tag), route_key, entries)
+    key = _key(None, recv_rank, **groups)
+    return RoutePlan([RouteEntry(None, rows, key) for rows in _decoupled_rows(groups, recv_queue_size)])
+
+
+def _decoupled_rows(groups: RoutedGroups, queue_size: int) -> list[int]:
+    sizes = groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
+    return CommMapper.decoupled_get_batch_size(*sizes, queue_size)
+
+
+def _key(src_rank: int | None, dst_rank: int | None, **groups: Unpack[RoutedGroups]) -> RouteKey:
+    unknown = groups.keys() - RoutedGroups.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a route has no '{min(unknown)}'")
+    names = groups["src_group_name"], groups["dst_group_name"]
+    return build_route_channel_key(*names, src_rank, dst_rank, groups["tag"], groups.get("route_key"))
+
+
+def get_group_world_size(manager_proxy: Any, group_name: str) -> int:
+    """Return how many ranks a group has, as soon as its launch has begun.
+
+    Args:
+        manager_proxy: asked in a process that is in no job.
+        group_name: its name.
+
+    Raises:
+        PeerNotFound: nobody has launched it within a minute; the text has the names of others.
+        ValueError: the manager knows no such group.
+    """
+    session = current_or_none()
+    if session is not None:
+        return session.service(GroupSizes).of(group_name, GROUP_TIMEOUT_S)
+    info = manager_proxy.get_worker_info(WorkerAddress(group_name, 0))
+    if info is None:
+        raise ValueError(f"there is no group '{group_name}'")
+    size: int = info.group_world_size
+    return size
 
 
 def get_batch_size(data: Any, infer_batch_size_fn: Callable[[Any], int] | None = None) -> int:
     """Return how many rows a batch has."""
     return (infer_batch_size_fn or count_rows)(data)
-
-
-def validate_batch_size(
-    data: Any, expected_batch_size: int | None, infer_batch_size_fn: Callable[[Any], int] | None = None
-) -> None:
-    """Raise unless a batch has so many rows; None: any.
-
-    Raises:
-        ValueError: for it.
-    """
-    if expected_batch_size is None:
-        return
-    rows = get_batch_size(data, infer_batch_size_fn)
-    if rows != expected_batch_size:
-        raise RouteError("", "", f"{rows} rows came, where {expected_batch_size} belong")
 
 
 # -- what a worker does ------------------------------------------------------------------------------
@@ -375,23 +288,7 @@ def send_routed(
     decoupled_mode: bool = False,
     send_queue_size: int = 0,
 ) -> AsyncHandle[None] | None:
-    """`Worker.send_to` in RLinf's spelling.
-
-    Args:
-        worker: the sender.
-        group_name: the receivers' group.
-        channel: by which the rows go; None with `enable_p2p`.
-        data: this rank's rows.
-        route_key: what keeps one of several streams of a tag apart.
-        mode: the phase, which comes before the tag; the receivers of the decoupled form answer with it.
-        tag: the stream.
-        async_op: return a handle at once.
-        batch_size: the rows of the whole batch; None: each sender has as many as this one.
-        split_fn: makes the parts of the data; None: `split_batch`.
-        enable_p2p: as messages of `send` and `recv`, without a channel.
-        options: taken, and without effect.
-        decoupled_mode: to whoever takes them first, or back to whom the messages in `self.batch_router` came from.
-        send_queue_size: how many messages of the decoupled form; 0: one for each receiver that falls to this rank.
+    """Do `Worker.send_to` in RLinf's spelling, whose options are `SendOptions`.
 
     Raises:
         RouteError: the rows do not fit; nothing was sent.
@@ -399,10 +296,7 @@ def send_routed(
     _check_way(channel, enable_p2p, decoupled_mode)
     own, rank, senders = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
     size = get_group_world_size(None, group_name)
-    stream = tag if mode is None or decoupled_mode else f"{mode}_{tag}"
-    what = _call("send_to", group_name, stream)
     if decoupled_mode:
-        rows = batch_size or counted_rows(own, group_name, rank, data, None) * senders
         router = _router_of(worker)
         plan = decoupled_build_send_plan(
             src_group_name=own,
@@ -412,7 +306,7 @@ def send_routed(
             dst_world_size=size,
             tag=tag,
             route_key=route_key,
-            batch_size=rows,
+            batch_size=batch_size or counted_rows(own, group_name, rank, data, None) * senders,
             mode=mode,
             tag_batch_router=router.get(tag),
             send_queue_size=send_queue_size,
@@ -424,19 +318,20 @@ def send_routed(
             channel.put({"batch_index": entry.batch_index, "batch": part}, key=entry.key, async_op=True)
             for entry, part in zip(plan.entries, parts, strict=True)
         ]
-        sent: AsyncHandle[None] = Gathered(puts, lambda _: None, what)
+        sent: AsyncHandle[None] = Gathered(puts, lambda _: None, _call("send_to", group_name, tag))
+        return sent if async_op else sent.wait()
+    stream = tag if mode is None else f"{mode}_{tag}"
+    if batch_size is None:
+        rows = counted_rows(own, group_name, rank, data, None)
+        route = even_route(own, senders, group_name, size, rank, rows)
     else:
-        if batch_size is None:
-            rows = counted_rows(own, group_name, rank, data, None)
-            route = even_route(own, senders, group_name, size, rank, rows)
-        else:
-            route = plan_route(own, senders, group_name, size, rows=batch_size)
+        route = plan_route(own, senders, group_name, size, rows=batch_size)
 
-        def queue_of(block: RowBlock) -> RouteKey:
-            return build_route_channel_key(own, group_name, rank, block.receiver, stream, route_key)
+    def queue_of(block: RowBlock) -> RouteKey:
+        return build_route_channel_key(own, group_name, rank, block.receiver, stream, route_key)
 
-        lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
-        sent = send_batch(route, rank, data, lane, what, split=split_fn)
+    lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
+    sent = send_batch(route, rank, data, lane, _call("send_to", group_name, stream), split=split_fn)
     return sent if async_op else sent.wait()
 
 
@@ -456,23 +351,7 @@ def recv_routed(
     decoupled_mode: bool = False,
     recv_queue_size: int = 0,
 ) -> Any:
-    """`Worker.recv_from` in RLinf's spelling.
-
-    Args:
-        worker: the receiver.
-        group_name: the senders' group.
-        channel: by which the rows come; None with `enable_p2p`.
-        route_key: as of `send_routed`, like the tag, which has the phase before it.
-        tag: the stream.
-        async_op: return a handle at once.
-        batch_size: the rows of the whole batch.
-        merge_fn: makes one batch of the parts; None: `merge_batches`.
-        infer_batch_size_fn: says how many rows a part has; None: `infer_batch_size`.
-        enable_p2p: as of `send_routed`, like the options.
-        options: taken, and without effect.
-        decoupled_mode: whatever comes first of what any rank has sent, if `self.batch_router` has the tag, and notes
-            there who it was; else the answers to this rank's own messages, in their order.
-        recv_queue_size: how many messages of the decoupled form; 0: one for each sender that falls to this rank.
+    """Do `Worker.recv_from` in RLinf's spelling, whose options are `RecvOptions`.
 
     Raises:
         RouteError: other rows came than should have.
@@ -500,7 +379,9 @@ def recv_routed(
                 messages = sorted(messages, key=lambda each: split_channel_message(each["batch_index"])[1])
             parts = [message["batch"] for message in messages]
             for part, entry in zip(parts, plan.entries, strict=True):
-                validate_batch_size(part, entry.batch_size, infer_batch_size_fn)
+                rows = get_batch_size(part, infer_batch_size_fn)
+                if rows != entry.batch_size:
+                    raise RouteError("", "", f"{rows} rows came, where {entry.batch_size} belong")
             batch = (merge_fn or merge_rows)(parts)
             for message in messages:
                 answered = router.get(split_channel_message(message["batch_index"])[3])
@@ -510,14 +391,14 @@ def recv_routed(
 
         gets = [channel.get(key=entry.key, async_op=True) for entry in plan.entries]
         received: AsyncHandle[Any] = Gathered(gets, finish, what)
-    else:
-        route = plan_route(group_name, size, own, receivers, rows=batch_size)
+        return received if async_op else received.wait()
+    route = plan_route(group_name, size, own, receivers, rows=batch_size)
 
-        def queue_of(block: RowBlock) -> RouteKey:
-            return build_route_channel_key(group_name, own, block.sender, rank, tag, route_key)
+    def queue_of(block: RowBlock) -> RouteKey:
+        return build_route_channel_key(group_name, own, block.sender, rank, tag, route_key)
 
-        lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
-        received = recv_batch(route, rank, lane, what, merge=merge_fn, count=infer_batch_size_fn)
+    lane = _MessageLane(worker, group_name) if enable_p2p else ChannelLane(channel, queue_of)
+    received = recv_batch(route, rank, lane, what, merge=merge_fn, count=infer_batch_size_fn)
     return received if async_op else received.wait()
 
 
