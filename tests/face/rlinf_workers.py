@@ -97,7 +97,9 @@ class Actor(ModelManager, Worker):
         """What it learns of other workers."""
         found = self._manager_proxy.get_worker_info(type(self.worker_address)(group, ranks=0))
         none = self.manager_proxy.get_worker_info(type(self.worker_address)(missing, ranks=0))
-        alive = [Worker.check_worker_alive(f"{group}:0"), Worker.check_worker_alive(f"{missing}:0")]
+        alive = [
+            self.manager_proxy.is_registered(type(self.worker_address)(name, 0)) for name in (group, missing)
+        ]
         return found.group_world_size, found.cluster_node_rank, none, alive
 
     def found(self, name):

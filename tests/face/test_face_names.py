@@ -9,9 +9,10 @@ import pytest
 import rlinf.scheduler
 
 FACE = Path(rlinf.scheduler.__file__).parent
-PACKAGES = sorted(
+EVERY = sorted(
     ".".join(["rlinf.scheduler", *path.parent.relative_to(FACE).parts]) for path in FACE.rglob("__init__.py")
 )
+PACKAGES = [each for each in EVERY if hasattr(import_module(each), "__getattr__")]
 
 
 def seen_by_type_checkers(package):
@@ -31,7 +32,7 @@ def test_what_a_type_checker_sees_is_what_is_loaded(package):
 
 
 def test_the_packages_have_names_to_look_at():
-    assert len(PACKAGES) > 8
+    assert len(PACKAGES) > 6
     assert len(seen_by_type_checkers("rlinf.scheduler")) > 40
 
 

@@ -16,10 +16,10 @@ from rlinf.scheduler import Topology
 NAMES = json.loads(Path(__file__).with_name("names.json").read_text(encoding="utf-8"))
 # Where a class is that is not in `rlinf.scheduler` itself.
 ELSEWHERE = {
-    "DOSW1HWConfig": "rlinf.scheduler.hardware.robots.dosw1",
-    "DualFrankaConfig": "rlinf.scheduler.hardware.robots.dual_franka",
-    "FrankaConfig": "rlinf.scheduler.hardware.robots.franka",
-    "GimArmConfig": "rlinf.scheduler.hardware.robots.gim_arm",
+    "DOSW1HWConfig": "rlinf.scheduler.hardware.robots",
+    "DualFrankaConfig": "rlinf.scheduler.hardware.robots",
+    "FrankaConfig": "rlinf.scheduler.hardware.robots",
+    "GimArmConfig": "rlinf.scheduler.hardware.robots",
     "NodeGroupInfo": "rlinf.scheduler.cluster.node",
     "NodeInfo": "rlinf.scheduler.cluster.node",
     "Placement": "rlinf.scheduler.placement",

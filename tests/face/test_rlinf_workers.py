@@ -315,7 +315,6 @@ def test_addresses_have_parents_and_children():
     assert child.get_parent_address() == rank
     group = rank.get_parent_address()
     assert (group.get_name(), group.rank, group.get_parent_address()) == ("rollout", 0, None)
-    assert WorkerAddress.from_parent_name_rank("rollout:3", 0) == child
     assert WorkerAddress.from_name("rollout:3/0") == WorkerAddress.from_name("rollout:3:0") == child
     assert sorted([child, rank, WorkerAddress("actor", 10), WorkerAddress("actor", 9)])[1].rank == 10
     assert pickle.loads(pickle.dumps(child)) == child

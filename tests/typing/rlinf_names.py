@@ -100,7 +100,6 @@ class Rollout(Worker):
         assert_type(Worker.current_worker, Worker | None)
         self._rank = 1
         self.log_on_first_rank("ready")
-        self.log_on_last_rank("ready")
         self.start_profile(step_idx=1)
         self.stop_profile()
         self.worker_adress.get_name()  # wrong

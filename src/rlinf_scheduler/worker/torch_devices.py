@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.hardware.vendors import vendor_named
 from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.worker.cpu_platform import CPU
 from rlinf_scheduler.worker.environment import device_index
 
 if TYPE_CHECKING:  # loaded by those who ask only
@@ -45,12 +46,14 @@ def torch_device_of(placement: Placement, accelerator_type: str) -> torch.device
 
 
 def torch_platform_of(accelerator_type: str) -> Any:
-    """The part of torch that is about a vendor's devices: `torch.cuda`, `torch.npu`, ..., `torch.cpu`.
+    """The part of torch that is about a vendor's devices: `torch.cuda`, `torch.npu`, ...; without any, `CPU`.
 
     Raises:
         ClusterError: torch has no such part; its vendor's package was not imported, perhaps.
     """
     kind = torch_type_of(accelerator_type)
+    if kind == "cpu":
+        return CPU
     platform = getattr(importlib.import_module("torch"), kind, None)
     if platform is None:
         raise ClusterError(

@@ -303,7 +303,10 @@ class Worker(Routed):
     """What torch calls its devices: "cuda", "npu", ...; "cpu" without any. On the class too, see `torch_platform`."""
 
     torch_platform: ClassFact[Any] = ClassFact(torch_platform_of)
-    """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...; `torch.cpu` without any.
+    """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...
+
+    Without any it is `torch.cpu` with those functions of `torch.cuda` that have nothing to do there: `empty_cache()`,
+    `set_device(...)`, `memory_allocated()`, `stream(...)` and their like; `is_available()` is False.
 
     `Worker.torch_platform`, on the class, is that of the rank which this process is, for functions that have no worker
     at hand; in a process that is none, that of this machine's accelerators. A process that is to become a rank, and has

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from rlinf.scheduler.cluster.config import ClusterConfig as ClusterConfig
     from rlinf.scheduler.cluster.node import NodeGroupInfo as NodeGroupInfo
     from rlinf.scheduler.cluster.node import NodeInfo as NodeInfo
-    from rlinf.scheduler.cluster.utils import dataclass_arg_check as dataclass_arg_check
     from rlinf.scheduler.cluster.utils import load_user_extension_module as load_user_extension_module
-    from rlinf.scheduler.cluster.utils import parse_rank_config as parse_rank_config
 else:
     __getattr__ = declared(globals(), "rlinf_scheduler.cluster")

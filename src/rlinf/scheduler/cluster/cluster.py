@@ -99,24 +99,9 @@ class Cluster(core.Cluster):
         """The name of a variable in the environment."""
         return f"RLINF_{var.value}"
 
-    @staticmethod
-    def get_sys_env_var(env_var: ClusterEnvVar, default: str | None = None) -> str | None:
-        """The value of a variable in this process's environment."""
-        return os.environ.get(Cluster.get_full_env_var_name(env_var), default)
-
     @property
     def _num_nodes(self) -> int:
         return self.num_nodes
-
-    @property
-    def accelerator_ranks(self) -> list[list[int]]:
-        """The numbers in the cluster of each node's accelerators."""
-        ranks: list[list[int]] = []
-        first = 0
-        for node in self.topology.nodes:
-            ranks.append(list(range(first, first + node.num_accelerators)))
-            first += node.num_accelerators
-        return ranks
 
     def get_node_group(self, label: str | int | None = "cluster") -> NodeGroupInfo | None:
         """A node group; None where there is none of that label."""

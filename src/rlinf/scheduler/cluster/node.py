@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, vendor_of
-from rlinf.scheduler.hardware.hardware import HardwareInfo, HardwareResource
+from rlinf.scheduler.hardware.hardware import HardwareResource
 from rlinf.scheduler.hardware.infos import accelerator_info, info_of
 from rlinf_scheduler.hardware.filling_in import found_on
 from rlinf_scheduler.hardware.registry import KNOWN_ROBOTS, hardware_type
@@ -93,13 +93,6 @@ class NodeGroupInfo:
         return [node.node_rank for node in self.nodes]
 
     @property
-    def hardware_resource_count(self) -> int:
-        """How many pieces a placement counts there."""
-        if self.hardware_type is None:
-            return len(self.nodes)
-        return sum(node.get_hw_resource_count(self.hardware_type) for node in self.nodes)
-
-    @property
     def local_hardware_ranks(self) -> list[list[int]]:
         """The numbers in the group of what each node has."""
         ranks: list[list[int]] = []
@@ -109,14 +102,6 @@ class NodeGroupInfo:
             ranks.append(list(range(first, first + count)))
             first += count
         return ranks
-
-    def get_hardware_infos(self, node_rank: int) -> list[HardwareInfo]:
-        """The pieces that a placement counts on a node."""
-        there = (node for node in self.nodes if node.node_rank == node_rank)
-        of_type = (
-            each for node in there for each in node.hardware_resources if each.type == self.hardware_type
-        )
-        return [info for each in of_type for info in each.infos]
 
     def get_node_by_hardware_rank(self, hardware_rank: int) -> NodeInfo | None:
         """The node that has a piece; None where there is no such piece."""

@@ -82,11 +82,6 @@ class WorkerAddress(core.WorkerAddress):
             raise ValueError(f"{worker_name!r} is not a worker's address: 'group:rank'")
         return cls(match[1], [int(rank) for rank in re.findall(r"\d+", match[2])])
 
-    @classmethod
-    def from_parent_name_rank(cls, parent_name: str, rank: int) -> WorkerAddress:
-        """A worker below the one, or the group, of that name."""
-        return cls.from_name(parent_name).get_child_address(rank)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, core.WorkerAddress):
             return NotImplemented

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overl
 
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, begin_capture, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
-from rlinf.scheduler.worker.platforms import platform_of
 from rlinf.scheduler.worker.routed import Routing
 from rlinf.scheduler.worker.timers import WorkerTimer, caller_name
 from rlinf_scheduler.hardware.profilers import CAPTURE
@@ -42,9 +41,6 @@ class Worker(Routing):
 
     accelerator_type: ClassFact[AcceleratorType] = ClassFact(type_of)
     """Whose accelerators it was given; on the class too."""
-
-    torch_platform: ClassFact[Any] = ClassFact(platform_of)
-    """`torch.cuda` or its like, on the class too; without accelerators what has the same functions, with no effect."""
 
     def __init__(
         self,
@@ -161,11 +157,6 @@ class Worker(Routing):
         """The number of the rank whose process started it; 0 of a rank."""
         return self.worker_address.get_parent_rank()
 
-    def log_on_last_rank(self, message: str) -> None:
-        """As `log_info`, on the last rank only."""
-        if self._rank == self._world_size - 1:
-            self.log_info(message)
-
     # -- timers ----------------------------------------------------------------------------------
 
     def worker_timer(self, tag: str | None = None, trace: bool = True) -> WorkerTimer:
@@ -244,13 +235,6 @@ class Worker(Routing):
     def stop_profile(self) -> None:
         """Have that profiler record no more."""
         CAPTURE.close()
-
-    @staticmethod
-    def check_worker_alive(worker_name: str) -> bool:
-        """Whether a worker of that name runs, as far as is known."""
-        from rlinf.scheduler.manager.worker_manager import WorkerManager  # noqa: PLC0415 - few ask
-
-        return WorkerManager.get_proxy().is_registered(WorkerAddress.from_name(worker_name))
 
 
 def _first_accelerator(worker: Worker) -> int:

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware.profilers import CAPTURE, Backend, ProfilingConfig
 from rlinf_scheduler.hardware.vendor import Vendor
-from rlinf_scheduler.hardware.vendors import VENDORS, find_devices
+from rlinf_scheduler.hardware.vendors import VENDORS
 from rlinf_scheduler.hardware.views import Accelerator as Accelerator
 
 if TYPE_CHECKING:
@@ -38,15 +39,6 @@ _VENDOR_OF = {
     AcceleratorType.KUNLUN_XPU: "Kunlun",
 }
 _TYPE_OF = {vendor: kind for kind, vendor in _VENDOR_OF.items()}
-# torch's collectives on the devices of a vendor, and the variable that chooses their network interface.
-COLLECTIVES = {
-    AcceleratorType.NV_GPU: ("nccl", "NCCL_SOCKET_IFNAME"),
-    AcceleratorType.AMD_GPU: ("nccl", "NCCL_SOCKET_IFNAME"),
-    AcceleratorType.INTEL_GPU: ("ccl", "CCL_SOCKET_IFNAME"),
-    AcceleratorType.NPU: ("hccl", "HCCL_SOCKET_IFNAME"),
-    AcceleratorType.MUSA_GPU: ("mccl", "MCCL_SOCKET_IFNAME"),
-    AcceleratorType.KUNLUN_XPU: ("bkcl", "BKCL_SOCKET_IFNAME"),
-}
 
 
 def type_of(vendor: str) -> AcceleratorType:
@@ -76,22 +68,6 @@ class AcceleratorManager:
         AcceleratorManager.manager_register[cls.kind] = cls
 
     @classmethod
-    def get_accelerator_type(cls) -> AcceleratorType:
-        """Whose they are."""
-        return cls.kind
-
-    @classmethod
-    def get_num_devices(cls) -> int:
-        """How many this machine has, whatever a mask hides; 0 where the vendor's tool is not here."""
-        return len(find_devices(_VENDOR_OF.get(cls.kind, "")) or ())
-
-    @classmethod
-    def get_accelerator_model(cls) -> str:
-        """Of which kind the first is, or "UNKNOWN"."""
-        found = find_devices(_VENDOR_OF.get(cls.kind, "")) or ()
-        return (found[0].name if found else "") or "UNKNOWN"
-
-    @classmethod
     def get_accelerator_env_var(cls, visible_accelerators: Sequence[str]) -> dict[str, str]:
         """The variables that make a process see these and no other."""
         vendor = vendor_of(cls.kind)
@@ -105,25 +81,10 @@ class AcceleratorManager:
         return [int(name) for name in names or () if name.isdecimal()]
 
     @classmethod
-    def get_ccl_backend(cls) -> str:
-        """The backend of `torch.distributed` on them."""
-        return COLLECTIVES[cls.kind][0]
-
-    @classmethod
-    def get_ccl_socket_ifname_env_var(cls) -> str:
-        """The variable that chooses that backend's network interface."""
-        return COLLECTIVES[cls.kind][1]
-
-    @classmethod
-    def get_device_type(cls) -> str:
-        """What torch calls them, as in `torch.device("cuda")`."""
-        vendor = vendor_of(cls.kind)
-        return vendor.torch_type if vendor is not None else "cpu"
-
-    @classmethod
     def get_torch_platform(cls) -> Any:
         """The part of torch that is about them."""
-        return getattr(importlib.import_module("torch"), cls.get_device_type())
+        vendor = vendor_of(cls.kind)
+        return getattr(importlib.import_module("torch"), vendor.torch_type if vendor is not None else "cpu")
 
     @classmethod
     def start_profiling(cls, step_idx: int | None = None) -> None:
@@ -164,7 +125,8 @@ class ProfileConfig:
 
         given = {name: _plain(value) for name, value in section.items() if value is not None}
         checked = read_profiling({"backend": backend or self.BACKEND_TYPE, **given})
-        assert checked is not None  # noqa: S101 - for mypy: there is a section
+        if checked is None:
+            raise ConfigError("nothing is said of a profiler", path="cluster.profiling")
         self.core = checked
 
     @property
