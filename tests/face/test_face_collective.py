@@ -18,10 +18,10 @@ from rlinf.scheduler.collective import (
     AsyncRouteWork,
     AsyncWork,
     Collective,
+    CollectiveGroup,
     CollectiveGroupOptions,
     MultiChannelProcessGroup,
 )
-from rlinf.scheduler.collective.collective_group import CollectiveGroup
 from rlinf_scheduler.comm import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelTimeout

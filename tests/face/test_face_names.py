@@ -77,3 +77,7 @@ def test_a_name_that_is_like_none_is_an_import_error_of_pythons():
     with pytest.raises(ImportError, match=r"cannot import name 'zzzz' from 'rlinf\.scheduler' ") as caught:
         exec("from rlinf.scheduler import zzzz")
     assert "did you mean" not in str(caught.value)
+
+
+def test_the_face_is_thin():
+    assert sum(len(path.read_bytes().splitlines()) for path in FACE.rglob("*.py")) <= 3_500

@@ -143,7 +143,7 @@ def test_results_are_awaited_by_both_names(actor):
 
 def test_a_group_and_its_views_have_rlinfs_names(actor):
     for each in (actor, actor.execute_on(1), actor.scatter([1, 2, 3])):
-        assert (each.worker_group_name, each.worker_cls_name) == ("actor", "Actor")
+        assert each.worker_group_name == "actor"
         assert isinstance(each, WorkerGroup)
     assert [each.rank for each in actor.worker_info_list] == [0, 1, 2]
     assert wait(actor.worker_info_list[2].worker.evaluate(5)) == [5]

@@ -228,7 +228,6 @@ async def calls(cluster: Cluster, strategy: PlacementStrategy) -> None:
     group = Rollout.create_group(64).launch(cluster, strategy, "rollout")
     assert_type(group, WorkerGroup[Rollout])
     assert_type(group.worker_group_name, str)
-    assert_type(group.worker_cls_name, str)
     assert_type(group.worker_info_list, list[WorkerRank])
     assert_type(group.worker_info_list[0].rank, int)
     assert_type(group.name, str)

@@ -17,6 +17,10 @@ _OF_ONE_SIZE = (
 # What there is instead, by module and name; the modules have nothing else.
 _INSTEAD = {
     "collective.collective": {"Collective": _CONNECTED},
+    "collective.collective_group": {
+        "CollectiveGroup": "no collective group carries what workers send: how bytes go is chosen for each pair; use "
+        "`Worker.send`, `recv` and `broadcast`, and `options=` of them"
+    },
     "collective.multi_channel_pg": {
         "MultiChannelProcessGroup": "no process group carries what workers send; use `Worker.send`, `recv` and "
         "`broadcast`"

@@ -1,4 +1,4 @@
-"""What can go wrong, as classes; the tree of them is in `rlinf_scheduler.errors`."""
+"""Errors; the tree of them is in `rlinf_scheduler.errors`."""
 
 from typing import TYPE_CHECKING
 

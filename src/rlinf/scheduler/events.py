@@ -1,3 +1,3 @@
-"""What happens in a job, as records."""
+"""Events of a job, as records."""
 
 from rlinf_scheduler.events import *  # noqa: F403

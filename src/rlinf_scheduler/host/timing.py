@@ -7,6 +7,7 @@ import inspect
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -88,7 +89,6 @@ class Stopwatch:
         Raises:
             ConfigError: it is a generator: its time depends on who iterates over it.
         """
-        name = self.name
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(
                 f"@Worker.timer on the generator '{function.__qualname__}' would measure who waits for its values",
@@ -98,17 +98,21 @@ class Stopwatch:
 
             @functools.wraps(function)
             async def timed_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with Stopwatch(name):
+                with self._for_call(args):
                     return await function(*args, **kwargs)
 
             return cast(Callable[P, R], timed_async)
 
         @functools.wraps(function)
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Stopwatch(name):
+            with self._for_call(args):
                 return function(*args, **kwargs)
 
         return timed
+
+    def _for_call(self, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
+        """Return what measures one call of a function that this timer decorates."""
+        return Stopwatch(self.name)
 
 
 def _forget(opened: OpenWork) -> None:

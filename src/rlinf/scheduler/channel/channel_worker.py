@@ -1,4 +1,4 @@
-"""What channels are made of, by RLinf's names."""
+"""The parts of channels, by RLinf's names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ ChannelWorker = absent(
 
 @dataclass(order=True)
 class WeightedItem:
-    """An item with its weight, in the order of weights.
-
-    Attributes:
-        weight: what the item counts in `get_batch`.
-        item: the item.
-    """
+    """An item with its weight, which it counts in `get_batch`; in the order of weights."""
 
     weight: float
     item: Any = field(compare=False)

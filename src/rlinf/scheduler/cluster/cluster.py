@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,7 @@ from rlinf_scheduler.session import current_or_none
 if TYPE_CHECKING:
     from rlinf.scheduler.cluster.node import NodeGroupInfo, NodeInfo
     from rlinf.scheduler.hardware.accelerators.accelerator import ProfileConfig
+    from rlinf_scheduler.hardware.profilers import ProfilingConfig
 
 
 _LOWEST_PORT = 20_000
@@ -58,7 +59,6 @@ class Cluster(core.Cluster):
 
     SYS_NAME: ClassVar[str] = "RLinf"
     NAMESPACE: ClassVar[str] = "RLinf"
-    LOGGING_LEVEL: ClassVar[str] = os.environ.get("RLINF_LOG_LEVEL", "INFO").upper()
     PATH_LIKE_ENV_VARS: ClassVar[set[str]] = set(PATH_VARIABLES)
     DEFAULT_SYS_ENV_VAR: ClassVar[dict[ClusterEnvVar, str | None]] = {
         **dict.fromkeys(ClusterEnvVar),
@@ -82,12 +82,12 @@ class Cluster(core.Cluster):
 
     @classmethod
     def has_initialized(cls) -> bool:
-        """Whether this process has a cluster."""
+        """Return whether this process has a cluster."""
         return current_or_none() is not None
 
     @classmethod
     def find_free_port(cls, max_port_num: int | None = None) -> int:
-        """A port of this machine that is this process's until it ends, at most `max_port_num`.
+        """Return a port of this machine that is this process's until it ends, at most `max_port_num`.
 
         Raises:
             ClusterError: there is none.
@@ -96,7 +96,7 @@ class Cluster(core.Cluster):
 
     @staticmethod
     def get_full_env_var_name(var: ClusterEnvVar) -> str:
-        """The name of a variable in the environment."""
+        """Return the name of a variable in the environment."""
         return f"RLINF_{var.value}"
 
     @property
@@ -104,7 +104,7 @@ class Cluster(core.Cluster):
         return self.num_nodes
 
     def get_node_group(self, label: str | int | None = "cluster") -> NodeGroupInfo | None:
-        """A node group; None where there is none of that label."""
+        """Return a node group; None where there is none of that label."""
         from rlinf.scheduler.cluster.node import group_info  # noqa: PLC0415 - few ask
 
         name = "cluster" if label is None else str(label)
@@ -112,7 +112,7 @@ class Cluster(core.Cluster):
         return group_info(topology, topology.group(name)) if name in topology.group_labels else None
 
     def get_node_info(self, node_rank: int) -> NodeInfo:
-        """A node.
+        """Return a node.
 
         Raises:
             ValueError: there is none of that rank.
@@ -124,14 +124,14 @@ class Cluster(core.Cluster):
         return node_info(self.topology, node_rank)
 
     def get_node_ip(self, node_rank: int) -> str:
-        """The address of a node."""
+        """Return the address of a node."""
         return self.topology.nodes[node_rank].ip
 
     @staticmethod
     def merge_worker_env_vars(
         base_env_vars: dict[str, str], incoming_env_vars: dict[str, str], mode: PathEnvMergeMode
     ) -> dict[str, str]:
-        """Variables with others laid over them: folders of path variables go in front, or in their place."""
+        """Return variables with others laid over them: folders of path variables go in front, or in their place."""
         merged = dict(base_env_vars)
         for name, value in incoming_env_vars.items():
             beside = name in merged and mode is PathEnvMergeMode.APPEND
@@ -149,19 +149,23 @@ class Cluster(core.Cluster):
     def modify_profile_context(
         python_interpreter_path: str, worker_name: str, profiling_cfg: ProfileConfig | None
     ) -> str:
-        """What a worker's interpreter is started by: the profiler, if it is profiled."""
-        group, _, rank = worker_name.partition(":")
-        if profiling_cfg is None or not profiling_cfg.core.profiles(group, int(rank or 0)):
-            return python_interpreter_path
-        told = profiling_cfg.core
-        return told.command(told.program, python_interpreter_path, told.report_of(group, int(rank or 0)))
+        """Return the command of a worker's interpreter: of the profiler, if it is profiled."""
+        for told, report in _profiled(worker_name, profiling_cfg):
+            return told.command(told.program, python_interpreter_path, report)
+        return python_interpreter_path
 
     @staticmethod
     def get_profiling_env_vars_for_worker(
         worker_name: str, profiling_cfg: ProfileConfig | None
     ) -> dict[str, str]:
-        """The variables that a worker is given if it is profiled."""
-        group, _, rank = worker_name.partition(":")
-        if profiling_cfg is None or not profiling_cfg.core.profiles(group, int(rank or 0)):
-            return {}
-        return profiling_cfg.core.variables(profiling_cfg.core.report_of(group, int(rank or 0)))
+        """Return the variables that a worker is given if it is profiled."""
+        for told, report in _profiled(worker_name, profiling_cfg):
+            return told.variables(report)
+        return {}
+
+
+def _profiled(worker_name: str, config: ProfileConfig | None) -> Iterator[tuple[ProfilingConfig, str]]:
+    """Yield how a worker is profiled, and its report's path; nothing if it is not."""
+    group, _, rank = worker_name.partition(":")
+    if config is not None and config.core.profiles(group, int(rank or 0)):
+        yield config.core, config.core.report_of(group, int(rank or 0))

@@ -41,7 +41,7 @@ class ClusterConfig:
 
     @staticmethod
     def from_dict_cfg(cfg_dict: Any) -> ClusterConfig:
-        """The section, read and checked.
+        """Return the section, read and checked.
 
         Raises:
             ConfigError: it has a mistake; the text says where. `ConfigErrors` for several.
@@ -61,11 +61,11 @@ class ClusterConfig:
         )
 
     def get_node_labels_by_rank(self, node_rank: int) -> list[str]:
-        """The labels of a node's groups."""
+        """Return the labels of a node's groups."""
         return [group.label for group in self.node_groups or () if node_rank in group.node_ranks]
 
     def get_node_python_interpreter_path_by_rank(self, node_rank: int) -> list[str]:
-        """The interpreters that a node's groups set."""
+        """Return the interpreters that a node's groups set."""
         return [
             each.python_interpreter_path
             for group in self.node_groups or ()
@@ -74,7 +74,7 @@ class ClusterConfig:
         ]
 
     def get_node_hw_configs_by_rank(self, node_rank: int) -> list[Any]:
-        """The settings of the hardware that is declared on a node."""
+        """Return the settings of the hardware that is declared on a node."""
         return [
             config
             for group in self.node_groups or ()
@@ -100,7 +100,5 @@ def _group_config(group: NodeGroup) -> NodeGroupConfig:
 
 
 def _profile_of(checked: ProfilingConfig) -> ProfileConfig:
-    kind = NsightConfig if checked.backend == "nsight" else RocprofSysConfig
-    made: ProfileConfig = kind.__new__(kind)
-    made.core = checked
-    return made
+    kind: type[ProfileConfig] = NsightConfig if checked.backend == "nsight" else RocprofSysConfig
+    return kind.of(checked)

@@ -29,7 +29,6 @@ class NodeInfo:
     default_env_vars: dict[str, str]
     env_vars: dict[str, str]
     hardware_resources: list[HardwareResource] = field(default_factory=list)
-    profiler_backends: list[str] = field(default_factory=list)
 
     @property
     def num_accelerators(self) -> int:
@@ -39,26 +38,22 @@ class NodeInfo:
     @property
     def accelerator_type(self) -> str:
         """Whose they are."""
-        return self._first_model.partition(":")[0] or AcceleratorType.NO_ACCEL.value
+        return self.accelerator_model.partition(":")[0] or AcceleratorType.NO_ACCEL.value
 
     @property
     def accelerator_model(self) -> str:
         """Whose and which they are; "" without any."""
-        return self._first_model
-
-    @property
-    def _first_model(self) -> str:
         found = (each for each in self.hardware_resources if each.type == _ACCELERATOR and each.infos)
         return next((each.infos[0].model for each in found), "")
 
     def get_hw_resource_count(self, hw_type: str | None) -> int:
-        """How many pieces of a type it has."""
+        """Return how many pieces of a type it has."""
         return sum(each.count for each in self.hardware_resources if each.type == hw_type)
 
 
 @dataclass
 class NodeGroupEnvConfig:
-    """What the processes on some nodes of a group start with."""
+    """The environment of the processes on some nodes of a group."""
 
     node_ranks: list[int]
     env_vars: list[dict[str, str]] | None = None
@@ -67,7 +62,7 @@ class NodeGroupEnvConfig:
 
 @dataclass
 class NodeGroupInfo:
-    """A node group: its nodes, and what placements count there."""
+    """A node group: its nodes, and the hardware that placements count there."""
 
     label: str
     nodes: list[NodeInfo]
@@ -104,17 +99,17 @@ class NodeGroupInfo:
         return ranks
 
     def get_node_by_hardware_rank(self, hardware_rank: int) -> NodeInfo | None:
-        """The node that has a piece; None where there is no such piece."""
+        """Return the node that has a piece; None where there is no such piece."""
         ranks = zip(self.nodes, self.local_hardware_ranks, strict=True)
         return next((node for node, numbers in ranks if hardware_rank in numbers), None)
 
     def get_local_hardware_rank(self, hardware_rank: int) -> int | None:
-        """The index on its node of a piece; None where there is no such piece."""
+        """Return the index on its node of a piece; None where there is no such piece."""
         ranks = self.local_hardware_ranks
         return next((numbers.index(hardware_rank) for numbers in ranks if hardware_rank in numbers), None)
 
     def get_node_env_vars(self, node_rank: int) -> dict[str, str]:
-        """The variables that it sets on a node."""
+        """Return the variables that it sets on a node."""
         return {
             name: value
             for each in self._environments(node_rank)
@@ -123,7 +118,7 @@ class NodeGroupInfo:
         }
 
     def get_node_python_interpreter_path(self, node_rank: int) -> str | None:
-        """The interpreter that it sets on a node; None: the node's own."""
+        """Return the interpreter that it sets on a node; None: the node's own."""
         found = (each.python_interpreter_path for each in self._environments(node_rank))
         return next(filter(None, found), None)
 
@@ -132,7 +127,7 @@ class NodeGroupInfo:
 
 
 def node_info(topology: Topology, rank: int) -> NodeInfo:
-    """A node of a topology, with all that is declared on it or that its variables tell of."""
+    """Return a node of a topology, with all that is declared on it or that its variables tell of."""
     node = topology.nodes[rank]
     groups = [topology.group(label) for label in topology.group_labels[2:]]
     return NodeInfo(
@@ -149,7 +144,7 @@ def node_info(topology: Topology, rank: int) -> NodeInfo:
 
 
 def group_info(topology: Topology, group: NodeGroup) -> NodeGroupInfo:
-    """A node group of a topology."""
+    """Return a node group of a topology."""
     has_accelerators = any(topology.nodes[rank].num_accelerators for rank in group.node_ranks)
     kind = group.hardware_type or (_ACCELERATOR if has_accelerators else None)
     return NodeGroupInfo(
@@ -162,7 +157,7 @@ def group_info(topology: Topology, group: NodeGroup) -> NodeGroupInfo:
 
 
 def environment_configs(group: NodeGroup) -> list[NodeGroupEnvConfig]:
-    """What a group's processes start with."""
+    """Return the environments of a group's processes."""
     return [
         NodeGroupEnvConfig(
             list(group.nodes_of(each)),
@@ -194,7 +189,7 @@ def _resources(topology: Topology, node: Node, rank: int) -> Iterable[HardwareRe
 def topology_of_infos(
     nodes: Sequence[NodeInfo], groups: Mapping[str, NodeGroupInfo] | Iterable[NodeGroupInfo]
 ) -> Topology:
-    """What RLinf's records of a cluster describe, as something to plan on."""
+    """Return the topology that RLinf's records of a cluster describe."""
     declared = list(groups.values() if isinstance(groups, Mapping) else groups)
     return Topology(
         tuple(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rlinf.scheduler.absent import Collective, MultiChannelProcessGroup, add_absent_modules
-from rlinf.scheduler.collective.collective_group import CollectiveGroup, CollectiveGroupOptions
+from rlinf.scheduler.absent import Collective, CollectiveGroup, MultiChannelProcessGroup, add_absent_modules
 from rlinf_scheduler.comm.gathering import Gathered
 from rlinf_scheduler.comm.handle import AsyncHandle
 
@@ -47,3 +47,29 @@ class AsyncRouteWork(Gathered[Any]):
 
     def __init__(self, works: Sequence[AsyncHandle[Any]], finalize_fn: Callable[[list[Any]], Any]) -> None:
         super().__init__(works, finalize_fn, f"{len(works)} operations")
+
+
+@dataclass
+class CollectiveGroupOptions:
+    """The value of `options=` of `send`, `recv`, `send_tensor`, `recv_tensor` and `broadcast`.
+
+    They tune NCCL, which carries nothing here, so none of them has an effect: on one device tensors are handed over by
+    CUDA IPC, on one node by shared memory, and a broadcast is written once on each node, however many members it has.
+
+    Attributes:
+        accel_cluster_size: how many thread blocks of NCCL's make a cluster.
+        accel_max_ctas: how many of them it uses at most.
+        accel_min_ctas: how many at least.
+        is_high_priority_stream: whether it uses streams of high priority.
+        use_ring_broadcast: whether a broadcast goes to the first receiver, and from there to the others.
+    """
+
+    accel_cluster_size: int | None = None
+    accel_max_ctas: int | None = None
+    accel_min_ctas: int | None = None
+    is_high_priority_stream: bool = False
+    use_ring_broadcast: bool = False
+
+    def is_empty_options(self) -> bool:
+        """Return whether all of them are as they are by default."""
+        return self == CollectiveGroupOptions()

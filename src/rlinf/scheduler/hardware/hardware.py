@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
-from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware.registry import hardware_names, hardware_type, register_hardware
 
 T = TypeVar("T")
@@ -14,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass
 class HardwareConfig:
-    """What every declared piece of hardware says: the node that it is attached to."""
+    """The setting of every declared piece of hardware: the node that it is attached to."""
 
     node_rank: int
 
@@ -46,7 +45,7 @@ CONFIG_CLASSES: dict[str, type[Any]] = {}
 
 
 def config_of(type_name: str, settings: Any) -> Any:
-    """The settings of a piece as RLinf's record of them, where it has one."""
+    """Return the settings of a piece as RLinf's record of them, where it has one."""
     record = CONFIG_CLASSES.get(type_name)
     if record is None or isinstance(settings, (record, HardwareInfo)):
         return settings
@@ -82,7 +81,7 @@ class Hardware:
 
     @classmethod
     def enumerate(cls, node_rank: int, configs: list[Any] | None = None) -> HardwareResource | None:
-        """The pieces of a node; None where there are none."""
+        """Return the pieces of a node; None where there are none."""
         raise NotImplementedError
 
 
@@ -124,53 +123,14 @@ class NodeHardwareConfig:
 
 
 def _declare(name: str, config: Any) -> None:
+    def at_node(settings: Any) -> Any:
+        policy = _policies.get(name)
+        found = policy and policy.enumerate(settings.node_rank, [config_of(name, settings)])
+        return found.infos[0] if found and found.infos else settings
+
     if name not in CONFIG_CLASSES:
-        register_hardware(_kind_of(name, config)())
+        # Loads pydantic: only where a program declares a type.
+        from rlinf_scheduler.hardware.dataclass_type import dataclass_type  # noqa: PLC0415
+
+        register_hardware(dataclass_type(name, config, at_node, lambda shown: config_of(name, shown)))
     CONFIG_CLASSES[name] = config
-
-
-def _kind_of(name: str, config: Any) -> Any:
-    """A hardware type of ours whose settings are those of a dataclass."""
-    if not is_dataclass(config):
-        raise ConfigError(f"the settings of '{name}' are {config!r}; they must be a dataclass")
-    # Loads pydantic: only where a program declares a type.
-    from pydantic import ConfigDict, create_model  # noqa: PLC0415
-
-    from rlinf_scheduler.hardware.kinds import HardwareConfig as CoreConfig  # noqa: PLC0415
-    from rlinf_scheduler.hardware.kinds import HardwareType  # noqa: PLC0415
-
-    hints = get_type_hints(config)
-    about = ConfigDict(strict=False, arbitrary_types_allowed=True)
-    # The model is made in each process: its name finds it there.
-    reduce = {"__reduce__": lambda self: (_settings, (name, dict(self)))}
-    base = type(name, (CoreConfig,), {"model_config": about, **reduce})
-    settings: dict[str, Any] = {}
-    for each in fields(config):
-        if each.name != "node_rank":
-            default = each.default if each.default is not MISSING else ...
-            if each.default_factory is not MISSING:
-                default = each.default_factory()
-            settings[each.name] = (hints[each.name], default)
-    model: Any = create_model(f"{name}Settings", __base__=base, **settings)
-
-    class Kind(HardwareType):
-        """That type."""
-
-        def at_node(self, config: Any) -> Any:
-            """What the program's class tells of the piece, on its node."""
-            policy = _policies.get(name)
-            found = policy and policy.enumerate(config.node_rank, [config_of(name, config)])
-            return found.infos[0] if found and found.infos else config
-
-        def view(self, config: Any) -> Any:
-            """What the worker is shown."""
-            return config_of(name, config)
-
-    kind: Any = Kind
-    kind.name, kind.config_model = name, model
-    return kind
-
-
-def _settings(name: str, values: Mapping[str, Any]) -> Any:
-    """The settings that another process has sent."""
-    return hardware_type(name).config_model.model_validate(dict(values))

@@ -1,4 +1,4 @@
-"""What a worker was given, and what a node has, as RLinf shows it."""
+"""The hardware of a worker, and of a node, as RLinf shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlinf_scheduler.hardware.views import Accelerator as AcceleratorView
 
 
 def info_of(type_name: str, settings: Any) -> HardwareInfo:
-    """A declared piece as RLinf shows it to a worker."""
+    """Return a declared piece as RLinf shows it to a worker."""
     if isinstance(settings, HardwareInfo):
         return settings
     config = config_of(type_name, settings)
@@ -23,13 +23,7 @@ def info_of(type_name: str, settings: Any) -> HardwareInfo:
 
 
 def infos_of(hardware: Iterable[Any], hardware_type: str, accelerator_model: str = "") -> list[HardwareInfo]:
-    """What a worker finds in `hardware_infos`.
-
-    Args:
-        hardware: what it finds in `hardware`, piece by piece.
-        hardware_type: the type of these, as its placement has it.
-        accelerator_model: of its node.
-    """
+    """Return the `hardware_infos` of a worker, of its `hardware`, which is of one type, and its node's accelerators."""
     return [
         accelerator_info(each.type, accelerator_model)
         if isinstance(each, AcceleratorView)
@@ -39,5 +33,5 @@ def infos_of(hardware: Iterable[Any], hardware_type: str, accelerator_model: str
 
 
 def accelerator_info(vendor: str, model: str) -> HardwareInfo:
-    """An accelerator as RLinf shows it: its vendor and model are one word."""
+    """Return an accelerator as RLinf shows it: its vendor and model are one word."""
     return HardwareInfo("Accelerator", f"{type_of(vendor).value}:{model or 'UNKNOWN'}")

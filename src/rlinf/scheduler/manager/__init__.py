@@ -1,4 +1,4 @@
-"""What RLinf's scheduler keeps in processes of its own, by its names: here most of it is the job's directory."""
+"""Managers, by RLinf's names: not processes of their own here, but for the most part the job's directory."""
 
 from typing import TYPE_CHECKING
 

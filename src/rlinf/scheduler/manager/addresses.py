@@ -55,24 +55,24 @@ class WorkerAddress(core.WorkerAddress):
         return f"{self.group}:{ranks}" if ranks else self.group
 
     def get_name(self) -> str:
-        """The name as RLinf writes it: `rollout:3:0` where `str` has `rollout:3/0`."""
+        """Return the name as RLinf writes it: `rollout:3:0` where `str` has `rollout:3/0`."""
         return ":".join([self.group, *map(str, self.rank_path)])
 
     def get_parent_rank(self) -> int:
-        """The number of the worker that it is below of; 0 of a rank."""
+        """Return the number of the worker that it is below of; 0 of a rank."""
         return self.rank_path[-2] if len(self.rank_path) > 1 else 0
 
     def get_parent_address(self) -> WorkerAddress | None:
-        """What it is below of: a worker, or its group; None of a group."""
+        """Return the worker, or the group, that it is below of; None of a group."""
         return WorkerAddress(self.group, self.rank_path[:-1]) if self.rank_path else None
 
     def get_child_address(self, rank: int) -> WorkerAddress:
-        """A worker below it, or a rank of the group."""
+        """Return a worker below it, or a rank of the group."""
         return WorkerAddress(self.group, [*self.rank_path, rank])
 
     @classmethod
     def from_name(cls, worker_name: str) -> Self:
-        """The address that `get_name`, or `str`, wrote.
+        """Return the address that `get_name`, or `str`, wrote.
 
         >>> WorkerAddress.from_name("outer:0/inner:2").root_group_name
         'outer:0/inner'
@@ -109,7 +109,7 @@ def _order(address: core.WorkerAddress) -> tuple[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo(core.WorkerInfo):
-    """What is known of a worker, with RLinf's names beside ours.
+    """Facts about a worker, with RLinf's names beside ours.
 
     Attributes:
         accelerator_type: whose accelerators it was given.
@@ -126,7 +126,7 @@ class WorkerInfo(core.WorkerInfo):
 
     @classmethod
     def of(cls, info: core.WorkerInfo, **more: Any) -> WorkerInfo:
-        """Ours with what RLinf's has more."""
+        """Return ours with the fields that RLinf's has more."""
         ours = {each.name: getattr(info, each.name) for each in fields(core.WorkerInfo)}
         return cls(**ours | {"address": WorkerAddress.from_name(str(info.address))} | more)
 

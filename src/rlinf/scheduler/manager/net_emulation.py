@@ -83,8 +83,6 @@ class NetEmulationManager:
         ConfigError: it is not enabled, or has a mistake.
     """
 
-    MANAGER_NAME = "NetEmulationManager"
-
     def __init__(self, cfg: Any) -> None:
         emulation = None if cfg is None else _checked(_plain(cfg))
         if emulation is None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from rlinf_scheduler.comm.timekeeping import PHASE, TIMES, Span
 from rlinf_scheduler.session import current_or_none
@@ -24,13 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # A thread that begins more than it ends is not remembered for ever.
 _MAX_OPEN = 1024
-
-
-class Recorder(Protocol):
-    """Takes events of Chrome's trace format."""
-
-    def record(self, event: dict[str, Any]) -> None:
-        """Take one."""
 
 
 class _Spans(threading.local):
@@ -46,11 +39,9 @@ class _Spans(threading.local):
             told = [event["cat"], *(f"{key}={value}" for key, value in event.get("args", {}).items())]
             self._open.append((event["name"], time.monotonic(), ", ".join(map(str, told))))
         elif event["ph"] == "E":
-            place = next(
-                (i for i in reversed(range(len(self._open))) if self._open[i][0] == event["name"]), None
-            )
-            if place is not None:
-                name, began, about = self._open.pop(place)
+            found = [place for place, (name, *_) in enumerate(self._open) if name == event["name"]]
+            if found:
+                name, began, about = self._open.pop(found[-1])
                 span = Span(PHASE, began, time.monotonic(), name, threading.get_ident(), "", about)
                 if TIMES.spool is not None:  # the trace may have ended
                     TIMES.spool(span)
@@ -67,8 +58,6 @@ class Tracer:
     Args:
         output_file: that file, to which they are added.
     """
-
-    MANAGER_NAME = "Tracer"
 
     _unavailable = False
     _labeled = False
@@ -142,17 +131,12 @@ class Tracer:
 
                 return call_async
 
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                with cls.trace_span(function.__name__, category):
-                    return function(*args, **kwargs)
-
-            return call
+            return cls.trace_span(function.__name__, category)(function)
 
         return traced(func_or_cat) if callable(func_or_cat) else traced
 
     @classmethod
-    def _get(cls) -> Recorder | None:
+    def _get(cls) -> _Spans | None:
         """Return what takes events here; None where the job is not traced now."""
         return None if cls._unavailable or TIMES.spool is None else _SPANS
 
@@ -162,11 +146,10 @@ class Tracer:
         return "driver" if session is None else session.name
 
     @classmethod
-    def _label_process(cls, recorder: Recorder) -> None:
+    def _label_process(cls, recorder: _Spans) -> None:
         if not cls._labeled:
             cls._labeled = True
-            pid = cls._pid()
-            recorder.record(cls._event("M", "process_name", "default") | {"args": {"name": pid}})
+            recorder.record(cls._event("M", "process_name", "default") | {"args": {"name": cls._pid()}})
 
     @classmethod
     def _event(cls, kind: str, name: str, cat: str) -> dict[str, Any]:

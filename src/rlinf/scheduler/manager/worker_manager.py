@@ -1,4 +1,4 @@
-"""What is known of the workers of a job, by RLinf's names; it is the job's directory."""
+"""The directory of a job's workers, by RLinf's names."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ class WorkerManager:
 
     @classmethod
     def get_proxy(cls, no_wait: bool = False) -> WorkerManager:
-        """What is asked; `no_wait` is taken and not needed."""
+        """Return the one to ask; `no_wait` is taken and not needed."""
         return cls()
 
-    def register_worker(self, worker_address: WorkerAddress, worker_info: Any) -> None:
-        """Nothing to do: a worker is registered by its process."""
-
     def is_registered(self, worker_address: WorkerAddress) -> bool:
-        """Whether a worker of that name is there, or is waited for after its process has died."""
+        """Return whether a worker of that name is there, or is waited for after its process has died."""
         return self._entry_of(worker_address) is not None
 
     def get_worker_info(self, worker_address: WorkerAddress) -> WorkerInfo | None:
-        """What is known of a worker: its place, and how large its group is; None if there is none."""
+        """Return a worker's place, and the size of its group; None if there is no such worker."""
         entry = self._entry_of(worker_address)
         if entry is None or "placement" not in entry.info:
             return None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from rlinf.scheduler.placement.flexible import FlexiblePlacementStrategy
-from rlinf.scheduler.placement.node import NodePlacementStrategy
 from rlinf.scheduler.placement.records import Placement, in_rlinfs_types, to_plan_on
+from rlinf.scheduler.placement.strategies import FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf_scheduler import placement as core
 from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.planning import ComponentPlan, PlacementStrategy
@@ -42,7 +41,7 @@ class ComponentPlacement(core.ComponentPlacement):
 
     @cached_property
     def _cluster(self) -> Any:
-        """What it was made on; in another process, the cluster as that one sees it."""
+        """The cluster that it was made on; in another process, the cluster as that one sees it."""
         from rlinf.scheduler.cluster import Cluster  # noqa: PLC0415 - few ask
 
         return Cluster()
@@ -54,25 +53,14 @@ class ComponentPlacement(core.ComponentPlacement):
         return {name: dict(_rank_map(self._rules[name].segments, plan)) for name, plan in plans.items()}
 
     @property
-    def _placement_config(self) -> Any:
-        section = self._config.get("cluster", self._config)
-        return section["component_placement"]
-
-    @property
     def placement_mode(self) -> Any:
-        """What a subclass has set `_placement_mode` to; else None."""
+        """The `_placement_mode` of a subclass; else None."""
         return self._placement_mode
 
     def get_strategy(
         self, component_name: str, kind: type[PlacementStrategy] | None = None
     ) -> PlacementStrategy:
-        """The strategy that places a component; see `rlinf_scheduler.ComponentPlacement`.
-
-        Args:
-            component_name: the component.
-            kind: taken and not needed: a program of RLinf's gives it.
-        """
-        del kind
+        """Return the strategy that places a component; `kind`, which programs give, is not needed."""
         placed = self._placements.get(component_name)
         return super().get_strategy(component_name) if placed is None else placed
 
@@ -96,7 +84,7 @@ class ComponentPlacement(core.ComponentPlacement):
 
 
 def _rank_map(segments: Any, plan: ComponentPlan) -> Any:
-    """What each segment takes, and the processes that it has, as RLinf keeps them."""
+    """Yield the resources of each segment, and its processes, as RLinf keeps them."""
     next_rank = 0
     for segment, resources in zip(segments, plan.resource_ranks, strict=True):
         processes = segment.processes

@@ -25,22 +25,20 @@ class Listed(tuple[Any, ...]):
     __hash__ = tuple.__hash__
 
 
+def _listed(name: str) -> property:
+    """Return a field of ours, read as `Listed`."""
+    slot: Any = vars(core.Placement)[name]
+    return property(lambda placement: Listed(slot.__get__(placement)), slot.__set__)
+
+
 class Placement(core.Placement):
     """Where one process runs and what it sees; sent to another process, it is ours."""
 
     __slots__ = ()
 
-    def _set_visible(self, value: tuple[str, ...]) -> None:
-        _VISIBLE.__set__(self, value)
-
-    def _set_local(self, value: tuple[int, ...]) -> None:
-        _LOCAL.__set__(self, value)
-
-    visible_accelerators = property(lambda self: Listed(_VISIBLE.__get__(self)), _set_visible)
-    """What the visibility variable holds, entry by entry."""
-
-    local_hardware_ranks = property(lambda self: Listed(_LOCAL.__get__(self)), _set_local)
-    """What it was given, as indices on the node."""
+    if not TYPE_CHECKING:
+        visible_accelerators = _listed("visible_accelerators")
+        local_hardware_ranks = _listed("local_hardware_ranks")
 
     @property
     def local_accelerator_rank(self) -> int:
@@ -68,8 +66,6 @@ class Placement(core.Placement):
         return core.Placement, _values(self)
 
 
-_VISIBLE: Any = vars(core.Placement)["visible_accelerators"]
-_LOCAL: Any = vars(core.Placement)["local_hardware_ranks"]
 _FIELDS = tuple(core.Placement.__dataclass_fields__)
 
 
@@ -78,7 +74,7 @@ def _values(placement: core.Placement) -> tuple[Any, ...]:
 
 
 def in_rlinfs_types(placements: Iterable[core.Placement]) -> list[Placement]:
-    """The placements, which nobody else has, as RLinf's programs read them."""
+    """Return the placements, which nobody else has, as RLinf's programs read them."""
     made: list[Any] = list(placements)
     for each in made:
         object.__setattr__(each, "__class__", Placement)  # it has the same slots
@@ -86,7 +82,7 @@ def in_rlinfs_types(placements: Iterable[core.Placement]) -> list[Placement]:
 
 
 class InRlinfsTypes(core.PlacementStrategy):
-    """A strategy whose placements have RLinf's types; what else it is says the class beside it."""
+    """A strategy whose placements have RLinf's types; all else is of the class beside it."""
 
     def get_placement(  # type: ignore[override]  # a list that nobody else has
         self, where: Any, isolate_gpu: bool = True, *, isolate_accelerator: bool | None = None
@@ -97,7 +93,7 @@ class InRlinfsTypes(core.PlacementStrategy):
 
 
 def to_plan_on(where: Any) -> Any:
-    """A cluster, a topology, or the topology that RLinf's records of a cluster describe."""
+    """Return a cluster, a topology, or the topology that RLinf's records of a cluster describe."""
     if isinstance(where, (int, core.Topology)) or hasattr(where, "topology"):
         return where
     nodes = getattr(where, "_nodes", None)

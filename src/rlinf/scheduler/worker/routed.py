@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rlinf_scheduler.routing.transfer import Count, Merge, Split
     from rlinf_scheduler.worker.routed import Rows
 
+    Via = Channel | None
+
 
 class _Ours(TypedDict, total=False):
     """Options of our spelling, for both."""
@@ -119,24 +121,12 @@ class Routing(core.Worker):
 
     @overload
     def send_to(
-        self,
-        group_name: str,
-        channel: Channel | None,
-        data: Any,
-        *,
-        async_op: Now = ...,
-        **options: Unpack[SendOptions],
+        self, group_name: str, channel: Via, data: Any, *, async_op: Now = ..., **told: Unpack[SendOptions]
     ) -> None: ...
 
     @overload
     def send_to(
-        self,
-        group_name: str,
-        channel: Channel | None,
-        data: Any,
-        *,
-        async_op: Later,
-        **options: Unpack[SendOptions],
+        self, group_name: str, channel: Via, data: Any, *, async_op: Later, **told: Unpack[SendOptions]
     ) -> AsyncHandle[None]: ...
 
     def send_to(self, group_name: str, *args: Any, **options: Any) -> Any:
@@ -170,22 +160,12 @@ class Routing(core.Worker):
 
     @overload
     def recv_from(
-        self,
-        group_name: str,
-        channel: Channel | None = None,
-        *,
-        async_op: Later,
-        **options: Unpack[RecvOptions],
+        self, group_name: str, channel: Via = None, *, async_op: Later, **told: Unpack[RecvOptions]
     ) -> AsyncHandle[Any]: ...
 
     @overload
     def recv_from(
-        self,
-        group_name: str,
-        channel: Channel | None = None,
-        *,
-        async_op: bool = ...,
-        **options: Unpack[RecvOptions],
+        self, group_name: str, channel: Via = None, *, async_op: bool = ..., **told: Unpack[RecvOptions]
     ) -> Any: ...
 
     def recv_from(self, group_name: str, *args: Any, **options: Any) -> Any:

@@ -165,15 +165,13 @@ build_send_key = build_route_channel_key
 
 def build_send_plan(*, src_rank: int, **groups: Unpack[RoutedGroups]) -> RoutePlan:
     """Return what a sender sends to whom."""
-    sizes = groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
-    peers = CommMapper.get_dst_ranks(*sizes, src_rank)
+    peers = CommMapper.get_dst_ranks(*_sizes(groups), src_rank)
     return RoutePlan([RouteEntry(peer, rows, _key(src_rank, peer, **groups)) for peer, rows in peers])
 
 
 def build_recv_plan(*, dst_rank: int, **groups: Unpack[RoutedGroups]) -> RoutePlan:
     """Return what a receiver gets from whom."""
-    sizes = groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
-    peers = CommMapper.get_src_ranks(*sizes, dst_rank)
+    peers = CommMapper.get_src_ranks(*_sizes(groups), dst_rank)
     return RoutePlan([RouteEntry(peer, rows, _key(peer, dst_rank, **groups)) for peer, rows in peers])
 
 
@@ -190,18 +188,18 @@ def decoupled_build_send_plan(
     Raises:
         RouteError: `tag_batch_router` has other than as many messages.
     """
-    every = _decoupled_rows(groups, send_queue_size)
+    every = CommMapper.decoupled_get_batch_size(*_sizes(groups), send_queue_size)
+    names = groups["src_group_name"], groups["dst_group_name"]
     if tag_batch_router is None:
-        key, sender = _key(None, None, **groups), f"{src_rank or 0}"
-        own = [f"{sender}_{place}_{mode}_{groups['tag']}" for place in range(len(every))]
+        key = _key(None, None, **groups)
+        own = [f"{src_rank or 0}_{place}_{mode}_{groups['tag']}" for place in range(len(every))]
         return RoutePlan([RouteEntry(None, every[place], key, name) for place, name in enumerate(own)])
     if len(tag_batch_router) != len(every):
         problem = f"{len(tag_batch_router)} messages wait for an answer of {len(every)} parts"
-        raise RouteError(groups["src_group_name"], groups["dst_group_name"], problem)
+        raise RouteError(*names, problem)
     entries = []
     for rows, asked in zip(every, tag_batch_router, strict=True):
         asker, _, _, tag = split_channel_message(asked)
-        names = groups["src_group_name"], groups["dst_group_name"]
         key = build_route_channel_key(*names, None, asker, tag, groups.get("route_key"))
         entries.append(RouteEntry(asker, rows, key, asked))
     return RoutePlan(entries)
@@ -212,12 +210,12 @@ def decoupled_build_recv_plan(
 ) -> RoutePlan:
     """Return the messages of a receiver: those for it, or for anybody where `recv_rank` is None."""
     key = _key(None, recv_rank, **groups)
-    return RoutePlan([RouteEntry(None, rows, key) for rows in _decoupled_rows(groups, recv_queue_size)])
+    every = CommMapper.decoupled_get_batch_size(*_sizes(groups), recv_queue_size)
+    return RoutePlan([RouteEntry(None, rows, key) for rows in every])
 
 
-def _decoupled_rows(groups: RoutedGroups, queue_size: int) -> list[int]:
-    sizes = groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
-    return CommMapper.decoupled_get_batch_size(*sizes, queue_size)
+def _sizes(groups: RoutedGroups) -> tuple[int, int, int]:
+    return groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
 
 
 def _key(src_rank: int | None, dst_rank: int | None, **groups: Unpack[RoutedGroups]) -> RouteKey:
@@ -229,11 +227,7 @@ def _key(src_rank: int | None, dst_rank: int | None, **groups: Unpack[RoutedGrou
 
 
 def get_group_world_size(manager_proxy: Any, group_name: str) -> int:
-    """Return how many ranks a group has, as soon as its launch has begun.
-
-    Args:
-        manager_proxy: asked in a process that is in no job.
-        group_name: its name.
+    """Return how many ranks a group has, as soon as its launch has begun; in no job, what the manager says.
 
     Raises:
         PeerNotFound: nobody has launched it within a minute; the text has the names of others.
@@ -288,11 +282,7 @@ def send_routed(
     decoupled_mode: bool = False,
     send_queue_size: int = 0,
 ) -> AsyncHandle[None] | None:
-    """Do `Worker.send_to` in RLinf's spelling, whose options are `SendOptions`.
-
-    Raises:
-        RouteError: the rows do not fit; nothing was sent.
-    """
+    """Do `Worker.send_to` in RLinf's spelling, whose options are `SendOptions`."""
     _check_way(channel, enable_p2p, decoupled_mode)
     own, rank, senders = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
     size = get_group_world_size(None, group_name)
@@ -351,11 +341,7 @@ def recv_routed(
     decoupled_mode: bool = False,
     recv_queue_size: int = 0,
 ) -> Any:
-    """Do `Worker.recv_from` in RLinf's spelling, whose options are `RecvOptions`.
-
-    Raises:
-        RouteError: other rows came than should have.
-    """
+    """Do `Worker.recv_from` in RLinf's spelling, whose options are `RecvOptions`."""
     _check_way(channel, enable_p2p, decoupled_mode)
     own, rank, receivers = worker._rlinf_role.info.address.group, worker._rank, worker._world_size
     size = get_group_world_size(None, group_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overl
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, begin_capture, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.routed import Routing
-from rlinf.scheduler.worker.timers import WorkerTimer, caller_name
+from rlinf.scheduler.worker.timers import WorkerTimer
 from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_scheduler.host.info import hosts_rank, job_topology
 from rlinf_scheduler.keywords import explains_calls
@@ -96,7 +97,7 @@ class Worker(Routing):
 
     @cached_property
     def manager_proxy(self) -> WorkerManager:
-        """What knows of the other workers."""
+        """The directory of the other workers."""
         from rlinf.scheduler.manager.worker_manager import WorkerManager  # noqa: PLC0415 - few ask
 
         return WorkerManager.get_proxy()
@@ -108,12 +109,12 @@ class Worker(Routing):
 
     @cached_property
     def hardware_type(self) -> str:
-        """What it was given: the accelerators' vendor, a robot's type; "" on a bare node."""
+        """The type of its hardware: the accelerators' vendor, a robot's type; "" on a bare node."""
         return self._rlinf_role.info.placement.hardware_type
 
     @cached_property
     def hardware_infos(self) -> list[Any]:
-        """What it was given, piece by piece."""
+        """Its hardware, piece by piece."""
         from rlinf.scheduler.hardware.infos import infos_of  # noqa: PLC0415 - few ask
 
         place = self._rlinf_role.info.placement
@@ -135,14 +136,7 @@ class Worker(Routing):
     _manager_proxy = cached_property["WorkerManager"](lambda self: self.manager_proxy)
     _cluster_node_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.node_rank)
     _node_local_rank = cached_property[int](lambda self: self._rlinf_role.info.placement.local_rank)
-    _node_local_world_size = cached_property[int](
-        lambda self: self._rlinf_role.info.placement.local_world_size
-    )
     _local_accelerator_rank = cached_property[int](lambda self: _first_accelerator(self))
-    _local_hardware_ranks = cached_property[list[int]](
-        lambda self: list(self._rlinf_role.info.placement.local_hardware_ranks)
-    )
-    _isolate_gpu = cached_property[bool](lambda self: self._rlinf_role.info.placement.isolate_gpu)
     _accelerator_type = cached_property[AcceleratorType](lambda self: type_of(vendor_of(self)))
     _accelerator_model = cached_property[str](lambda self: _accelerator_model(self))
     _master_address = cached_property[str](lambda self: self._rlinf_role.info.master_address)
@@ -169,7 +163,7 @@ class Worker(Routing):
             tag: the name; None: that of the function in which this stands.
             trace: taken and not needed: who traces the job has all blocks in the trace.
         """
-        return WorkerTimer(tag or caller_name(2), self._timer_metrics)
+        return WorkerTimer(tag or sys._getframe(2).f_code.co_name, self._timer_metrics)
 
     @staticmethod
     @overload
@@ -223,11 +217,7 @@ class Worker(Routing):
         return popped
 
     def start_profile(self, step_idx: int | None = None) -> None:
-        """Have a profiler that waits for it record this process from now on; nothing without accelerators.
-
-        Args:
-            step_idx: the step that is recorded, for the log.
-        """
+        """Have a profiler that waits for it record this process from now on; nothing without accelerators."""
         begin_capture(self._accelerator_type)
         if CAPTURE.is_open:
             self.log_debug(f"what the profiler records begins at step {step_idx}")
@@ -250,7 +240,7 @@ def _accelerator_model(worker: Worker) -> str:
 
 
 def _variables(worker: Worker, address: WorkerAddress) -> dict[str, str]:
-    """What RLinf's programs, and what they start, find in the environment of a rank."""
+    """Return the variables that RLinf's programs, and their children, find in the environment of a rank."""
     place = worker._rlinf_role.info.placement
     return {
         "GROUP_NAME": address.root_group_name,
@@ -259,7 +249,7 @@ def _variables(worker: Worker, address: WorkerAddress) -> dict[str, str]:
         "NODE_GROUP_LABEL": place.node_group,
         "NODE_LOCAL_RANK": str(place.local_rank),
         "NODE_LOCAL_WORLD_SIZE": str(place.local_world_size),
-        "LOCAL_ACCELERATOR_RANK": str(_first_accelerator(worker)),
+        "LOCAL_ACCELERATOR_RANK": str(worker._local_accelerator_rank),
         "LOCAL_HARDWARE_RANKS": ",".join(map(str, place.local_hardware_ranks)),
         "VISIBLE_DEVICES": ",".join(place.visible_accelerators),
         "ISOLATE_ACCELERATOR": str(int(place.isolate_gpu)),

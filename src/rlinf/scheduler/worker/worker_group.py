@@ -27,12 +27,7 @@ Reduction = Literal["max", "min", "mean", "sum"]
 
 @dataclass(frozen=True)
 class WorkerRank:
-    """One rank of a group.
-
-    Attributes:
-        worker: a view of the group whose calls go to this rank.
-        rank: its number.
-    """
+    """One rank of a group: a view whose calls go to it, and its number."""
 
     worker: WorkerGroup[Any]
     rank: int
@@ -44,11 +39,7 @@ class WorkerGroup(core.WorkerGroup[T]):
 
     @classmethod
     def from_group_name(cls, worker_cls: type[R], group_name: str) -> WorkerGroup[R]:
-        """A group that another process of the job has launched.
-
-        Args:
-            worker_cls: the class of its workers.
-            group_name: its name.
+        """Return a group of workers of that class that another process of the job has launched.
 
         Raises:
             ClusterError: there is none of that name.
@@ -63,11 +54,6 @@ class WorkerGroup(core.WorkerGroup[T]):
     def worker_group_name(self) -> str:
         """Its name in the job."""
         return self._name
-
-    @property
-    def worker_cls_name(self) -> str:
-        """The name of its workers' class."""
-        return self._worker_class.__name__
 
     @property
     def worker_info_list(self) -> list[WorkerRank]:
@@ -137,7 +123,7 @@ class WorkerGroupFuncResult(core.GroupResult[R], Generic[R]):
         self._group = group
 
     def consume_duration(self, reduction_type: Reduction = "max") -> float:
-        """How long the method took, in seconds: what its ranks' timers of its name measured, which are popped.
+        """Return how long the method took, in seconds: by the timers of its name on its ranks, which are popped.
 
         A rank that has no such timer counts with the time of this call.
 
@@ -164,7 +150,7 @@ class WorkerGroupFuncResult(core.GroupResult[R], Generic[R]):
     ) -> tuple[dict[str, float], list[dict[str, float]]]: ...
 
     def consume_durations(self, reduction_type: Reduction = "max", return_per_rank: bool = False) -> Any:
-        """What all timers of the group's ranks have measured, in seconds by name; they are popped.
+        """Return the seconds of all timers of the group's ranks, by name; they are popped.
 
         Also what other calls have measured since they were last popped.
 

@@ -1,4 +1,4 @@
-"""RLinf's words for vendors of accelerators, and what it asks of them; the answers are our vendors'."""
+"""Vendors of accelerators by RLinf's words, which our vendors stand behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import os
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware.profilers import CAPTURE, Backend, ProfilingConfig
@@ -42,12 +42,12 @@ _TYPE_OF = {vendor: kind for kind, vendor in _VENDOR_OF.items()}
 
 
 def type_of(vendor: str) -> AcceleratorType:
-    """RLinf's word for a vendor's accelerators; of simulated ones, and of vendors that it does not know, `NO_ACCEL`."""
+    """Return RLinf's word for a vendor's accelerators; of simulated ones, and of other vendors, `NO_ACCEL`."""
     return _TYPE_OF.get(vendor, AcceleratorType.NO_ACCEL)
 
 
 def vendor_of(kind: AcceleratorType | str) -> Vendor | None:
-    """The vendor of accelerators of a type; None of those that are none, or of a type that nobody knows."""
+    """Return the vendor of accelerators of a type; None of those that are none, or of a type that nobody knows."""
     name = next((vendor for known, vendor in _VENDOR_OF.items() if known == kind), "")
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
 
@@ -59,7 +59,7 @@ def begin_capture(kind: AcceleratorType | str) -> None:
 
 
 class AcceleratorManager:
-    """What RLinf asks of one vendor's accelerators; a subclass names the vendor."""
+    """One vendor's accelerators, by RLinf's names; a subclass names the vendor."""
 
     kind: ClassVar[AcceleratorType] = AcceleratorType.NO_ACCEL
     manager_register: ClassVar[dict[AcceleratorType, type[AcceleratorManager]]] = {}
@@ -69,20 +69,20 @@ class AcceleratorManager:
 
     @classmethod
     def get_accelerator_env_var(cls, visible_accelerators: Sequence[str]) -> dict[str, str]:
-        """The variables that make a process see these and no other."""
+        """Return the variables that make a process see these and no other."""
         vendor = vendor_of(cls.kind)
         return vendor.mask_settings(visible_accelerators) if vendor is not None else {}
 
     @classmethod
     def get_visible_devices(cls) -> list[int]:
-        """The numbers that this process's visibility variable names; empty where all are visible."""
+        """Return the numbers that this process's visibility variable names; empty where all are visible."""
         vendor = vendor_of(cls.kind)
         names = vendor.read_mask(os.environ) if vendor is not None else None
         return [int(name) for name in names or () if name.isdecimal()]
 
     @classmethod
     def get_torch_platform(cls) -> Any:
-        """The part of torch that is about them."""
+        """Return the part of torch that is about them."""
         vendor = vendor_of(cls.kind)
         return getattr(importlib.import_module("torch"), vendor.torch_type if vendor is not None else "cpu")
 
@@ -98,14 +98,14 @@ class AcceleratorManager:
 
     @staticmethod
     def is_profiling_active() -> bool:
-        """Whether one is open."""
+        """Return whether one is open."""
         return CAPTURE.is_open
 
     @staticmethod
     def profiling_range(
         label: str, color: str | None = None, domain: str | None = None
     ) -> AbstractContextManager[None]:
-        """A block that has a name in the profiler's report."""
+        """Make a block that has a name in the profiler's report."""
         return CAPTURE.range(label)
 
 
@@ -114,10 +114,14 @@ class ProfileConfig:
 
     Attributes:
         core: the same, checked.
+        backend: the profiler.
+        enabled: whether any rank is profiled.
+        worker_groups: the groups' names.
+        steps: at which steps a runner opens a window; None: at every one.
+        output_dir: the folder of the reports.
     """
 
     BACKEND_TYPE: ClassVar[Backend]
-    core: ProfilingConfig
 
     def __init__(self, backend: str = "", **section: Any) -> None:
         # Loads pydantic: only where ranks are profiled.
@@ -127,50 +131,38 @@ class ProfileConfig:
         checked = read_profiling({"backend": backend or self.BACKEND_TYPE, **given})
         if checked is None:
             raise ConfigError("nothing is said of a profiler", path="cluster.profiling")
-        self.core = checked
+        self._take(checked)
 
-    @property
-    def backend(self) -> str:
-        """The profiler."""
-        return self.core.backend
+    @classmethod
+    def of(cls, checked: ProfilingConfig) -> Self:
+        """Return a section that was checked before, by RLinf's names."""
+        made = cls.__new__(cls)
+        made._take(checked)
+        return made
 
-    @property
-    def enabled(self) -> bool:
-        """Whether any rank is profiled."""
-        return self.core.enabled
-
-    @property
-    def worker_groups(self) -> list[str] | None:
-        """The groups' names."""
-        return list(self.core.worker_groups) or None
-
-    @property
-    def steps(self) -> list[int] | None:
-        """At which steps a runner opens a window; None: at every one."""
-        return None if self.core.steps is None else list(self.core.steps)
-
-    @property
-    def output_dir(self) -> str | None:
-        """The folder of the reports."""
-        return self.core.output_dir or None
+    def _take(self, checked: ProfilingConfig) -> None:
+        self.core, self.backend, self.enabled = checked, checked.backend, checked.enabled
+        self.worker_groups = list(checked.worker_groups) or None
+        self.steps = None if checked.steps is None else list(checked.steps)
+        self.output_dir = checked.output_dir or None
 
     def profiles_worker_group(self, worker_group_name: str) -> bool:
-        """Whether a group is profiled."""
+        """Return whether a group is profiled."""
         return self.core.profiles(worker_group_name)
 
     def should_profile_step(self, step_idx: int) -> bool:
-        """Whether a runner opens a window at a step."""
+        """Return whether a runner opens a window at a step."""
         return self.core.captures(step_idx)
 
     def check(self) -> bool:
-        """Whether the profiler's program is on this machine."""
+        """Return whether the profiler's program is on this machine."""
         import shutil  # noqa: PLC0415 - few ask
 
         return shutil.which(self.core.program) is not None
 
 
 def _plain(value: Any) -> Any:
-    """A value of OmegaConf's as plain data."""
+    """Return a value of OmegaConf's as plain data."""
     if hasattr(value, "_metadata"):
         from omegaconf import OmegaConf  # noqa: PLC0415 - the value is of it
 
@@ -179,6 +171,6 @@ def _plain(value: Any) -> Any:
 
 
 def texts(pairs: Sequence[tuple[str, str]]) -> dict[str, str] | None:
-    """Names and values as RLinf has them: None for none."""
+    """Return names and values as RLinf has them: None for none."""
     found: Mapping[str, str] = dict(pairs)
     return dict(found) or None

@@ -1,4 +1,4 @@
-"""What RLinf asks of AMD's accelerators and their profiler."""
+"""AMD's accelerators and their profiler, by RLinf's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlinf.scheduler.hardware.accelerators.accelerator import (
 
 
 class AMDGPUManager(AcceleratorManager):
-    """What RLinf asks of AMD's accelerators."""
+    """AMD's accelerators."""
 
     kind = AcceleratorType.AMD_GPU
 
@@ -34,5 +34,5 @@ class RocprofSysConfig(ProfileConfig):
         return texts(self.core.env)
 
     def to_cli_tokens(self) -> list[str]:
-        """The command, up to the interpreter."""
+        """Return the command, up to the interpreter."""
         return shlex.split(self.core.command(self.core.program, "python", ""))[:-1]

@@ -1,4 +1,4 @@
-"""What RLinf asks of Intel's accelerators."""
+"""Intel's accelerators, by RLinf's names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorManager
 
 
 class IntelGPUManager(AcceleratorManager):
-    """What RLinf asks of Intel's accelerators."""
+    """Intel's accelerators."""
 
     kind = AcceleratorType.INTEL_GPU
 
     @classmethod
     def get_torch_platform(cls) -> Any:
-        """`torch.xpu`, with an `ipc_collect` that has nothing to do where it lacks one."""
+        """Return `torch.xpu`, with an `ipc_collect` that has nothing to do where it lacks one."""
         platform = super().get_torch_platform()
         if not hasattr(platform, "ipc_collect"):
             platform.ipc_collect = lambda: None

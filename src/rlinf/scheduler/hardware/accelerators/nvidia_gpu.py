@@ -1,4 +1,4 @@
-"""What RLinf asks of NVIDIA's accelerators and their profiler."""
+"""NVIDIA's accelerators and their profiler, by RLinf's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rlinf.scheduler.hardware.accelerators.accelerator import (
@@ -24,14 +23,14 @@ _MOST = 64
 
 
 class NvidiaGPUManager(AcceleratorManager):
-    """What RLinf asks of NVIDIA's accelerators."""
+    """NVIDIA's accelerators."""
 
     kind = AcceleratorType.NV_GPU
 
     @classmethod
     def get_accelerator_env_var(cls, visible_accelerators: Sequence[str]) -> dict[str, str]:
-        """The variables that make a process see these, and render on the first of them."""
-        settings = {**super().get_accelerator_env_var(visible_accelerators), **nccl_settings()}
+        """Return the variables that make a process see these, and render on the first of them."""
+        settings = super().get_accelerator_env_var(visible_accelerators)
         if not visible_accelerators or os.environ.get("MUJOCO_GL") in _OTHER_RENDERERS:
             return settings
         found = cls.get_egl_device_id(visible_accelerators[0])
@@ -40,26 +39,9 @@ class NvidiaGPUManager(AcceleratorManager):
 
     @classmethod
     def get_egl_device_id(cls, cuda_device_id: int | str) -> int | None:
-        """EGL's number of a device that this process sees, by its entry in the visibility variable; None if unknown."""
+        """Return EGL's number of a device, by its entry in this process's visibility variable; None if unknown."""
         name = str(cuda_device_id)
         return _egl_index_by_cuda_device().get(int(name)) if name.isdecimal() else None
-
-
-def nccl_settings() -> dict[str, str]:
-    """What RLinf has NCCL do in its workers: no memory by `cuMem`, which takes more beside CUDA graphs."""
-    settings = {"NCCL_CUMEM_ENABLE": os.environ.get("NCCL_CUMEM_ENABLE", "0")}
-    if _torch_needs_avoid_record_streams():
-        settings["TORCH_NCCL_AVOID_RECORD_STREAMS"] = "1"
-    return settings
-
-
-def _torch_needs_avoid_record_streams() -> bool:
-    """Whether torch is older than 2.8, which does so by itself."""
-    try:
-        major, minor = version("torch").split(".")[:2]
-        return (int(major), int(minor)) < (2, 8)
-    except (PackageNotFoundError, ValueError):
-        return False
 
 
 def _query_egl_index_by_cuda_ordinal() -> dict[int, int]:
@@ -94,6 +76,6 @@ class NsightConfig(ProfileConfig):
         return list(self.core.flags)
 
     def to_cli_tokens(self, default_output_prefix: str | None = None) -> list[str]:
-        """What `nsys profile` is given."""
+        """Return the arguments of `nsys profile`."""
         words: list[Any] = shlex.split(self.core.command("nsys", "python", default_output_prefix or ""))[2:-1]
         return words if default_output_prefix is not None else words[: -2 if words[-2:-1] == ["-o"] else None]

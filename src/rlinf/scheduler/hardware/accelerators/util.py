@@ -1,4 +1,4 @@
-"""What RLinf asks of accelerators of any vendor."""
+"""Accelerators of any vendor, by RLinf's names."""
 
 from __future__ import annotations
 
@@ -15,24 +15,6 @@ from rlinf.scheduler.hardware.accelerators.accelerator import (
 )
 from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_scheduler.hardware.vendors import VENDORS, find_devices
-
-
-class AscendNPUManager(AcceleratorManager):
-    """Ascend's accelerators."""
-
-    kind = AcceleratorType.NPU
-
-
-class MUSAGPUManager(AcceleratorManager):
-    """Accelerators of Moore Threads."""
-
-    kind = AcceleratorType.MUSA_GPU
-
-
-class KunlunXPUManager(AcceleratorManager):
-    """Kunlun's accelerators."""
-
-    kind = AcceleratorType.KUNLUN_XPU
 
 
 class AcceleratorUtil:
@@ -76,4 +58,7 @@ class AcceleratorUtil:
 
 
 def _manager_of(kind: AcceleratorType) -> type[AcceleratorManager]:
-    return AcceleratorManager.manager_register.get(AcceleratorType(kind), AcceleratorManager)
+    """Return the manager of a vendor's accelerators; of most it has nothing special."""
+    vendors = AcceleratorType(kind)
+    known = AcceleratorManager.manager_register.get(vendors)
+    return known or type(f"{vendors.value}Manager", (AcceleratorManager,), {"kind": vendors})
