@@ -98,6 +98,10 @@ class Rollout(Worker):
         assert_type(self.acquire_free_port(max_port_num=30_000), int)
         assert_type(self.pop_execution_time("generate"), float)
         assert_type(Worker.current_worker, Worker | None)
+        assert_type(self.address, WorkerAddress)
+        assert_type(self.placement, Placement)
+        assert_type(self.placement.accelerator_type, AcceleratorType)
+        assert_type(self.placement.local_accelerator_rank, int)
         self._rank = 1
         self.log_on_first_rank("ready")
         self.start_profile(step_idx=1)
@@ -231,6 +235,7 @@ async def calls(cluster: Cluster, strategy: PlacementStrategy) -> None:
     assert_type(group.worker_info_list, list[WorkerRank])
     assert_type(group.worker_info_list[0].rank, int)
     assert_type(group.name, str)
+    assert_type(group.placements, list[Placement])
     assert_type(group.execute_on(0), WorkerGroup[Rollout])
     assert_type(group[0:2].worker_group_name, str)
     assert_type(group.retrying().worker_group_name, str)

@@ -62,10 +62,7 @@ def absent(name: str, module: str, instead: str) -> type[Any]:
     Traceback (most recent call last):
     AttributeError: Queue.put is a part of RLinf's own scheduler: here there are none; use `Channel`
 
-    Args:
-        name: its name.
-        module: where RLinf has it.
-        instead: what there is here, and what to use, as the end of a sentence.
+    `instead` says what there is here, and what to use, as the end of a sentence.
     """
 
     def on_instance(self: object, attribute: str) -> Never:

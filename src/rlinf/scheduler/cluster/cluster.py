@@ -51,10 +51,7 @@ class Cluster(core.Cluster):
     RLinf gives the number of nodes first, our documents the config: a number is a number of nodes wherever it stands,
     and 0 stands for all nodes that there are.
 
-    Args:
-        cluster_cfg, num_nodes: as of ours, in either order.
-        distributed_log_dir: where each rank has files of what it prints and logs: `log_folder`.
-        options: those of ours.
+    `distributed_log_dir` is our `log_folder`.
     """
 
     SYS_NAME: ClassVar[str] = "RLinf"

@@ -74,14 +74,7 @@ class NetEmulationConfig:
 
 
 class NetEmulationManager:
-    """The links of a section, by this process's clock.
-
-    Args:
-        cfg: the section, which is enabled.
-
-    Raises:
-        ConfigError: it is not enabled, or has a mistake.
-    """
+    """The links of a section that is enabled, by this process's clock."""
 
     def __init__(self, cfg: Any) -> None:
         emulation = None if cfg is None else _checked(_plain(cfg))

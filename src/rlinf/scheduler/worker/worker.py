@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
 from rlinf.scheduler.hardware.accelerators.accelerator import AcceleratorType, begin_capture, type_of
 from rlinf.scheduler.manager.addresses import WorkerAddress, WorkerInfo
+from rlinf.scheduler.placement.records import Placement, in_rlinfs_types
 from rlinf.scheduler.worker.routed import Routing
 from rlinf.scheduler.worker.timers import WorkerTimer
 from rlinf_scheduler.hardware.profilers import CAPTURE
@@ -83,6 +85,16 @@ class Worker(Routing):
     def worker_address(self) -> WorkerAddress:
         """Its name in the job."""
         return WorkerAddress.from_name(str(self._rlinf_role.info.address))
+
+    @cached_property
+    def address(self) -> WorkerAddress:
+        """Its name in the job, as `worker_address`."""
+        return self.worker_address
+
+    @cached_property
+    def placement(self) -> Placement:
+        """The node and the devices it was given."""
+        return in_rlinfs_types([replace(self._rlinf_role.info.placement)])[0]
 
     @cached_property
     def worker_info(self) -> WorkerInfo:
@@ -159,9 +171,7 @@ class Worker(Routing):
             with self.worker_timer("sample"):
                 batch = next(self.data)
 
-        Args:
-            tag: the name; None: that of the function in which this stands.
-            trace: taken and not needed: who traces the job has all blocks in the trace.
+        Without a tag its name is that of the function in which it stands. `trace` is taken and not needed.
         """
         return WorkerTimer(tag or sys._getframe(2).f_code.co_name, self._timer_metrics)
 
@@ -179,10 +189,6 @@ class Worker(Routing):
 
         As `worker_timer`; `@Worker.timer` and `@Worker.timer()` take the method's own name.
 
-        Args:
-            tag: the name, or the method.
-            trace: taken and not needed, as of `worker_timer`.
-
         Raises:
             ConfigError: the method is a generator: its time depends on who iterates over it.
         """
@@ -192,14 +198,10 @@ class Worker(Routing):
         return WorkerTimer(tag, current._timer_metrics if current is not None else None)
 
     def pop_execution_time(self, tag: str, default: float | None = None) -> float:
-        """The seconds that were measured under a name since they were last popped.
-
-        Args:
-            tag: the name.
-            default: what to return if nothing was; None: raise.
+        """Return the seconds that were measured under a name since they were last popped.
 
         Raises:
-            ValueError: nothing was.
+            ValueError: nothing was, and there is no `default`.
         """
         if tag not in self._timer_metrics and default is not None:
             return default

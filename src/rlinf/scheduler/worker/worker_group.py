@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import rlinf_scheduler.worker as core
+from rlinf.scheduler.placement.records import Placement, in_rlinfs_types
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.host.timing import reduce_durations
 from rlinf_scheduler.keywords import explains_calls
@@ -59,6 +60,11 @@ class WorkerGroup(core.WorkerGroup[T]):
     def worker_info_list(self) -> list[WorkerRank]:
         """Its ranks, one by one."""
         return [WorkerRank(self._view((rank,)), rank) for rank in range(self._world_size)]
+
+    @property
+    def placements(self) -> list[Placement]:  # type: ignore[override]  # a list that nobody else has
+        """Where each rank runs."""
+        return in_rlinfs_types(map(replace, super().placements))
 
     if TYPE_CHECKING:  # what these return is made by `_result_of`
 
