@@ -276,20 +276,6 @@ def test_vendors_have_rlinfs_names(vendor, known_as):
     assert type_of(vendor) is known_as
 
 
-def test_without_accelerators_there_is_nothing_to_free_and_to_wait_for():
-    platform = Worker().torch_platform
-    platform.empty_cache()
-    platform.synchronize()
-    platform.set_device(0)
-    with platform.stream(platform.current_stream()):
-        assert (platform.is_available(), platform.device_count(), platform.memory_allocated()) == (
-            False,
-            0,
-            0,
-        )
-    assert platform.current_device() == "cpu"
-
-
 def test_what_comes_by_a_weight_sync_to_the_cpu_is_waited_for_as_on_an_accelerator():
     # Of a device of `torch_device_type` RLinf keeps what has come until the stream that takes it has done so.
     platform = Worker.torch_platform

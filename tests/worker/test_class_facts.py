@@ -39,6 +39,20 @@ def test_what_a_program_sets_on_a_worker_wins():
     assert Worker().torch_device_type == "cpu"
 
 
+def test_without_accelerators_there_is_nothing_to_free_and_to_wait_for():
+    platform = Worker().torch_platform
+    platform.empty_cache()
+    platform.synchronize()
+    platform.set_device(0)
+    with platform.stream(platform.current_stream()):
+        assert (platform.is_available(), platform.device_count(), platform.memory_allocated()) == (
+            False,
+            0,
+            0,
+        )
+    assert platform.current_device() == "cpu"
+
+
 @pytest.mark.parametrize(
     ("files", "environment", "vendor"),
     [
