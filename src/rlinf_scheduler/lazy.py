@@ -23,7 +23,7 @@ def loader(names: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str],
 
     def load(name: str) -> Any:
         if name not in modules:
-            raise _no_name(names, name, modules)
+            raise _no_name(names, name, [*modules, *_offered(names)])
         return _load(names, name, modules[name])
 
     return load
@@ -85,7 +85,13 @@ def _load(names: dict[str, Any], name: str, module: str) -> Any:
 
 def _public(module: ModuleType) -> Iterable[str]:
     """Return the names that a module offers."""
-    return getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
+    return getattr(module, "__all__", None) or _offered(vars(module))
+
+
+def _offered(names: Mapping[str, Any]) -> Iterable[str]:
+    """Return the public names among a module's globals, without those of other modules."""
+    present = list(names.items())
+    return [name for name, value in present if name[:1] != "_" and not isinstance(value, ModuleType)]
 
 
 def _no_name(names: dict[str, Any], name: str, known: Iterable[str]) -> AttributeError | ImportError:

@@ -40,6 +40,8 @@ from rlinf.scheduler.cluster import load_user_extension_module
 from rlinf.scheduler.cluster.node import NodeGroupInfo, NodeInfo
 from rlinf.scheduler.collective import AsyncRouteWork, AsyncWork
 from rlinf.scheduler.dynamic_scheduler.utils import get_valid_dp_sizes
+from rlinf.scheduler.errors import ChanelClosed as _Closed  # wrong
+from rlinf.scheduler.errors import ChannelClosed, ChannelFull
 from rlinf.scheduler.hardware import AcceleratorUtil, FrankaConfig, HardwareInfo
 from rlinf.scheduler.manager import WorkerManager
 from rlinf.scheduler.worker import Wroker as _Worker  # wrong

@@ -12,5 +12,5 @@ if TYPE_CHECKING:  # loaded by those who use it only
 
 __all__ = ["LocalAddress", "LocalRuntime", "Replay"]
 
-
-__getattr__ = loader(globals(), {"Replay": "rlinf_scheduler.worker.replay"})
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), {"Replay": "rlinf_scheduler.worker.replay"})

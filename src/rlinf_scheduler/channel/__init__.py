@@ -140,5 +140,5 @@ __all__ = [
     "unheld_channels",
 ]
 
-
-__getattr__ = loader(globals(), _MODULES)
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

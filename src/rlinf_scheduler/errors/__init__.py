@@ -81,7 +81,7 @@ from rlinf_scheduler.lazy import loader as _loader
 if TYPE_CHECKING:  # loaded with the first channel
     from rlinf_scheduler.errors.queues import ChannelEmpty as ChannelEmpty
     from rlinf_scheduler.errors.queues import ChannelFull as ChannelFull
-
-__getattr__ = _loader(
-    globals(), dict.fromkeys(("ChannelEmpty", "ChannelFull"), "rlinf_scheduler.errors.queues")
-)
+else:
+    __getattr__ = _loader(
+        globals(), dict.fromkeys(("ChannelEmpty", "ChannelFull"), "rlinf_scheduler.errors.queues")
+    )

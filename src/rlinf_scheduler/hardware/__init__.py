@@ -53,5 +53,5 @@ __all__ = [
     "register_hardware",
 ]
 
-
-__getattr__ = loader(globals(), _MODULES)
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

@@ -20,5 +20,5 @@ _MODULES = {
 
 __all__ = ["Groups", "Mailbox", "open_mailbox", "open_mailbox_when_needed"]
 
-
-__getattr__ = loader(globals(), _MODULES)
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

@@ -142,5 +142,5 @@ __all__ = [
     "without_nodes",
 ]
 
-
-__getattr__ = loader(globals(), _MODULES)
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

@@ -35,5 +35,5 @@ __all__ = [
     "split_rows",
 ]
 
-
-__getattr__ = loader(globals(), _MODULES)
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

@@ -39,5 +39,5 @@ __all__ = [
     "wait_first",
 ]
 
-
-__getattr__ = loader(globals(), _MODULES)
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

@@ -141,10 +141,12 @@ class ProfileConfig:
         return made
 
     def _take(self, checked: ProfilingConfig) -> None:
-        self.core, self.backend, self.enabled = checked, checked.backend, checked.enabled
-        self.worker_groups = list(checked.worker_groups) or None
-        self.steps = None if checked.steps is None else list(checked.steps)
-        self.output_dir = checked.output_dir or None
+        self.core: ProfilingConfig = checked
+        self.backend: str = checked.backend
+        self.enabled: bool = checked.enabled
+        self.worker_groups: list[str] | None = list(checked.worker_groups) or None
+        self.steps: list[int] | None = None if checked.steps is None else list(checked.steps)
+        self.output_dir: str | None = checked.output_dir or None
 
     def profiles_worker_group(self, worker_group_name: str) -> bool:
         """Return whether a group is profiled."""
