@@ -179,7 +179,7 @@ def nodes(cluster: Cluster) -> None:
     assert_type(cluster.get_node_ip(0), str)
     assert_type(Cluster.has_initialized(), bool)
     assert_type(Cluster.find_free_port(), int)
-    assert_type(AcceleratorUtil.get_accelerator_type(), AcceleratorType)
+    assert_type(AcceleratorUtil.get_accelerator_env_var(AcceleratorType.NPU, ["0"]), dict[str, str])
     load_user_extension_module()
     cluster.get_node_information(0)  # wrong
 

@@ -114,11 +114,7 @@ class ProfileConfig:
 
     Attributes:
         core: the same, checked.
-        backend: the profiler.
-        enabled: whether any rank is profiled.
-        worker_groups: the groups' names.
         steps: at which steps a runner opens a window; None: at every one.
-        output_dir: the folder of the reports.
     """
 
     BACKEND_TYPE: ClassVar[Backend]

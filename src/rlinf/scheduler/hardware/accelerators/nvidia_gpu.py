@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rlinf.scheduler.hardware.accelerators.accelerator import (
@@ -30,7 +31,11 @@ class NvidiaGPUManager(AcceleratorManager):
     @classmethod
     def get_accelerator_env_var(cls, visible_accelerators: Sequence[str]) -> dict[str, str]:
         """Return the variables that make a process see these, and render on the first of them."""
+        # As RLinf has NCCL work: memory by `cuMem` takes more beside CUDA graphs.
         settings = super().get_accelerator_env_var(visible_accelerators)
+        settings["NCCL_CUMEM_ENABLE"] = os.environ.get("NCCL_CUMEM_ENABLE", "0")
+        if _torch_needs_avoid_record_streams():
+            settings["TORCH_NCCL_AVOID_RECORD_STREAMS"] = "1"
         if not visible_accelerators or os.environ.get("MUJOCO_GL") in _OTHER_RENDERERS:
             return settings
         found = cls.get_egl_device_id(visible_accelerators[0])
@@ -42,6 +47,15 @@ class NvidiaGPUManager(AcceleratorManager):
         """Return EGL's number of a device, by its entry in this process's visibility variable; None if unknown."""
         name = str(cuda_device_id)
         return _egl_index_by_cuda_device().get(int(name)) if name.isdecimal() else None
+
+
+def _torch_needs_avoid_record_streams() -> bool:
+    """Return whether torch is older than 2.8, which does so by itself."""
+    try:
+        major, minor = version("torch").split(".")[:2]
+        return (int(major), int(minor)) < (2, 8)
+    except (PackageNotFoundError, ValueError):
+        return False
 
 
 def _query_egl_index_by_cuda_ordinal() -> dict[int, int]:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from rlinf.scheduler.hardware.accelerators import amd_gpu, intel_gpu, nvidia_gpu  # noqa: F401 - their managers
 from rlinf.scheduler.hardware.accelerators.accelerator import (
     AcceleratorManager,
     AcceleratorType,
     begin_capture,
-    type_of,
 )
 from rlinf_scheduler.hardware.profilers import CAPTURE
-from rlinf_scheduler.hardware.vendors import VENDORS, find_devices
 
 
 class AcceleratorUtil:
     """Questions that RLinf has about accelerators of any vendor."""
-
-    @staticmethod
-    def get_accelerator_type() -> AcceleratorType:
-        """Return whose accelerators this machine has, as the vendors' tools tell."""
-        found = (vendor.name for vendor in VENDORS if vendor.tool is not None and find_devices(vendor.name))
-        return type_of(next(found, ""))
 
     @staticmethod
     def get_accelerator_env_var(
@@ -32,12 +23,6 @@ class AcceleratorUtil:
     ) -> dict[str, str]:
         """Return the variables that make a process see these and no other."""
         return _manager_of(accelerator_type).get_accelerator_env_var(visible_accelerators)
-
-    @staticmethod
-    def get_torch_platform(accelerator_type: AcceleratorType) -> Any:
-        """Return the part of torch that is about them; None without accelerators."""
-        manager = _manager_of(accelerator_type)
-        return manager.get_torch_platform() if manager.kind is not AcceleratorType.NO_ACCEL else None
 
     @staticmethod
     def start_profiling(accelerator_type: AcceleratorType, step_idx: int | None = None) -> None:
