@@ -4,7 +4,7 @@ from rlinf_scheduler.queueing import Tapped
 
 
 def check_sums(state):
-    """Make sure that the sums of a channel are those of its queues."""
+    """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
     queues = [queue for queue in state._queues.values() if not isinstance(queue.name, Tapped)]
     depths = [queue.depth() for queue in queues]
     letters = state.leases.dead.values()
@@ -17,3 +17,5 @@ def check_sums(state):
     )
     dead_bytes = sum(letter.item.size_bytes for letter in letters)
     assert state.total_held_bytes == dead_bytes + sum(queue.held_bytes for queue in queues)
+    for queue in queues:
+        assert not (queue.putters and queue.has_room(next(iter(queue.putters)).item.size_bytes)), queue.name

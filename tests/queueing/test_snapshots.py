@@ -312,6 +312,7 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
     assert reported(twin.state) == reported(life.state)
     for operation in after:
         assert list(map(shown, twin.run(operation))) == list(map(shown, life.run(operation)))
+        check_sums(life.state)
     # What never left a queue is written down when it is asked for, whatever has become of it meanwhile.
     late = Snapshot(snapshot.state, snapshot.items, at_rest=False, rest=snapshot.rest)
     assert late.record == snapshot.record
@@ -489,8 +490,8 @@ def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
 
 # What each part of the queues keeps: in the records, or made anew from them.
 KEPT = {
-    BoundedQueue: "name fifo flushed sharding admission ended getters parked putters streams",
-    TapQueue: "members num_dropped removed subscription terms vacancy",
+    BoundedQueue: "name fifo flushed sharding admission ended getters parked putters streams waits_for_room",
+    TapQueue: "line members num_dropped removed subscription terms vacancy",
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items",
     Item: "attempts given_in group latest order origin payload priority question shared since size_bytes slot version"
@@ -501,7 +502,7 @@ KEPT = {
     HeldItems: "generation getter items queue since terms",
     Admission: "version batch_items num_given num_returned worst_lag making asking moving",
     Leases: "_open _why_over dead last_number",
-    Tally: "crowded lost_bytes clock num_items num_lost size_bytes",
+    Tally: "line lost_bytes clock num_items num_lost size_bytes",
     ChannelState: "leases closed _admitting _all_ended _ended _num_vacancies _tally _queues _clients _taps",
     Sharding: "plan _shards _next_step _num_dealt",
     Producers: "num_places _num_done _names _vacant _last_vacancy _num_done_before",
@@ -516,8 +517,8 @@ MADE_ANEW = {
     Client: "leasing num_leased",
     Admission: "_epoch _lent _lent_before _next_number _open _owned",
     Leases: "max_attempts max_leased",
-    Tally: "dead_bytes held_bytes leased_bytes leases max_bytes num_dead num_gets num_here num_leased reserved_bytes"
-    " touched",
+    Tally: "crowded dead_bytes held_bytes leased_bytes leases max_bytes num_dead num_gets num_here num_leased"
+    " reserved_bytes touched",
     ChannelState: "maxsize max_bytes",
     Sharding: "wanted",
 }

@@ -260,8 +260,8 @@ class _WaitsForOthers(NamedQueue):
 class RelievesNobody(ChannelState):
     """Puts do not hear of room in other queues."""
 
-    def _relieve(self, out):
-        pass
+    def _relieve(self, room, out):
+        return False
 
 
 # -- shards -----------------------------------------------------------------------------------------

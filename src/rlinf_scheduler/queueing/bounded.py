@@ -14,6 +14,7 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.operations import AnyClient, AnyGetter, AnyPutter
 from rlinf_scheduler.queueing.queue_name import QueueName
+from rlinf_scheduler.queueing.room_line import SharedRoom
 from rlinf_scheduler.queueing.sharding import Sharding
 from rlinf_scheduler.queueing.tally import Tally, Tap
 from rlinf_scheduler.queueing.weights import rounded
@@ -49,6 +50,7 @@ class BoundedQueue:
         "streams",
         "tally",
         "taps",
+        "waits_for_room",
     )
 
     def __init__(self, name: QueueName, maxsize: int, max_bytes: int, tally: Tally) -> None:
@@ -79,23 +81,25 @@ class BoundedQueue:
         # Getters that are passed over as long as their clients have enough on lease.
         self.parked: OrderedDict[AnyGetter, None] = OrderedDict()
         self.taps: tuple[Tap, ...] = ()
+        # In whose line it stands, for its first put.
+        self.waits_for_room: SharedRoom | None = None
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an item of this size may enter; into an empty queue any may, unless the channel holds too much."""
         return self._has_own_room(size_bytes) and not (self.taps and self.full_taps(size_bytes))
 
     def _has_own_room(self, size_bytes: int) -> bool:
-        fifo = self.fifo
-        num_held = fifo.num_items + self.reserved + self.leased_items
-        if self.admission is None:
-            if 0 < self.maxsize <= num_held:
-                return False
-        elif self.awaited and self._is_held_back(self.admission):
+        if self.admission is not None and self.awaited and self._is_held_back(self.admission):
             return True  # what is here waits for it
-        own_bytes = fifo.size_bytes + self.reserved_bytes + self.leased_bytes
-        if self.max_bytes and num_held and own_bytes + size_bytes > self.max_bytes:
+        return self._is_within_bounds(size_bytes) and (
+            not self.tally.max_bytes or self._has_room_in_channel(self.num_held, self.held_bytes, size_bytes)
+        )
+
+    def _is_within_bounds(self, size_bytes: int) -> bool:
+        num_held = self.num_held
+        if self.admission is None and 0 < self.maxsize <= num_held:
             return False
-        return not self.tally.max_bytes or self._has_room_in_channel(num_held, own_bytes, size_bytes)
+        return not (self.max_bytes and num_held and self.held_bytes + size_bytes > self.max_bytes)
 
     def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
         tally = self.tally
@@ -120,19 +124,48 @@ class BoundedQueue:
         return self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
 
     def count(self) -> None:
-        """Tell the channel what this queue holds now, and, where that matters, whether puts wait here."""
+        """Tell the channel what this queue holds now, and stand in line where its first put waits for others."""
         tally, fifo = self.tally, self.fifo
         held_bytes = fifo.size_bytes + self.reserved_bytes + self.leased_bytes
         tally.held_bytes += held_bytes - self.counted_bytes
         self.counted_bytes = held_bytes
         tally.num_here += fifo.num_items - self.counted_items
         self.counted_items = fifo.num_items
-        if not (tally.max_bytes or self.taps or tally.crowded):
-            return
-        if self.putters:
-            tally.crowded[self] = None
-        elif tally.crowded:
-            tally.crowded.pop(self, None)
+        if self.putters or self.waits_for_room is not None:
+            self._line_up_for_room()
+
+    def wait_for_room(self, room: SharedRoom, size_bytes: int) -> None:
+        """Stand in a line, at the same place if it is the same one, for an item of this size."""
+        if self.waits_for_room is not room:
+            self.leave_line()
+            self.waits_for_room = self.tally.crowded[room] = room
+        # A larger one than the channel may hold enters when nothing is held.
+        room.line.set(self, min(size_bytes, self.tally.max_bytes) if room is self.tally else size_bytes)
+
+    def leave_line(self) -> None:
+        """Wait for no room that others have."""
+        room = self.waits_for_room
+        if room is not None:
+            self.waits_for_room = None
+            room.line.discard(self)
+            if not room.line:
+                self.tally.crowded.pop(room, None)
+
+    def _line_up_for_room(self) -> None:
+        size_bytes = next(iter(self.putters)).item.size_bytes if self.putters else 0
+        room = self._lacking_room(size_bytes) if self.putters else None
+        if room is None:
+            self.leave_line()
+        else:
+            self.wait_for_room(room, size_bytes)
+
+    def _lacking_room(self, size_bytes: int) -> SharedRoom | None:
+        """What others hold, without which an item of this size would enter; None if this queue alone is in the way."""
+        if self._has_own_room(size_bytes):
+            return next(iter(self.full_taps(size_bytes)), None)
+        max_bytes = self.tally.max_bytes
+        is_too_large = size_bytes > max_bytes and self.num_held > 0
+        return self.tally if max_bytes and not is_too_large and self._is_within_bounds(size_bytes) else None
 
     @property
     def full(self) -> bool:

@@ -13,6 +13,7 @@ from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.room_line import SharedRoom
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.tap_queue import TapQueue
 from rlinf_scheduler.queueing.weights import check_maxsize
@@ -133,11 +134,7 @@ class QueueSet:
     @property
     def is_crowded(self) -> bool:
         """Whether puts wait, and all queues together hold about as much as they may."""
-        tally = self._tally
-        return tally.max_bytes > 0 and any(
-            tally.held_bytes + next(iter(queue.putters)).item.size_bytes > tally.max_bytes
-            for queue in tally.crowded
-        )
+        return len(self._tally.line) > 0
 
     def is_full(self, queue_name: QueueName) -> bool:
         """Return whether a put to this queue would wait."""
@@ -212,14 +209,18 @@ class QueueSet:
                 queue.settle(self.closed, out)
                 queue.touch_taps()
                 self._drop_if_idle(queue)
-            self._relieve(out)
-            if not tally.touched:
+            has_moved = [self._relieve(room, out) for room in list(tally.crowded)]
+            if not any(has_moved) and not tally.touched:
                 return
 
-    def _relieve(self, out: list[Instruction]) -> None:
-        """Let puts enter that waited for what other queues held."""
-        for queue in list(self._tally.crowded):
+    def _relieve(self, room: SharedRoom, out: list[Instruction]) -> bool:
+        """Let puts enter that waited for room which is there now; say whether there were any."""
+        has_moved = False
+        # A queue that is settled has let its puts enter, or waits for something else, or for more.
+        while (queue := room.line.first(room.free_bytes)) is not None:
             queue.settle(self.closed, out)
+            has_moved = True
+        return has_moved
 
     def _taps_of(self, name: QueueName) -> tuple[TapQueue, ...]:
         return tuple(tap for tap in self._taps.values() if tap.terms.queue_name in (None, name))

@@ -12,6 +12,7 @@ from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter
 from rlinf_scheduler.queueing.records import QueueRecord, StateRecord, as_name
 from rlinf_scheduler.queueing.restoring import Restorer
+from rlinf_scheduler.queueing.room_line import SharedRoom
 from rlinf_scheduler.queueing.snapshot import Recorder, Snapshot, record_of
 from rlinf_scheduler.queueing.surveying import Surveying
 from rlinf_scheduler.queueing.tap_queue import TapQueue, TapTerms
@@ -54,7 +55,7 @@ class Recording(Surveying):
         if not at_rest:
             record = record._replace(
                 clients=[record_of(client) for client in self._clients.values()],
-                crowded=[queue.name for queue in self._tally.crowded],
+                crowded=[queue.name for queue in self._tally.line],
                 admitting=[queue.name for queue in self._admitting],
                 why_over=self.leases.contents(),
                 now=self._tally.clock.now,
@@ -109,10 +110,21 @@ class Recording(Surveying):
         self.leases.arrange(record.why_over)
         for queue in queues:
             self._drop_if_idle(queue)
-        tally.crowded = {self._queues[as_name(name)]: None for name in record.crowded}
+        self._line_up(tally, record.crowded)
+        for tap, each in zip(queues, record.queues, strict=True):
+            if isinstance(tap, TapQueue) and each.tap is not None:
+                self._line_up(tap, each.tap.waiting)
         names = *map(as_name, record.admitting), *self._queues
         admitting = [self._queues[name] for name in names if name in self._queues]
         self._admitting = {queue: None for queue in admitting if queue.admission is not None}
+
+    def _line_up(self, room: SharedRoom, names: Iterable[Any]) -> None:
+        """Let queues wait for room in the order in which they did."""
+        for name in names:
+            queue = self._queues[as_name(name)]
+            queue.leave_line()
+            if queue.putters:
+                queue.wait_for_room(room, next(iter(queue.putters)).item.size_bytes)
 
     def ripening(self) -> list[Instruction]:
         """What is to be done by a shell that takes this state over from another: its batches wait for more again."""

@@ -198,7 +198,11 @@ class AdmissionRecord(NamedTuple):
 
 
 class TapRecord(NamedTuple):
-    """What makes a queue a subscription; see `TapTerms` and `TapQueue`."""
+    """What makes a queue a subscription; see `TapTerms` and `TapQueue`.
+
+    Attributes:
+        waiting: the queues with a put that waits for it, in order.
+    """
 
     queue: Any
     drops: bool
@@ -208,6 +212,7 @@ class TapRecord(NamedTuple):
     vacancy: int
     num_dropped: int
     removed: bool
+    waiting: list[Any] = []  # noqa: RUF012 - never changed
 
 
 class QueueRecord(NamedTuple):
@@ -284,7 +289,7 @@ class StateRecord(NamedTuple):
         num_lost: how many of the items put were lost.
         lost_bytes: their size.
         clients: in order of appearance; none at rest.
-        crowded: the queues with puts that may wait for what other queues hold, in order.
+        crowded: the queues with a put that waits for the bytes of the channel, in order.
         admitting: the queues that admit, in order.
         why_over: of the last leases that ended without their consumers' doing: why.
         now: the clock of the state's shell.

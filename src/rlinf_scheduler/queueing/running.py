@@ -27,8 +27,10 @@ class RunQueue(ServingQueue):
             return False
         if self.admission is not None or self.sharding is not None or not self.fifo.is_plain:
             return False
-        crowded = self.tally.crowded
-        return not crowded or (len(crowded) == 1 and self in crowded)
+        crowded, line = self.tally.crowded, self.tally.line
+        if not crowded:
+            return True
+        return self not in crowded and (not line or (len(line) == 1 and self in line))
 
     def put_run(self, client: AnyClient, puts: Sequence[tuple[int, Item]], out: list[Instruction]) -> int:
         """Take items of puts, as long as that is simple, and say how many; it is open."""

@@ -8,6 +8,7 @@ from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.room_line import RoomLine, SharedRoom
 from rlinf_scheduler.queueing.wanted import LeaseTerms
 from rlinf_scheduler.queueing.watch import Watch
 
@@ -25,7 +26,7 @@ class Lender(Protocol):
         """Give items to a getter."""
 
 
-class Tap(Protocol):
+class Tap(SharedRoom, Protocol):
     """What a subscription reads (see `TapQueue`)."""
 
     name: QueueName
@@ -59,6 +60,8 @@ class Tally:
         num_leased: items on lease; leased_bytes: their size.
         num_dead: dead letters; dead_bytes: their size, and that of subscriptions' ones.
         reserved_bytes: the size of items that have room and are not here yet.
+        line: queues with a put that waits for the bytes of the channel.
+        crowded: the channel and the subscriptions for which a queue waits.
         touched: subscriptions, and queues, for which what happened to another one may have changed something.
     """
 
@@ -70,6 +73,7 @@ class Tally:
         "held_bytes",
         "leased_bytes",
         "leases",
+        "line",
         "lost_bytes",
         "max_bytes",
         "num_dead",
@@ -97,10 +101,15 @@ class Tally:
         self.num_here = 0
         self.num_leased = self.leased_bytes = 0
         self.num_dead = self.dead_bytes = 0
-        # Queues with puts that may wait for what other queues hold.
-        self.crowded: dict[Any, None] = {}
+        self.line = RoomLine()
+        self.crowded: dict[SharedRoom, SharedRoom] = {}
         self.touched: dict[Any, None] = {}
         self.watches: list[Watch] = []
+
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes more may be held."""
+        return self.max_bytes - self.held_bytes
 
     def note_leased(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
         """So much more of a queue is on lease, or less."""
@@ -117,6 +126,7 @@ class Tally:
 
     def clear(self) -> None:
         """Nothing is held any more."""
+        self.line.clear()
         self.crowded.clear()
         self.touched.clear()
         self.held_bytes = self.reserved_bytes = self.num_here = 0

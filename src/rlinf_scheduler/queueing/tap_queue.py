@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.records import TapRecord
+from rlinf_scheduler.queueing.room_line import RoomLine
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, size_text
 
@@ -60,6 +62,7 @@ class TapQueue(NamedQueue):
         sources: returns the queues that it sees, those that are there.
 
     Attributes:
+        line: queues with a put that waits for it.
         members: who reads it, by client and a number of that client's.
         vacancy: the number of the last time when its last member had left.
         num_dropped: items that it gave up.
@@ -69,6 +72,7 @@ class TapQueue(NamedQueue):
     __slots__ = (
         "_sources",
         "drops",
+        "line",
         "members",
         "num_dropped",
         "removed",
@@ -84,6 +88,7 @@ class TapQueue(NamedQueue):
         self.subscription = subscription
         self.terms = terms
         self.drops = terms.drops
+        self.line = RoomLine()
         self.members: dict[tuple[str, int], None] = {}
         self.vacancy = 0
         self.num_dropped = 0
@@ -102,10 +107,17 @@ class TapQueue(NamedQueue):
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether it can see an item of this size without having more than its bound."""
-        return self.drops or not (
-            0 < self.maxsize <= self.num_held
-            or (self.max_bytes and self.num_held and self.held_bytes + size_bytes > self.max_bytes)
-        )
+        return size_bytes <= self.free_bytes
+
+    @property
+    def free_bytes(self) -> float:
+        """The size of the largest item that it can see now; below 0 for none."""
+        num_held = self.num_held
+        if self.drops or not num_held:
+            return math.inf
+        if 0 < self.maxsize <= num_held:
+            return -1
+        return self.max_bytes - self.held_bytes if self.max_bytes else math.inf
 
     def _is_over(self) -> bool:
         num_held = self.num_held - self.reserved
@@ -124,7 +136,8 @@ class TapQueue(NamedQueue):
     def record(self, *, at_rest: bool) -> TapRecord:
         """What it is, and who reads it: nobody, at rest, since no vacancy that is numbered."""
         members, vacancy = ([], 0) if at_rest else (list(self.members), self.vacancy)
-        return TapRecord(*self.terms, members, vacancy, self.num_dropped, self.removed)
+        waiting = [] if at_rest else [queue.name for queue in self.line]
+        return TapRecord(*self.terms, members, vacancy, self.num_dropped, self.removed, waiting)
 
     def load(self, record: TapRecord) -> None:
         """Take what `record` gave."""
