@@ -2,10 +2,12 @@
 
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
+from code_steps import lines_run
 from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied
 from rlinf_scheduler.mailbox import Mailbox
@@ -29,6 +31,7 @@ def nothing_is_left(box):
         inbox._state.depths()
         or inbox._coming
         or inbox._receiving
+        or inbox._receiving_from
         or inbox.messenger.parcels.arena.num_held
         or outbox.transfers.under_way
         or any(recipient.sendings or recipient.client.num_open for recipient in outbox._recipients.values())
@@ -119,6 +122,30 @@ def test_what_waits_when_its_own_process_leaves_fails(boxes):
     del env
 
 
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_the_loss_of_a_peer_is_no_more_work_when_many_others_are_waited_for(boxes, names):
+    env, _ = boxes
+    messenger, steps, waiting = env._inbox.messenger, [], []
+
+    def lose_a_stranger():
+        lose = messenger.peers.on_lost[:]
+        steps.append(sum(lines_run("rlinf_scheduler.mailbox", partial(each, "stranger")) for each in lose))
+
+    def wait_for(number):
+        for each in range(len(waiting), number):
+            names[0].register(f"actor:{each}", messenger.endpoint)
+            waiting.append(env.recv(f"actor:{each}", timeout_s=DEADLINE_S))
+        receiving = env._inbox._receiving
+        wait_until(
+            lambda: len(receiving) == number and all(r.process_id for r in receiving.values()), messenger
+        )
+        messenger.submit(lose_a_stranger)
+        wait_until(lambda: steps, messenger)
+        return steps.pop()
+
+    assert wait_for(3) == wait_for(300)
+
+
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1, 0.5])
 def test_a_deadline_holds_when_the_receiver_stands_still(boxes, timeout_s):
     env, rollout = boxes
@@ -151,8 +178,8 @@ def test_small_items_without_room_are_bounded_by_a_credit(boxes):
     sending = [env.send(bytes(size), "rollout:0", timeout_s=DEADLINE_S) for _ in range(num_items)]
     sending[0].wait(DEADLINE_S)
     coming = rollout._inbox._coming
-    wait_until(lambda: len(coming) >= 20, rollout._inbox.messenger)
-    assert len(coming) * size <= 1 << 20
+    wait_until(lambda: sum(map(len, coming.values())) >= 20, rollout._inbox.messenger)
+    assert sum(map(len, coming.values())) * size <= 1 << 20
     for _ in range(num_items):
         assert len(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == size
     for handle in sending:

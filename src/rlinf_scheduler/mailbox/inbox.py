@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -38,6 +38,7 @@ SWEEP_S = 1.0
 OWN = ""  # this process, among the clients of its queues
 
 _TAKEN = Arrived([])
+Of = TypeVar("Of")
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +110,7 @@ class _Receiving(Transfer):
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
         self.process_id = endpoint.process_id
+        self._inbox.note_found(self)
 
     def expire(self) -> None:
         """See `Transfer`."""
@@ -142,10 +144,15 @@ class Inbox:
         self.replicas = Replicas(messenger, SERVICE, private=True)
         # Who sends under a name that was not looked up here, until its process is gone.
         self._owners: dict[str, str] = {}
+        self._names_of: dict[str, set[str]] = {}  # the same, by process
         # Puts of a sender that is not known to have its name, until the directory has answered.
         self._claims: dict[str, list[Request]] = {}
-        self._coming: dict[tuple[str, int], _Coming] = {}
+        # By process and ticket.
+        self._coming: dict[str, dict[int, _Coming]] = {}
         self._receiving: dict[int, _Receiving] = {}
+        self._receiving_from: dict[
+            str, dict[int, _Receiving]
+        ] = {}  # the same, once the sender's process is known
         # Those whose items were neither taken nor given back, as far as it was noticed,
         self._delivered: dict[int, _Receiving] = {}
         # and recvs that nobody has a promise of any more.
@@ -207,9 +214,14 @@ class Inbox:
         if self._receiving.get(receiving.ticket) is receiving:
             receiving.end(error=error)
 
+    def note_found(self, receiving: _Receiving) -> None:
+        """A recv waits for a process."""
+        self._receiving_from.setdefault(receiving.process_id, {})[receiving.ticket] = receiving
+
     def leave(self, receiving: _Receiving) -> None:
         """A recv does not wait any more; without an item it leaves its line, or what it was about to get goes back."""
         self._receiving.pop(receiving.ticket, None)
+        _pop(self._receiving_from, receiving.process_id, receiving.ticket)
         if receiving.letter is None:
             self._follow(self._state.withdraw(OWN, receiving.ticket))
 
@@ -273,11 +285,17 @@ class Inbox:
         if put.receiver != self._own_name:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
         known = self.transfers.finder.known(put.sender)
-        owner = self._owners.setdefault(put.sender, request.peer_id) if known is None else known.process_id
+        owner = self._owner(put.sender, request.peer_id) if known is None else known.process_id
         if owner == request.peer_id and put.sender not in self._claims:
             self._take(request)
         else:
             self._look_up_claim(request)
+
+    def _owner(self, name: str, process_id: str) -> str:
+        """The process that sends under a name: that one, if none does yet."""
+        owner = self._owners.setdefault(name, process_id)
+        self._names_of.setdefault(owner, set()).add(name)
+        return owner
 
     def _look_up_claim(self, request: Request) -> None:
         """Ask the directory whose name a sender has: it may be another's since that was last heard of here."""
@@ -293,7 +311,7 @@ class Inbox:
         if not lookup.cancelled() and lookup.exception(0) is None:
             endpoint = lookup.result(0).endpoint
             owner = endpoint.process_id
-            self._owners.pop(name, None)
+            self._names_of.get(self._owners.pop(name, ""), set()).discard(name)
             self.transfers.finder.learn(name, endpoint)
         for request in claims:
             if request.is_cancelled:  # its sender is gone
@@ -308,7 +326,7 @@ class Inbox:
         put: MailPut = request.head
         self._settle()
         client, queue = request.peer_id, (put.sender, put.topic)
-        coming = self._coming[client, put.ticket] = _Coming(request)
+        coming = self._coming.setdefault(client, {})[put.ticket] = _Coming(request)
         arrived = self._receive(coming)
         if arrived is None:
             self._follow(self._state.reserve(client, put.ticket, queue, size_bytes=put.size_bytes))
@@ -362,12 +380,12 @@ class Inbox:
         coming.reading.start()
 
     def _give_up(self, coming: _Coming, error: BaseException) -> None:
-        self._coming.pop((coming.request.peer_id, coming.put.ticket), None)
+        _pop(self._coming, coming.request.peer_id, coming.put.ticket)
         coming.request.fail(error)
         self._follow(self._state.withdraw(coming.request.peer_id, coming.put.ticket))
 
     def _outcome(self, client: str, ticket: int, *, held: bool) -> None:
-        coming = self._coming.pop((client, ticket), None)
+        coming = _pop(self._coming, client, ticket)
         if coming is None:
             return
         if coming.reading is not None:
@@ -376,14 +394,13 @@ class Inbox:
         coming.request.reply(PutOutcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:
-        for name in [name for name, owner in self._owners.items() if owner == process_id]:
+        for name in self._names_of.pop(process_id, ()):
             del self._owners[name]
-        for client, ticket in [key for key in self._coming if key[0] == process_id]:
-            coming = self._coming.pop((client, ticket))
+        for coming in self._coming.pop(process_id, {}).values():
             if coming.reading is not None:
                 coming.reading.stop()
         self._follow(self._state.lose(process_id))
-        for receiving in [each for each in self._receiving.values() if each.process_id == process_id]:
+        for receiving in self._receiving_from.pop(process_id, {}).values():
             receiving.process_id = ""
             receiving.lose(PeerDied(receiving.peer, self.messenger.peers.why_lost(process_id)))
 
@@ -404,8 +421,17 @@ class Inbox:
         if isinstance(instruction, Deliver):
             self._deliver(ticket, instruction.items[0].payload)
         elif isinstance(instruction, Grant):
-            coming = self._coming.get((client, ticket))
+            coming = self._coming.get(client, {}).get(ticket)
             if coming is not None:
                 self._read(coming)
         elif client != OWN:
             self._outcome(client, ticket, held=isinstance(instruction, Accept))
+
+
+def _pop(of_processes: dict[str, dict[int, Of]], process_id: str, ticket: int) -> Of | None:
+    """Take out what a process has under a ticket; None without it."""
+    of_process = of_processes.get(process_id, {})
+    found = of_process.pop(ticket, None)
+    if not of_process:
+        of_processes.pop(process_id, None)
+    return found
