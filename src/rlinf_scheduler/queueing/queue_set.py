@@ -209,7 +209,7 @@ class QueueSet:
                 queue.settle(self.closed, out)
                 queue.touch_taps()
                 self._drop_if_idle(queue)
-            has_moved = [self._relieve(room, out) for room in list(tally.crowded)]
+            has_moved = [self._relieve(room, out) for room in list(tally.crowded.values())]
             if not any(has_moved) and not tally.touched:
                 return
 

@@ -102,7 +102,7 @@ class Tally:
         self.num_leased = self.leased_bytes = 0
         self.num_dead = self.dead_bytes = 0
         self.line = RoomLine()
-        self.crowded: dict[SharedRoom, SharedRoom] = {}
+        self.crowded: dict[object, SharedRoom] = {}
         self.touched: dict[Any, None] = {}
         self.watches: list[Watch] = []
 

@@ -222,7 +222,8 @@ class GroupSizes:
         self._messenger = session.messenger
         self._tape = tape_of(session)
         self._sizes: dict[str, int] = {}
-        session.messenger.on_peer_lost(lambda _process_id: self._sizes.clear())
+        self._num_losses = 0
+        session.messenger.on_peer_lost(self._forget)
 
     def of(self, group: str, timeout_s: float) -> int:
         """Return how many ranks a group has, as soon as its launch has begun.
@@ -233,7 +234,15 @@ class GroupSizes:
         """
         return self._tape.run("size", group, lambda: self._sizes.get(group) or self._ask(group, timeout_s))
 
+    def _forget(self, _process_id: str) -> None:
+        self._num_losses += 1
+        self._sizes.clear()
+
     def _ask(self, group: str, timeout_s: float) -> int:
+        num_losses, first = self._num_losses, None
+        with suppress(CommError):  # while its first rank is not there, it is asked for each time
+            # Before the size: when this one is gone, the size is asked for again.
+            first = self._directory.lookup(f"{group}:0", timeout_s=0.0)
         try:
             entry = self._directory.lookup(f"{GROUPS}{group}", timeout_s)
         except PeerNotFound as error:
@@ -242,10 +251,11 @@ class GroupSizes:
         if WORLD_SIZE not in entry.info:
             raise RouteError("", "", f"'{group}' is a channel, and no group: give it as channel=")
         size: int = entry.info[WORLD_SIZE]
-        with suppress(CommError):  # while its first rank is not there, it is asked for each time
-            first = self._directory.lookup(f"{group}:0", timeout_s=0.0)
+        if first is not None:
             self._messenger.connect(first.endpoint)
             self._sizes[group] = size
+            if self._num_losses != num_losses:  # it may have been the first rank
+                self._sizes.pop(group, None)
         return size
 
 
