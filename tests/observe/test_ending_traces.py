@@ -16,7 +16,7 @@ from rlinf_scheduler.host.timing import Stopwatch
 from rlinf_scheduler.observe import trace_desk, tracing
 from rlinf_scheduler.observe.notes import Enlist
 from rlinf_scheduler.observe.trace_desk import JobTrace, TraceDesk
-from rlinf_scheduler.observe.tracing import Tracer
+from rlinf_scheduler.observe.tracing import TraceOn, Tracer
 from rlinf_scheduler.session import current_session
 from waits import wait_until
 
@@ -69,6 +69,29 @@ def test_of_two_who_begin_a_trace_at_once_one_is_refused(desk, tmp_path, monkeyp
         assert refused
     assert phases(tmp_path / "run.json") == ["learn"]
     assert not (tmp_path / "other.json").exists()
+
+
+def closers(session):
+    return [list(each) for each in (session._first_closers, session._closers, session._fork_callbacks)]
+
+
+def test_a_trace_that_is_over_leaves_nothing_to_be_closed(desk, tmp_path):
+    session = current_session()
+    desk.begin(tmp_path / "first.json", MIB).stop()
+    before = closers(session)
+    for number in range(3):
+        desk.begin(tmp_path / f"{number}.json", MIB).stop()
+    assert closers(session) == before
+
+
+def test_a_process_that_hears_of_no_end_has_the_last_trace_to_close_and_no_other(desk):
+    session, tracer = current_session(), desk._tracer
+    sizes = []
+    for number in range(3):
+        opened = tracer.open(TraceOn(f"{number}", MIB, MIB))
+        desk._on_io_thread(partial(tracer.begin, opened))
+        sizes.append([len(each) for each in closers(session)])
+    assert sizes[0] == sizes[1] == sizes[2]
 
 
 def test_a_trace_whose_beginning_was_interrupted_goes_on_nowhere(desk, tmp_path, monkeypatch):
