@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 
 def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="A config: the robots that it declares are looked at, from their nodes."),
+    ] = None,
     address: Address = None,
     num_nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes there should be.")] = None,
     timeout_s: NodesTimeoutS = 60.0,
@@ -30,12 +35,14 @@ def doctor(
 ) -> None:
     """Look at every node for what goes wrong in practice, or at this machine alone. Exits with 1 at a fault."""
     # Ray takes a second to load, and the other commands do without it.
+    from rlinf_scheduler.config import read_cluster_config  # noqa: PLC0415
     from rlinf_scheduler.config.network import read_ports  # noqa: PLC0415
     from rlinf_scheduler.engine.doctor.checks import find_faults  # noqa: PLC0415
     from rlinf_scheduler.engine.doctor.examination import examine  # noqa: PLC0415
 
     with readable_errors():
-        facts = examine(address, num_nodes, timeout_s, read_ports(ports))
+        groups = () if config is None else read_cluster_config(config).node_groups
+        facts = examine(address, num_nodes, timeout_s, read_ports(ports), groups)
     findings = find_faults(facts)
     if as_json:
         typer.echo(json.dumps(_as_data(facts, findings), indent=2))
@@ -56,6 +63,9 @@ def _text(facts: ClusterFacts, findings: Sequence[Finding]) -> Iterator[str]:
         software = f"Python {on.python}, Ray {on.ray}, rlinf-scheduler {on.package}"
         mode = f", authentication {node.token.mode}" if facts.address else ""
         yield f"  {printable(node.name)}{head}: {software}{mode}{devices}"
+    for each in facts.hardware:
+        if each.num_pieces:
+            yield f"  {printable(each.node)}: {counted(each.num_pieces, 'piece')} of declared hardware"
     for finding in findings:
         where = f"{finding.node}: " if finding.node else ""
         yield f"{'FAULT' if finding.is_fault else 'note '} {finding.check}: {_in_a_line(where + finding.problem)}"

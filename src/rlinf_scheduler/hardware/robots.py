@@ -161,18 +161,25 @@ class KnownRobot(HardwareType):
         Raises:
             HardwareUnreachable: something is not there; the text names all of it.
         """
-        wanted = getattr(config, "disable_validate", None)
-        if wanted:
+        failures = self.problems(config, timeout_s)
+        if not failures:
             return
-        problems = [problem for look in self.looks(config, timeout_s) if (problem := look())]
-        if not problems:
-            return
-        failures = [f"{self.name} of node {config.node_rank}: {problem}" for problem in problems]
-        if wanted is None:
+        if not self.stops_a_launch(config):
             _log.warning("%s", "; ".join(failures))
             return
         hint = "`disable_validate: true` starts its workers all the same"
         raise HardwareUnreachable([*failures[:-1], f"{failures[-1]}; {hint}"])
+
+    def problems(self, config: Any, timeout_s: float) -> list[str]:
+        """What is not there; nothing where the settings say not to look."""
+        if getattr(config, "disable_validate", None):
+            return []
+        found = [problem for look in self.looks(config, timeout_s) if (problem := look())]
+        return [f"{self.name} of node {config.node_rank}: {problem}" for problem in found]
+
+    def stops_a_launch(self, config: Any) -> bool:
+        """Whether a launch fails of what is not there; else it is logged."""
+        return getattr(config, "disable_validate", None) is False
 
     def looks(self, config: Any, timeout_s: float) -> Iterable[Callable[[], str]]:
         """What is looked at, one after the other: each gives what is wrong, or ""."""

@@ -7,6 +7,7 @@ from rlinf_scheduler.engine.doctor.checks import CHECKS, find_faults
 from rlinf_scheduler.engine.doctor.facts import (
     AcceleratorFacts,
     ClusterFacts,
+    HardwareFacts,
     LimitFacts,
     MemoryFacts,
     NodeFacts,
@@ -124,7 +125,7 @@ def test_what_is_planted_is_found_and_nothing_else(planted, check, is_fault, wor
 
 
 def test_every_check_has_its_planted_fault():
-    assert {check for _, check, _, _ in PLANTED} | {"joining", "clocks", "ports"} == set(CHECKS)
+    assert {check for _, check, _, _ in PLANTED} | {"joining", "clocks", "ports", "hardware"} == set(CHECKS)
 
 
 def test_a_ray_that_asks_nobody_is_told_once():
@@ -185,6 +186,20 @@ def test_the_usual_is_what_most_have_and_of_two_what_the_head_has():
     other = msgspec.structs.replace(VERSIONS, ray="2.55.0")
     (finding,) = find_faults(ClusterFacts((node(1, versions=other), node(0))))
     assert finding.node == "node 1 (10.0.0.2, host-1)"
+
+
+def test_declared_hardware_that_is_not_there_is_told_with_its_node():
+    arm = HardwareFacts("node 1", 2, ("no answer",), ("no camera",))
+    facts = msgspec.structs.replace(cluster(), hardware=(arm,))
+    assert [(each.check, each.node, each.problem, each.is_fault) for each in find_faults(facts)] == [
+        ("hardware", "node 1", "no answer", True),
+        ("hardware", "node 1", "no camera", False),
+    ]
+
+
+def test_hardware_that_cannot_be_looked_at_is_a_fault():
+    (finding,) = find_faults(msgspec.structs.replace(cluster(), hardware_error="ROBOT_IP of node 0 is 'x'"))
+    assert (finding.check, finding.is_fault) == ("hardware", True)
 
 
 def test_faults_come_before_notes():

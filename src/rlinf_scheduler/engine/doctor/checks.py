@@ -404,6 +404,18 @@ def _size(number: int) -> str:
 
 
 # In the order in which they are told.
+def check_hardware(facts: ClusterFacts) -> Iterator[Finding]:
+    """Whether the robots and other hardware that a config declares are there, as looked at before a launch."""
+    remedy = "switch it on and connect it, or correct its settings in the config"
+    if facts.hardware_error:
+        yield Finding(
+            "hardware", "", facts.hardware_error, "correct the config, or the variables of that node"
+        )
+    for node in facts.hardware:
+        yield from (Finding("hardware", node.node, fault, remedy) for fault in node.faults)
+        yield from (Finding("hardware", node.node, note, remedy, is_fault=False) for note in node.notes)
+
+
 CHECKS: Mapping[str, Callable[[ClusterFacts], Iterator[Finding]]] = {
     "joining": check_joining,
     "versions": check_versions,
@@ -417,4 +429,5 @@ CHECKS: Mapping[str, Callable[[ClusterFacts], Iterator[Finding]]] = {
     "limits": check_limits,
     "processes": check_peers,
     "accelerators": check_accelerators,
+    "hardware": check_hardware,
 }

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from msgspec.structs import replace
 from ray.exceptions import RayError
 
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.engine.addresses import LOCAL, find_address
 from rlinf_scheduler.engine.authentication import host_and_port
-from rlinf_scheduler.engine.doctor.facts import ClusterFacts, NodeFacts, Reach
+from rlinf_scheduler.engine.doctor.declared import declared_units, look_at, not_looked_at
+from rlinf_scheduler.engine.doctor.facts import ClusterFacts, HardwareFacts, NodeFacts, Reach
 from rlinf_scheduler.engine.doctor.gathering import gather_facts
 from rlinf_scheduler.engine.doctor.reaching import Listener, Place, try_all
 from rlinf_scheduler.engine.engine import (
@@ -22,8 +24,11 @@ from rlinf_scheduler.engine.engine import (
     wait_for_nodes,
 )
 from rlinf_scheduler.engine.node.interfaces import own_ip
-from rlinf_scheduler.engine.probe import node_environment
-from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.engine.nodes import fleet_of, order_nodes
+from rlinf_scheduler.engine.probe import NodeReport, node_environment, probe_this_node
+from rlinf_scheduler.errors import ClusterError, SchedulerError
+from rlinf_scheduler.extension import extension_named
+from rlinf_scheduler.planning import HardwareUnit, NodeGroup
 
 _FIRST_LINE = 200
 
@@ -49,13 +54,25 @@ class Examiner:
         )
         return facts, self._listener.port
 
+    def report(self, is_head: bool, resources: Mapping[str, float]) -> NodeReport:
+        """The node as a program finds it."""
+        return probe_this_node(self._node_id, self._ip, is_head, resources)
+
+    def look_at(self, name: str, units: Sequence[HardwareUnit], extension: str) -> HardwareFacts:
+        """Look at declared hardware of the node."""
+        return look_at(name, units, extension)
+
     def reach(self, targets: Sequence[Place]) -> list[Reach]:
         """Try to connect to what listens on other nodes."""
         return try_all(self._node_id, targets)
 
 
 def examine(
-    address: str | None, num_nodes: int | None, timeout_s: float, ports: PortRange | None = None
+    address: str | None,
+    num_nodes: int | None,
+    timeout_s: float,
+    ports: PortRange | None = None,
+    groups: Sequence[NodeGroup] = (),
 ) -> ClusterFacts:
     """The facts of all nodes of a cluster; without one, those of this machine.
 
@@ -64,17 +81,18 @@ def examine(
         num_nodes: how many nodes there must be; None: those that there are.
         timeout_s: how long to wait for it and for what nodes say, in seconds.
         ports: those that the jobs' processes take, of which one is tried; None: one that the kernel chooses.
+        groups: node groups of a config, whose hardware is looked at.
     """
     deadline = time.monotonic() + timeout_s
     try:
         found = address if ray.is_initialized() else find_address(address, num_nodes, timeout_s)
         if found == LOCAL:
-            return ClusterFacts((gather_facts(ip=_ip_here()),))
+            return _with_hardware_here(ClusterFacts((gather_facts(ip=_ip_here()),)), groups)
         engine = join_or_start(found, num_nodes, max(0.0, deadline - time.monotonic()))
     except ClusterError as error:
         return ClusterFacts((gather_facts(ip=_ip_here()),), joining_error=str(error))
     try:
-        return _examine_joined(num_nodes, deadline, ports)
+        return _examine_joined(num_nodes, deadline, ports, groups)
     finally:
         engine.stop()
 
@@ -86,7 +104,23 @@ def _ip_here() -> str:
         return "127.0.0.1"
 
 
-def _examine_joined(num_nodes: int | None, deadline: float, ports: PortRange | None) -> ClusterFacts:
+def _with_hardware_here(facts: ClusterFacts, groups: Sequence[NodeGroup]) -> ClusterFacts:
+    """With what the config declares of this machine, which is node 0 unless it was started with another rank."""
+    if not any(group.hardware_type for group in groups):
+        return facts
+    try:
+        report = probe_this_node("", _ip_here(), True, {})
+        rank = report.node_rank_setting or 0
+        pieces, absent = declared_units(groups, {rank: fleet_of([report]).topology.nodes[0]})
+    except SchedulerError as error:
+        return replace(facts, hardware_error=str(error))
+    here = [look_at(facts.nodes[0].name, units) for units in pieces.values()]
+    return replace(facts, hardware=(*here, *absent))
+
+
+def _examine_joined(
+    num_nodes: int | None, deadline: float, ports: PortRange | None, groups: Sequence[NodeGroup]
+) -> ClusterFacts:
     joining_error = ""
     try:
         # Those that are there are looked at in any case: the other half of the time is theirs.
@@ -110,13 +144,49 @@ def _examine_joined(num_nodes: int | None, deadline: float, ports: PortRange | N
         for record, _ in answers
     }
     reached, late = _answers(tries, deadline)
-    return ClusterFacts(
+    facts = ClusterFacts(
         tuple(facts for _, (facts, _) in answers),
         tuple(reach for _, reaches in reached for reach in reaches),
         silent | late,
         joining_error,
         ray.get_runtime_context().gcs_address,
     )
+    if not any(group.hardware_type for group in groups):
+        return facts
+    return _with_hardware(facts, [record for record, _ in answers], examiners, groups, deadline)
+
+
+def _with_hardware(
+    facts: ClusterFacts,
+    records: Sequence[Mapping[str, Any]],
+    examiners: Mapping[str, Any],
+    groups: Sequence[NodeGroup],
+    deadline: float,
+) -> ClusterFacts:
+    """With what the config declares of the nodes, each looked at from its own."""
+    asked = {
+        examiners[record["NodeID"]].report.remote(
+            HEAD_RESOURCE in record["Resources"], dict(record["Resources"])
+        ): record
+        for record in records
+    }
+    answers, _ = _answers(asked, deadline)
+    try:
+        ordered = order_nodes([report for _, report in answers], len(records) - len(answers))
+        nodes = dict(enumerate(fleet_of(ordered).topology.nodes))
+        pieces, absent = declared_units(groups, nodes)
+    except SchedulerError as error:
+        return replace(facts, hardware_error=str(error))
+    names = {node.node_id: node.name for node in facts.nodes}
+    by_id = {record["NodeID"]: record for record in records}
+    looks, wanted = {}, {}
+    for rank, units in pieces.items():
+        node_id = ordered[rank].node_id
+        looks[examiners[node_id].look_at.remote(names[node_id], units, extension_named())] = by_id[node_id]
+        wanted[_name(by_id[node_id])] = units
+    found, silent = _answers(looks, deadline)
+    unseen = [not_looked_at(name, wanted[name], why) for name, why in silent.items()]
+    return replace(facts, hardware=(*(looked for _, looked in found), *unseen, *absent))
 
 
 def _examiner_on(record: Mapping[str, Any], ports: PortRange | None) -> Any:

@@ -163,6 +163,22 @@ class Reach(msgspec.Struct, frozen=True):
     offset_s: float | None = None
 
 
+class HardwareFacts(msgspec.Struct, frozen=True):
+    """What a config declares of one node's hardware, looked at from there.
+
+    Attributes:
+        node: its name.
+        num_pieces: how many were looked at.
+        faults: what is not there, and stops a launch.
+        notes: what is not there, and is logged at a launch; or why nothing was looked at.
+    """
+
+    node: str
+    num_pieces: int
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class ClusterFacts(msgspec.Struct, frozen=True):
     """All that was found out.
 
@@ -172,6 +188,8 @@ class ClusterFacts(msgspec.Struct, frozen=True):
         silent: names of nodes that did not answer, and why.
         joining_error: why this process cannot join the cluster, or what it lacks; "" where it can, or there is none.
         address: the cluster's; "" where none was joined.
+        hardware: what a config declares, by node; empty without a config.
+        hardware_error: why it was not looked at; "" where it was.
     """
 
     nodes: tuple[NodeFacts, ...] = ()
@@ -179,3 +197,5 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     silent: dict[str, str] = {}
     joining_error: str = ""
     address: str = ""
+    hardware: tuple[HardwareFacts, ...] = ()
+    hardware_error: str = ""
