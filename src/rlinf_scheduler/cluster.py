@@ -92,7 +92,7 @@ class Cluster:
         job: take part in the job of this name, which outlives its drivers; close() only leaves it then.
         detached: begin that job where it does not run yet; what the config says of a job is for who begins it.
         log_folder: where each rank has files of what it prints and logs, the same path on every node; "": a folder of
-            the job's own among those of the last jobs. It counts for the one that opens the cluster.
+            the job's own among those of the last jobs. It counts for the one that opens the cluster, or begins the job.
 
     Raises:
         ConfigError: the section or an argument has a mistake, or asks for what this process's cluster is not.
@@ -126,13 +126,14 @@ class Cluster:
             raise ConfigError(_NOT_ELASTIC, path="cluster.auto_scheduler", hint=_FIXED_SIZES)
         _check_job_options(job, simulate or (config and config.simulate), detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
+        log_folder = os.path.abspath(log_folder) if log_folder else ""
         with _opening:
             existing = session_with_ray()
             shape = None if job else _simulated_shape(simulate, config, opening=existing is None)
             self._owner = existing is None
             if existing is None and job:
                 begins = config or ClusterConfig() if detached else None
-                existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s)
+                existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s, log_folder)
             elif existing is None:
                 if shape is not None:
                     # Its mistakes are found before Ray is started, whose simulated nodes begin with these variables.
@@ -143,7 +144,7 @@ class Cluster:
                     address,
                     start_timeout_s,
                     config or ClusterConfig(),
-                    os.path.abspath(log_folder) if log_folder else "",
+                    log_folder,
                 )
             elif shape is not None:
                 _check_shape(job_topology(existing), shape)

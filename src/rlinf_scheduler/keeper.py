@@ -18,6 +18,7 @@ import ray
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.config import ClusterConfig
+from rlinf_scheduler.extension import EXTENSION_VARIABLE, load_extension
 from rlinf_scheduler.host.info import KeptJob
 from rlinf_scheduler.host.output import LogFolder, capture_output
 from rlinf_scheduler.host.parent import watch_parent
@@ -42,14 +43,18 @@ class KeeperOrder:
         program: of the driver that begins it, for people.
         num_nodes: how many nodes there must be; None: those that there are.
         timeout_s: how long they may take, in seconds.
-        config: what the job is told.
+        config: what the job is told, a `ClusterConfig`; pickled, for it may hold what the extension adds.
+        log_folder: where ranks have files of what they print; "": a folder of the job's own.
+        extension: the module that every process of the job imports first; "" for none.
     """
 
     name: str
     program: str
     num_nodes: int | None
     timeout_s: float
-    config: ClusterConfig
+    config: bytes
+    log_folder: str = ""
+    extension: str = ""
 
 
 class JobKeeper:
@@ -95,11 +100,21 @@ class JobKeeper:
 
     def _open(self, order: KeeperOrder) -> None:
         begun = time.monotonic()
+        if order.extension:
+            os.environ[EXTENSION_VARIABLE] = order.extension
+        load_extension()
+        config: ClusterConfig = pickle.loads(order.config)
         reports = look_at_nodes(order.num_nodes, order.timeout_s, begun)
         end = partial(run_beside, self._end)
         program = f"job '{order.name}', begun by {order.program}"
         self._session = session = open_home(
-            KEEPER_NAME, reports, order.config, at_last=(end,), kept=KeptJob(order.name), program=program
+            KEEPER_NAME,
+            reports,
+            config,
+            at_last=(end,),
+            kept=KeptJob(order.name),
+            program=program,
+            log_folder=order.log_folder,
         )
         try:
             session.service(partial(DriverDesk, refresh=refresh_nodes))

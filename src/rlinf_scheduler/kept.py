@@ -30,6 +30,7 @@ from rlinf_scheduler.engine.keepers import (
     wait_for_keeper_end,
 )
 from rlinf_scheduler.errors import ClusterError, CommError, SchedulerError
+from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.host.errand import withdraw_of_the_dead
 from rlinf_scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf_scheduler.observe.trace_desk import JobTrace
@@ -72,7 +73,12 @@ class KeptJobReport:
 
 
 def take_part(
-    name: str, begins: ClusterConfig | None, num_nodes: int | None, address: str | None, timeout_s: float
+    name: str,
+    begins: ClusterConfig | None,
+    num_nodes: int | None,
+    address: str | None,
+    timeout_s: float,
+    log_folder: str = "",
 ) -> Session:
     """The session of a driver in a job that outlives it.
 
@@ -82,6 +88,7 @@ def take_part(
         num_nodes: how many nodes there must be then.
         address: of the Ray; None: the one that runs here.
         timeout_s: how long all of it may take, in seconds.
+        log_folder: where ranks have files of what they print, if it has to be begun; "": a folder of the job's own.
 
     Raises:
         ClusterTimeout: the Ray, its nodes or the keeper do not answer in time.
@@ -97,7 +104,8 @@ def take_part(
             if begins is None:
                 record = record_of(name, left_s)
             else:
-                order = KeeperOrder(name, own_program(), num_nodes, left_s, begins)
+                about = pickle.dumps(begins), log_folder, extension_named()
+                order = KeeperOrder(name, own_program(), num_nodes, left_s, *about)
                 record = begin_keeper(JobKeeper, name, pickle.dumps(order), left_s)
             session = _attach(name, record, trace, engine.stop, restore)
         except BaseException:

@@ -1,11 +1,12 @@
 """The keeper of a job without a Ray: what it does as long as nothing is open."""
 
+import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from rlinf_scheduler import keeper
+from rlinf_scheduler import extension, keeper
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.errors import ClusterTimeout
 from rlinf_scheduler.keeper import JobKeeper, KeeperOrder
@@ -36,11 +37,35 @@ def test_a_keeper_that_cannot_be_opened_ends_when_it_has_tried(ended, monkeypatc
 
     monkeypatch.setattr(keeper, "look_at_nodes", look)
     monkeypatch.setattr(keeper, "UNOPENED_S", 0.05)
-    order = keeper.pickle.dumps(KeeperOrder("job", "program", 99, 1.0, None))
+    order = keeper.pickle.dumps(KeeperOrder("job", "program", 99, 1.0, keeper.pickle.dumps(None)))
     with pytest.raises(LookupError, match="too few nodes"):
         JobKeeper().open(order)
     assert early == [False]
     assert ended.wait(30)
+
+
+def test_a_keeper_has_the_extension_and_the_log_folder_of_the_driver_that_begins_its_job(
+    ended, monkeypatch, tmp_path
+):
+    (tmp_path / "kept_extension.py").write_text("WHO = 'the keeper'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(extension.EXTENSION_VARIABLE, raising=False)
+    monkeypatch.setattr(extension, "_loaded", set())
+    opened = []
+
+    def open_home(*_args, log_folder, **_options):
+        opened.append((log_folder, "kept_extension" in sys.modules, extension.extension_named()))
+        raise LookupError("far enough")
+
+    monkeypatch.setattr(keeper, "look_at_nodes", lambda *_: [])
+    monkeypatch.setattr(keeper, "open_home", open_home)
+    config = keeper.pickle.dumps(ClusterConfig())
+    order = KeeperOrder("job", "program", None, 1.0, config, "/logs", "kept_extension")
+    with pytest.raises(LookupError, match="far enough"):
+        JobKeeper().open(keeper.pickle.dumps(order))
+    monkeypatch.delenv(extension.EXTENSION_VARIABLE)
+    sys.modules.pop("kept_extension")
+    assert opened == [("/logs", True, "kept_extension")]
 
 
 def test_a_keeper_whose_job_ends_answers_nobody_any_more(ended, monkeypatch):

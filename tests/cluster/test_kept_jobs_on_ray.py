@@ -49,6 +49,9 @@ class Alive(Worker):
     def pid(self):
         return os.getpid()
 
+    def extension(self):
+        return os.environ.get("RLINF_EXT_MODULE")
+
 
 @pytest.fixture
 def ray_here(ray_address, monkeypatch):
@@ -144,3 +147,18 @@ def test_a_keeper_that_is_killed_ends_its_job_and_its_driver_hears_of_it(ray_her
         pass
     assert event.reason.startswith("job 'brief' has ended: its keeper is gone: ")
     wait_until(lambda: kept_names() == [] and holds_in_cluster() == [])
+
+
+def test_a_kept_job_has_the_log_folder_and_the_extension_of_the_driver_that_began_it(
+    ray_here, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RLINF_EXT_MODULE", "colorsys")  # a module that is there
+    with Cluster(job="logged", detached=True, log_folder=tmp_path / "logs") as cluster:
+        group = Alive.create_group().launch(
+            cluster, PackedPlacementStrategy(0, 0), name="rank", detached=True
+        )
+        assert cluster.log_folder == str(tmp_path / "logs")
+        assert group.extension().wait(DEADLINE_S) == ["colorsys"]
+        assert (tmp_path / "logs" / "rank-0.log").exists()
+        cluster.stop_job()
+    wait_until(lambda: kept_names() == [])
