@@ -24,6 +24,8 @@ from rlinf_scheduler.engine.node.variables import set_meanwhile
 MARK_VARIABLE = "RLINF_DRIVER_MARK"
 # Ranks whose driver is gone take a second to leave in order.
 LEFT_GRACE_S = 2.0
+# A driver that the kernel does not tell of is looked at so often.
+LOOK_S = 1.0
 _PROC = Path("/proc")
 
 
@@ -63,14 +65,22 @@ class Guard:
 def main(pid: int, mark: str, grace_s: float) -> None:
     """Wait for the end of process `pid`, which has started this one, then end what it has left."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may be sent to all at once; this one ends last
+    _wait_for_end_of_parent(pid)
+    _end(pid, mark, grace_s)
+
+
+def _wait_for_end_of_parent(pid: int) -> None:
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        descriptor = None
+        return
+    except OSError:  # a kernel or a container without it; whose parent has ended has another one
+        while os.getppid() == pid:
+            select.select([], [], [], LOOK_S)
+        return
     # Else it has ended, and the number is another's, or nobody's.
-    if descriptor is not None and os.getppid() == pid:
+    if os.getppid() == pid:
         select.select([descriptor], [], [])
-    _end(pid, mark, grace_s)
 
 
 def _end(pid: int, mark: str, grace_s: float) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rlinf_scheduler.session import Session
 
 _PROC = Path("/proc")
 _RAYLET = "raylet"
-_PPID = 1  # in /proc/PID/stat, after the name; see proc(5)
+_STATE, _PPID = 0, 1  # in /proc/PID/stat, after the name; see proc(5)
+_ENDED = ("Z", "X")
+# A process that the kernel does not tell of is looked at so often.
+LOOK_S = 1.0
 
 
 def watch_parent(
@@ -20,7 +24,7 @@ def watch_parent(
     """Say on the I/O thread that the raylet among this process's ancestors has ended; at once if it has already.
 
     Where no ancestor is one, the process that started this one is watched: it may be a script, whose end says nothing
-    about the node. The kernel tells of the end: nothing is asked again and again.
+    about the node.
 
     Args:
         session: whose I/O thread waits.
@@ -53,6 +57,8 @@ def ancestors(pid: int) -> list[tuple[int, str]]:
 def watch_process(session: Session, pid: int, is_it: Callable[[], bool], on_gone: Callable[[], None]) -> None:
     """Say on the I/O thread that a process has ended; at once if it has already.
 
+    The kernel tells of it; where it refuses that (pidfd_open), the process is looked at every second.
+
     Args:
         session: whose I/O thread waits.
         pid: its number.
@@ -64,7 +70,8 @@ def watch_process(session: Session, pid: int, is_it: Callable[[], bool], on_gone
     except ProcessLookupError:
         session.messenger.submit(on_gone)
         return
-    except OSError:  # beyond this process's namespace of process ids, or the kernel knows no such descriptor
+    except OSError:  # beyond this process's namespace of process ids, or a kernel or container without it
+        session.messenger.submit(partial(_look_again, session, pid, is_it, on_gone))
         return
 
     def gone() -> None:
@@ -81,9 +88,27 @@ def watch_process(session: Session, pid: int, is_it: Callable[[], bool], on_gone
         session.messenger.submit(on_gone)
 
 
+def _look_again(session: Session, pid: int, is_it: Callable[[], bool], on_gone: Callable[[], None]) -> None:
+    if not is_it() or _has_ended(pid):
+        on_gone()
+    elif not session.messenger.why_closed:
+        session.messenger.call_later(LOOK_S, partial(_look_again, session, pid, is_it, on_gone))
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process has ended, also if nobody has waited for it yet; one beyond what this one sees has not."""
+    with contextlib.suppress(OSError, IndexError):
+        return _stat_of(pid)[_STATE] in _ENDED
+    return False
+
+
 def _parent_of(pid: int) -> int:
+    return int(_stat_of(pid)[_PPID])
+
+
+def _stat_of(pid: int) -> list[str]:
     text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    return int(text.rpartition(")")[2].split()[_PPID])
+    return text.rpartition(")")[2].split()
 
 
 def _program_of(pid: int) -> str:
