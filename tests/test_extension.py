@@ -1,12 +1,23 @@
 """The module of a program's own that every process imports first."""
 
+import os
 import sys
 
 import pytest
 
+from programs import run_program
 from rlinf_scheduler import extension
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware import registry
+
+CRANE = """\
+cluster:
+  num_nodes: 1
+  component_placement:
+    lift: {node_group: cranes, placement: 0}
+  node_groups:
+    - {label: cranes, node_ranks: 0, hardware: {type: Crane, configs: [{node_rank: 0}]}}
+"""
 
 
 @pytest.fixture
@@ -58,3 +69,22 @@ def test_one_that_cannot_be_loaded_is_an_error_with_its_cause(module, text, told
     ) as caught:
         extension.load_extension()
     assert told in str(caught.value)
+
+
+def test_the_rlinf_command_finds_it_in_the_current_folder(tmp_path):
+    """As `python -m` does; a command that is installed has only its own folder on its path."""
+    installed, project = tmp_path / "bin" / "rlinf", tmp_path / "project"
+    for folder in (installed.parent, project):
+        folder.mkdir()
+    installed.write_text("from rlinf_scheduler.cli.main import main\nmain()\n")
+    (project / "my_extension.py").write_text(
+        "from rlinf_scheduler.hardware import HardwareType, register_hardware\n"
+        "class Crane(HardwareType):\n    name = 'Crane'\n"
+        "def register(): register_hardware(Crane())\n"
+    )
+    (project / "conf.yaml").write_text(CRANE)
+    environment = {**os.environ, "RLINF_EXT_MODULE": "my_extension"}
+    environment.pop("PYTHONPATH", None)
+    done = run_program(str(installed), "plan", "conf.yaml", "--nodes", "1x1", cwd=project, env=environment)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "lift" in done.stdout

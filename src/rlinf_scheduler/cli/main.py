@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -24,6 +25,7 @@ from rlinf_scheduler.cli.top import top
 from rlinf_scheduler.cli.topology import topology
 from rlinf_scheduler.cli.web import web
 from rlinf_scheduler.cli.why import why
+from rlinf_scheduler.extension import extension_named
 
 # What a write says where the disk, or the user's part of it, is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -73,10 +75,18 @@ def rlinf(
     """
 
 
+def _find_extension_here() -> None:
+    """Have the extension module found in the current folder, where `python -m` and programs find it."""
+    if extension_named():
+        with suppress(FileNotFoundError):  # the folder is gone
+            sys.path.insert(0, os.getcwd())
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
     if sys.stdout is None:  # It was closed: nobody reads what is shown, and the exit code is what is wanted.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    _find_extension_here()
     try:
         app(prog_name="rlinf")
     except OSError as error:
