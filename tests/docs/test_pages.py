@@ -1,12 +1,15 @@
 """Every program of the README and the pages runs as a reader would paste it, and prints what the page says."""
 
 import itertools
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from forked_job import ForkedJob
 from page_programs import Program, files_of, printed_by_process, printed_here, programs_of, save
+from rlinf_scheduler.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -75,6 +78,18 @@ def test_programs_of_a_page_run_on_processes(path, folder):
         run(path, folder)
     finally:
         job.close()
+
+
+def test_commands_of_the_readme_find_every_file_that_they_name(folder, monkeypatch):
+    """Where its YAML is saved, in a clone: pasted as they are."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(folder)
+    prefix = "    .venv/bin/rlinf "
+    lines = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(prefix)]
+    assert len(lines) >= 2
+    for line in lines:
+        done = CliRunner().invoke(app, shlex.split(line.removeprefix(prefix), comments=True))
+        assert done.exit_code in (0, 1), f"{line}: {done.output}"  # 1: the plans differ
 
 
 @pytest.mark.ray
