@@ -15,7 +15,8 @@ from hypothesis import settings
 from disks import small_disk, stopping_disk  # noqa: F401
 from effort import tries
 
-# A busy machine is no mistake; whole tests have a limit.
+# A busy machine is no mistake: what programs print is the same there. Whole tests have a limit.
+os.environ["RLINF_PROGRESS"] = "0"
 settings.register_profile("scheduler", deadline=None, max_examples=tries(40))
 settings.load_profile("scheduler")
 

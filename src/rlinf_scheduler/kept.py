@@ -32,6 +32,7 @@ from rlinf_scheduler.engine.keepers import (
 from rlinf_scheduler.errors import ClusterError, CommError, SchedulerError
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.host.errand import withdraw_of_the_dead
+from rlinf_scheduler.host.slow_steps import SlowStep
 from rlinf_scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf_scheduler.observe.trace_desk import JobTrace
 from rlinf_scheduler.opening import DRIVER_NAME, leave_when_interrupted
@@ -96,10 +97,12 @@ def take_part(
         OSError: RLINF_TRACE names a file that cannot be written; no job was begun.
     """
     deadline = time.monotonic() + timeout_s
-    with wanted_trace_file(None if begins is None else begins.trace_file) as trace:
+    step = SlowStep(f"taking part in job '{name}'", "the Ray to answer")
+    with wanted_trace_file(None if begins is None else begins.trace_file) as trace, step.told():
         engine = join_lasting(address, timeout_s)
         restore = exit_on_sigterm()
         try:
+            step.waits_for = "its keeper to be there, and to answer"
             left_s = deadline - time.monotonic()
             if begins is None:
                 record = record_of(name, left_s)

@@ -30,6 +30,7 @@ from rlinf_scheduler.events import NodeJoined
 from rlinf_scheduler.host.info import JobSettings, KeptJob
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.host.slow_steps import SlowStep
 from rlinf_scheduler.observe.reasoner import Reasoner
 from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.stalls import StallDesk
@@ -69,22 +70,33 @@ def open_session(
     Raises:
         ConfigError, ClusterTimeout, ClusterError: as of `Cluster`.
     """
-    begun = time.monotonic()
     if shape is not None:
         check_node_count(shape, num_nodes)
-        engine = simulate_nodes(shape.nodes, timeout_s)
-        num_nodes = len(shape.nodes)
-        begun = time.monotonic()  # what is started here has a deadline for each step
-    else:
-        engine = join_or_start(address, num_nodes, timeout_s)
-    restore = exit_on_sigterm()
-    try:
-        reports = look_at_nodes(num_nodes, timeout_s, begun)
-        return _join_as_driver(engine, restore, reports, config, log_folder)
-    except BaseException:
-        engine.stop()
-        restore()
-        raise
+    step = SlowStep("opening the cluster", _first_wait(shape, address))
+    with step.told():
+        begun = time.monotonic()
+        if shape is not None:
+            engine = simulate_nodes(shape.nodes, timeout_s)
+            num_nodes = len(shape.nodes)
+            begun = time.monotonic()  # what is started here has a deadline for each step
+        else:
+            engine = join_or_start(address, num_nodes, timeout_s)
+        restore = exit_on_sigterm()
+        try:
+            who = "its nodes" if num_nodes is None else counted(num_nodes, "node")
+            step.waits_for = f"{who} to be there, and to say what they have"
+            reports = look_at_nodes(num_nodes, timeout_s, begun)
+            return _join_as_driver(engine, restore, reports, config, log_folder)
+        except BaseException:
+            engine.stop()
+            restore()
+            raise
+
+
+def _first_wait(shape: Topology | None, address: str | None) -> str:
+    if shape is not None:
+        return f"{counted(len(shape.nodes), 'simulated node')} of Ray to start"
+    return f"the Ray at {address} to answer" if address else "a Ray to be found, or to start"
 
 
 def look_at_nodes(num_nodes: int | None, timeout_s: float, begun: float) -> list[NodeReport]:

@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import re
+import sys
 import threading
 import time
 
@@ -11,9 +12,13 @@ import pytest
 
 from rlinf.scheduler import NodePlacementStrategy, Worker
 from rlinf_scheduler.events import WorkerLogged
+from rlinf_scheduler.host import slow_steps
 from rlinf_scheduler.host.log_lines import receive_log_lines
+from rlinf_scheduler.host.slow_steps import Reminder, SlowStep
 from rlinf_scheduler.host.terminal_line import TerminalLine, is_wanted
-from rlinf_scheduler.worker.progress import ProgressLine, Standing, progress_line, shown_on_terminal
+from rlinf_scheduler.worker import progress
+from rlinf_scheduler.worker.progress import ProgressLine, Standing, progress_line, shown_while_slow
+from waits import wait_until
 
 DEADLINE_S = 60.0
 ERASE = "\r\x1b[K"
@@ -90,7 +95,7 @@ def test_several_launches_are_said_in_one_line():
 def test_the_line_follows_a_launch_and_is_gone_at_its_end(session, terminal, at_once):
     terminal.take()
     reached = [0]
-    with shown_on_terminal(session, lambda: standing(num_ready=reached[0]), 60.0):
+    with shown_while_slow(session, lambda: standing(num_ready=reached[0]), 60.0):
         terminal.wait_for("starting actor: 0 of 4 ready, rank 2 still in __init__")
         reached[0] = 3
         terminal.wait_for("starting actor: 3 of 4 ready")
@@ -100,8 +105,8 @@ def test_the_line_follows_a_launch_and_is_gone_at_its_end(session, terminal, at_
 
 def test_the_line_stays_while_another_launch_goes_on(session, terminal, at_once):
     terminal.take()
-    with shown_on_terminal(session, standing, 60.0):
-        with shown_on_terminal(session, lambda: standing("rollout"), 60.0):
+    with shown_while_slow(session, standing, 60.0):
+        with shown_while_slow(session, lambda: standing("rollout"), 60.0):
             terminal.wait_for("; rollout: 1 of 4")
         deadline = time.monotonic() + DEADLINE_S
         while "rollout" in terminal.screen()[-1]:
@@ -112,7 +117,7 @@ def test_the_line_stays_while_another_launch_goes_on(session, terminal, at_once)
 
 def test_what_is_quick_is_not_shown(session, terminal):
     terminal.take()
-    with shown_on_terminal(session, standing, 60.0):
+    with shown_while_slow(session, standing, 60.0):
         pass
     assert terminal.read() == ""
 
@@ -130,7 +135,7 @@ def test_the_line_of_a_launch_that_never_said_its_end_goes_with_its_deadline(ses
 
 def test_a_long_line_is_cut_at_the_width_of_the_terminal(session, terminal, at_once):
     terminal.take()
-    with shown_on_terminal(session, lambda: standing(state="x" * 500), 60.0):
+    with shown_while_slow(session, lambda: standing(state="x" * 500), 60.0):
         terminal.wait_for("…")
         assert len(terminal.screen()[-1]) < 80
 
@@ -141,7 +146,7 @@ def test_a_line_that_a_worker_logs_takes_its_place(session, terminal, at_once, m
     logger = logging.getLogger("rlinf.worker.actor")
     monkeypatch.setattr(logger, "handlers", [handler])
     receive_log_lines(session)
-    with shown_on_terminal(session, standing, 60.0):
+    with shown_while_slow(session, standing, 60.0):
         terminal.wait_for("starting actor")
         session.log_bus.emit(WorkerLogged("actor", 2, 30, "loading the checkpoint"))
         terminal.wait_for("loading the checkpoint\r\n")
@@ -168,9 +173,51 @@ def test_what_is_no_terminal_is_written_nothing(session, monkeypatch, at_once):
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
     assert not is_wanted(None, {})
-    with shown_on_terminal(session, standing, 60.0):
+    with shown_while_slow(session, standing, 60.0):
         pass
     assert written.getvalue() == ""
+
+
+@pytest.fixture
+def logged(monkeypatch, caplog):
+    """The log of a process without a terminal, in which waits are soon told of; what it says, as it comes."""
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.delenv("RLINF_PROGRESS", raising=False)
+    monkeypatch.setattr(slow_steps, "FIRST_AFTER_S", 0.01)
+    monkeypatch.setattr(slow_steps, "AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_LOOKED_AT_EVERY_S", 0.01)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_without_a_terminal_the_log_says_what_a_slow_launch_waits_for_and_again(session, logged):
+    with shown_while_slow(session, standing, 60.0):
+        wait_until(lambda: len(logged()) >= 2)
+    assert set(logged()) == {"starting actor: 1 of 4 ready, rank 2 still in __init__ (0 s)"}
+
+
+def test_the_log_says_what_a_step_waits_for_that_goes_on(logged):
+    step = SlowStep("opening the cluster", "a Ray")
+    with step.told():
+        wait_until(lambda: "opening the cluster: waiting for a Ray (0 s)" in logged())
+        step.waits_for = "its nodes"
+        wait_until(lambda: "opening the cluster: waiting for its nodes (0 s)" in logged())
+
+
+def test_a_quiet_run_has_nothing_in_its_log(session, logged, monkeypatch):
+    monkeypatch.setenv("RLINF_PROGRESS", "0")
+    step = SlowStep("opening the cluster", "a Ray")
+    threads = set(sys._current_frames())
+    with step.told(), shown_while_slow(session, standing, 60.0):
+        assert set(sys._current_frames()) <= threads
+    assert logged() == []
+
+
+def test_a_wait_is_told_of_after_five_seconds_and_every_ten():
+    reminder = Reminder()
+    assert [second for second in range(40) if reminder.is_due(second)] == [5, 15, 25, 35]
+    assert not reminder.is_due(0)  # the next one begins
+    assert [second for second in range(20) if reminder.is_due(second)] == [5, 15]
 
 
 class Loader(Worker):

@@ -57,7 +57,7 @@ from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.processes import Processes, devices_of
 from rlinf_scheduler.worker.profiled_start import profiled_environments
-from rlinf_scheduler.worker.progress import Standing, shown_on_terminal
+from rlinf_scheduler.worker.progress import Standing, shown_while_slow
 from rlinf_scheduler.worker.signatures import encoded_factory
 from rlinf_scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
 from rlinf_scheduler.worker.supervision import LaunchedGroups
@@ -325,7 +325,7 @@ class _Launch:
         watch.on_lost.append(self._on_node_lost)
         try:
             launched = self._session.service(LaunchedGroups)
-            shown = shown_on_terminal(self._session, self._standing, self._options.timeout_s)
+            shown = shown_while_slow(self._session, self._standing, self._options.timeout_s)
             with launched.launching(self.abort), shown:
                 self._bring_up()
         finally:

@@ -1,7 +1,8 @@
-"""What launches wait for, said in one line on the terminal while they take longer than a moment."""
+"""What launches wait for: in a line on the terminal after a moment; without one, in the log after some seconds."""
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import sys
@@ -12,14 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.host.slow_steps import Reminder, is_told
 from rlinf_scheduler.host.terminal_line import TerminalLine, is_wanted
 from rlinf_scheduler.session import Session
 
 # What is quicker is over before anybody has read the line.
 SHOWN_AFTER_S = 1.0
 _REDRAWN_EVERY_S = 0.2
+_LOOKED_AT_EVERY_S = 1.0
 # How long a launch that is over waits until its part of the line is gone.
 _ERASING_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class _Watched:
 class ProgressLine:
     """The line of a process; a service of its session. A thread of its own writes it, and knows what is going on.
 
+    Where nobody looks at a terminal, the log has it once in a while.
+
     Launches tell it by a queue: so whoever is interrupted leaves nothing half done.
     """
 
@@ -72,6 +78,7 @@ class ProgressLine:
         self._told: queue.SimpleQueue[tuple[_Watched, Promise[None] | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="rlinf-progress", daemon=True)
         self._watched: list[_Watched] = []
+        self._reminder = Reminder()
         self._thread.start()
         session.on_close(lambda: self._told.put(None))
 
@@ -91,25 +98,38 @@ class ProgressLine:
         finally:
             gone: Promise[None] = Promise()
             self._told.put((watched, gone))
-            gone.wait(_ERASING_S)
+            if _has_terminal():
+                gone.wait(_ERASING_S)
 
     def _run(self) -> None:
         while self._hear():
             now = time.monotonic()
             self._watched = [each for each in self._watched if now < each.until]
-            shown = [
-                (each.look(), now - each.began) for each in self._watched if now - each.began >= SHOWN_AFTER_S
-            ]
-            if shown:
-                self._line.show(progress_line(shown))
+            if _has_terminal():
+                self._show(self._slower_than(SHOWN_AFTER_S, now))
             else:
-                self._line.erase()
+                self._log(now)
         self._line.erase()
+
+    def _slower_than(self, seconds: float, now: float) -> list[tuple[Standing, float]]:
+        return [(each.look(), now - each.began) for each in self._watched if now - each.began >= seconds]
+
+    def _show(self, slow: Sequence[tuple[Standing, float]]) -> None:
+        if slow:
+            self._line.show(progress_line(slow))
+        else:
+            self._line.erase()
+
+    def _log(self, now: float) -> None:
+        waited_s = max((now - each.began for each in self._watched), default=0.0)
+        if self._reminder.is_due(waited_s) and is_told(os.environ):
+            _log.warning("%s", progress_line(self._slower_than(SHOWN_AFTER_S, now)))
 
     def _hear(self) -> bool:
         """Wait for news, or until the line is to be written anew; False at the end."""
         try:
-            told = self._told.get(timeout=_REDRAWN_EVERY_S if self._watched else None)
+            pause_s = _REDRAWN_EVERY_S if _has_terminal() else _LOOKED_AT_EVERY_S
+            told = self._told.get(timeout=pause_s if self._watched else None)
         except queue.Empty:
             return True
         if told is None:
@@ -125,10 +145,14 @@ class ProgressLine:
         return True
 
 
+def _has_terminal() -> bool:
+    return is_wanted(sys.stderr, os.environ)
+
+
 @contextmanager
-def shown_on_terminal(session: Session, look: Callable[[], Standing], timeout_s: float) -> Iterator[None]:
-    """Show how far a launch is where somebody can see it; arguments as of `ProgressLine.showing`."""
-    if not is_wanted(sys.stderr, os.environ):
+def shown_while_slow(session: Session, look: Callable[[], Standing], timeout_s: float) -> Iterator[None]:
+    """Show how far a launch is, unless nobody wants to know; arguments as of `ProgressLine.showing`."""
+    if not (_has_terminal() or is_told(os.environ)):
         yield
         return
     with session.service(ProgressLine).showing(look, timeout_s):
