@@ -47,7 +47,7 @@ _UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
 
 
 class Pending(Promise[Arrived]):
-    """The answer to come. Whoever drops it does not want it any more.
+    """An answer to come; dropping it gives the question up.
 
     Attributes:
         ref: the channel that was asked.
@@ -72,7 +72,7 @@ class Pending(Promise[Arrived]):
         self._started = now()
 
     def what(self) -> str:
-        """What goes on, for messages."""
+        """The question, for messages."""
         return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
 
     def awaits(self) -> Wait:

@@ -106,7 +106,7 @@ class Delivery(list[Arrived]):
         return delivery
 
     def batch(self, values: list[Any]) -> Batch:
-        """What its caller gets, of the values that the items are."""
+        """Return what the caller of the get receives, made of the items' values."""
         batch = self._batch(values)
         if self.told.versions is not None:
             batch.versions = self.told.versions

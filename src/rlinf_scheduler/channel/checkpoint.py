@@ -38,7 +38,7 @@ _PARTS = re.compile(
 
 
 class ChannelHead(msgspec.Struct, array_like=True, tag="channel"):
-    """What a channel's file begins with; then come so many payloads, one a record.
+    """The first record of a channel's file; its payloads follow, one a record.
 
     Attributes:
         places: for each item that `state` numbers, the place of its payload, which subscriptions see too; empty where
@@ -63,7 +63,7 @@ class PartNote(msgspec.Struct, array_like=True):
 
 
 class JobHead(msgspec.Struct, array_like=True, tag="job"):
-    """What the file begins with that names the others; then comes a record of the caller's own state."""
+    """The first record of a checkpoint's main file, which names the others; the caller's own state follows."""
 
     parts: list[PartNote]
     saved_at: float
@@ -71,7 +71,7 @@ class JobHead(msgspec.Struct, array_like=True, tag="job"):
 
 @dataclass(frozen=True, slots=True)
 class SavedChannel:
-    """What a channel's file holds."""
+    """The contents of a channel's file."""
 
     path: str
     head: ChannelHead
@@ -212,7 +212,7 @@ class JobFolder:
             raise
 
     def file_for(self, channel: str, number: int) -> str:
-        """Where a channel's file is to be written, the one of this number; nothing is there."""
+        """Return the path of a channel's new file, by its number."""
         # Long names may differ after what is left of them here.
         name = quote(channel, safe="")[:MAX_NAME]
         return os.path.join(self._path, f"{name}-{number}-{self._token}{PART}")

@@ -127,11 +127,11 @@ class ChannelConnection:
         return self._messenger.peer_name(self.ref.endpoint.process_id)
 
     def awaits(self, operation: Operation) -> Wait:
-        """What whoever waits for the end of an operation waits for; from any thread."""
+        """Return what the caller of an operation waits for; from any thread."""
         return operation.awaits(self.ref.spec.name, self.held_by)
 
     def cause(self, operation: Operation) -> Cause:
-        """What a wait for the end of an operation is counted as."""
+        """Return the cause under which a wait for an operation is counted."""
         return cause_at(CHANNEL, operation.kind, self.ref.spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:

@@ -262,7 +262,7 @@ class Joined(msgspec.Struct, array_like=True):
 
 
 class Invitation(msgspec.Struct, array_like=True):
-    """Where the server takes shortcuts, and the first word on one; an empty path: it takes none (any more)."""
+    """The path of the server's socket for shortcuts, empty where it takes none, and the first message on one."""
 
     path: str
     token: bytes
@@ -294,7 +294,7 @@ class Depth(msgspec.Struct, array_like=True):
 
 
 class ChannelCounts(msgspec.Struct, array_like=True):
-    """What the channel has accepted since its beginning, and what its queues hold together.
+    """Counts of a channel: items accepted since its beginning, and what its queues hold together.
 
     The frames are lists of `Depth`: what each queue holds.
     """
@@ -340,7 +340,7 @@ class UserNote(msgspec.Struct, array_like=True):
 
 
 class Explanation(msgspec.Struct, array_like=True):
-    """What goes on in a channel; rates are of the last seconds. The frames are lists of `ExplainedQueue`."""
+    """The state of a channel; rates are of the last seconds. The frames are lists of `ExplainedQueue`."""
 
     held_by: str
     closed: bool

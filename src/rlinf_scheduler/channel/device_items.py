@@ -37,7 +37,7 @@ class DeviceParcel(FixedParcel):
         self._devices = devices
 
     def bytes_frames(self) -> list[Buffer]:
-        """What says where it lies; of use to nobody who does not hold the block."""
+        """Return the frames that name its place; only a process that holds the block can use them."""
         return self._staged.parcel.bytes_frames()
 
     def bring(self, then: Callable[[Parcel | BaseException], None]) -> None:

@@ -248,7 +248,7 @@ class DurableChannel:
         run_beside_in_time(self._session.messenger.call_later, function, *args)
 
     def image(self) -> Callable[[], tuple[bytes, Iterable[Buffer]]]:
-        """What there is now; the function that is returned gives it as bytes, in any thread."""
+        """Take a snapshot of the channel; the function that is returned gives it as bytes, in any thread."""
         if self._server is None:
             return lambda: (b"", [])
         world, said = self._runtime.look()

@@ -11,7 +11,7 @@ REQUEST, NOTICE, REPLY, FAILURE, HEARD = range(5)
 
 
 class Words(msgspec.Struct, array_like=True, frozen=True):
-    """What is said around a message, in either direction; its frames go beside it.
+    """The envelope of a message, in either direction; its frames go beside it.
 
     Attributes:
         kind: REQUEST of a client; NOTICE, REPLY, FAILURE, or, for nothing, HEARD of the server.

@@ -142,7 +142,7 @@ class Explainer:
 
     @property
     def producers(self) -> str:
-        """Who has still something to put; "" where producers are not counted."""
+        """Name the producers that are not done; "" where producers are not counted."""
         return self._producers.describe() if self._counts_producers else ""
 
     def _sample(self, now: float) -> tuple[float, int, int]:

@@ -62,7 +62,7 @@ class Fetching:
             request.cancel()
 
     def describe(self) -> str:
-        """What is waited for, in a phrase."""
+        """Return what the fetch waits for, in a phrase."""
         nodes = sorted({first.node for first, _ in self._asked.values()})
         num_items = sum(len(places) for _, places in self._asked.values())
         are = "is on its way" if num_items == 1 else "are on their way"

@@ -29,11 +29,11 @@ class FixedParcel:
         return self.is_elsewhere
 
     def frames_for(self, _peer: Endpoint) -> list[Buffer]:
-        """What to send to the channel's server."""
+        """Return the frames for the channel's server."""
         return self.frames
 
     def bytes_frames(self) -> list[Buffer]:
-        """What to send to one that could not read that."""
+        """Return the frames for a receiver that could not read those."""
         return self.frames
 
 

@@ -32,7 +32,7 @@ class FoundTurn(NamedTuple):
 
 @dataclass(slots=True)
 class FoundJournal:
-    """What a journal says.
+    """The contents of a journal.
 
     Attributes:
         spec: the channel.
@@ -118,7 +118,7 @@ def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> Chann
 
 
 def header_of(spec: ChannelSpec) -> bytes:
-    """What a journal begins with."""
+    """Return the header of a journal."""
     return msgspec.msgpack.encode((_version(), spec))
 
 

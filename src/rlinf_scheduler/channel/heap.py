@@ -19,7 +19,7 @@ TRIM_AFTER_S = (2.0, 8.0, 32.0)
 
 
 class Heap:
-    """What the items of a channel took, as far as they lie in the heap of its process.
+    """The memory that a channel's items take in the heap of its process.
 
     The C library keeps what was freed among what is in use, and small items leave much of that.
 

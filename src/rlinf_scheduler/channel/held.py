@@ -23,7 +23,7 @@ _PREFIX = bytes([HELD])
 
 
 class HeldAt(msgspec.Struct, array_like=True, frozen=True):
-    """Where an item's bytes are, as it travels instead of them.
+    """The place of an item's bytes, as it travels instead of them.
 
     Attributes:
         holder: the process that has them.
@@ -43,7 +43,7 @@ class HeldAt(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def from_frames(cls, frames: Sequence[Buffer]) -> HeldAt | None:
-        """What `to_frame` wrote; None if the frames are something else.
+        """Read what `to_frame` wrote; None if the frames are something else.
 
         Raises:
             ValueError: the frame is damaged.

@@ -69,7 +69,7 @@ class JournalBlock(NamedTuple):
 
 
 class NewJournal(NamedTuple):
-    """A journal that is being written, with a name of its own: whoever holds the channel next may do the same."""
+    """A journal that is being written, with a name of its own: the channel's next process may write one meanwhile."""
 
     fd: int
     path: Path

@@ -66,7 +66,7 @@ Record = HoldingBegun | ClientJoined | ClientLost | Came | Fired
 
 
 class JournaledTurn(msgspec.Struct, array_like=True):
-    """What has happened in one turn of the I/O thread: a block of the journal. `now`: by the channel's own clock."""
+    """The events of one turn of the I/O thread: a block of the journal. `now`: by the channel's own clock."""
 
     now: float
     records: list[Record]
@@ -78,7 +78,7 @@ class JournaledTurn(msgspec.Struct, array_like=True):
 
 
 class ServerRecord(NamedTuple):
-    """What a channel's server knows besides its queues.
+    """The state of a channel's server besides its queues.
 
     Attributes:
         producers: those of the channel.
@@ -94,7 +94,7 @@ class ServerRecord(NamedTuple):
 
 
 class LineRecord(NamedTuple):
-    """What was said from and to one client.
+    """The messages from and to one client.
 
     Attributes:
         client: which.
@@ -114,7 +114,7 @@ class LineRecord(NamedTuple):
 
 
 class WorldRecord(NamedTuple):
-    """What stands between the server and the world.
+    """The state between the server and the world.
 
     Attributes:
         lines: what was said from and to each client.
@@ -199,7 +199,7 @@ def write_image(
 
 
 def read_image(head: bytes, frames: memoryview | FramesOnDisk) -> ReadImage:
-    """What `write_image` wrote.
+    """Read what `write_image` wrote.
 
     Raises:
         msgspec.DecodeError: it is none.

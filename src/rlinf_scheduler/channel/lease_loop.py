@@ -10,7 +10,7 @@ from rlinf_scheduler.errors import ChannelClosed
 
 
 class LeaseLoop:
-    """What `Channel.leases` returns, for `for` and `async for`.
+    """An iterator of leases, as `Channel.leases` returns it, for `for` and `async for`.
 
     Each lease is acknowledged when the next one is asked for, and given back when the loop is left before.
 

@@ -39,7 +39,7 @@ _NEEDS_A_SERVER = {
 
 
 class LocalChannel(Channel):
-    """What `Channel.create(name, local=True)` returns: the same queues, for the threads and tasks of one process.
+    """A channel for the threads and tasks of one process, with the same queues: `Channel.create(name, local=True)`.
 
     It needs no cluster. What is put is what is got, the very object, not a copy. A process that gets the channel as an
     argument, or in anything that it unpickles, has it with queues of its own, which begin empty: what one call of a

@@ -139,7 +139,7 @@ class LocalQueues:
         return promise
 
     def take(self, operation: Operation, load: Callable[[Local], T], delivered: Local) -> T:
-        """Make of what a handle brings what its caller gets, who has it then."""
+        """Turn a handle's result into what its caller receives, and count it as taken."""
         self._loop.submit(partial(self._look_soon, operation))
         return load(delivered)
 

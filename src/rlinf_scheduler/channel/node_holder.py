@@ -33,7 +33,7 @@ class _KeptItem(Generic[T]):
 
 @dataclass(slots=True)
 class HolderBook(Generic[T]):
-    """What a holder has, for whom. Pure.
+    """The items that a node's holder keeps, and for whom. Pure.
 
     An item is its producer's until the channel's server, its *keeper*, has claimed it; then it is the keeper's alone.
     Processes are named by their ids.

@@ -40,7 +40,7 @@ MIN_GRACE_S = 0.1
 
 
 class Operation(Fate):
-    """What is known of an operation while it is under way, and what became of its items.
+    """An operation under way, and the fate of its items.
 
     Attributes:
         channel: the channel's name, for messages.
@@ -231,7 +231,7 @@ class Operation(Fate):
         return is_sized or self.shard is not None or self.group_size > 0
 
     def describe_batch(self) -> str:
-        """What batch it asks for, in a phrase."""
+        """Describe the batch that it asks for, in a phrase."""
         if self.shard is not None:
             return f"step {self.shard.done_step + 1} of shard {self.shard.index} of {self.shard.num_shards}"
         if self.group_size:
@@ -317,13 +317,13 @@ class Operation(Fate):
 
 
 class PromiseOwner(Protocol):
-    """Whoever carries operations out."""
+    """The executor of operations."""
 
     def awaits(self, operation: Operation) -> Wait:
-        """What whoever waits for the end of one waits for; from any thread."""
+        """Return what the caller of an operation waits for; from any thread."""
 
     def cause(self, operation: Operation) -> Cause:
-        """What that wait is counted as."""
+        """Return the cause under which that wait is counted."""
 
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         """Give one up."""
@@ -393,7 +393,7 @@ class OperationPromise(Promise[Any]):
 
 
 def mark_of(items: list[Arrived]) -> Any:
-    """Where a consumer notes that it has taken items, for the server to see even if the consumer dies then."""
+    """Return the flag by which a consumer says that it has taken items; the server sees it even if that dies."""
     for item in items:
         if item.lease is not None:
             return item.lease.mark()

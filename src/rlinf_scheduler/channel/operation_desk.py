@@ -80,7 +80,7 @@ class OperationDesk:
     def take(
         self, client: str, operation: wire.OperationMessage, frames: Iterator[Buffer]
     ) -> list[Instruction]:
-        """What follows from an operation, whose frames are the next ones.
+        """Apply an operation, whose frames are the next ones, and return what follows.
 
         Raises:
             ValueError: there is no such operation.

@@ -33,7 +33,7 @@ class Question:
 
 
 def refuse_questions(channel: str, items: Iterable[Any]) -> None:
-    """Raise if somebody waits for the answer of one of these items: whoever took it as any other would never give one.
+    """Raise if one of these items is a question: taken as any other item, it would never be answered.
 
     Raises:
         ChannelArgumentError: for it.
@@ -72,6 +72,6 @@ Answer: TypeAlias = Answered | Failed | Unanswerable
 
 
 class Received(msgspec.Struct, array_like=True, frozen=True):
-    """What the asker says of an answer; `unreadable`: why it cannot be read where it lies, and is to come as bytes."""
+    """The asker's receipt of an answer; `unreadable`: why it cannot be read where it lies, and is to come as bytes."""
 
     unreadable: str = ""

@@ -95,7 +95,7 @@ class RecordDesk:
             self._steps.pop((client, ticket), None)
 
     def repeat(self, client: str, ticket: int) -> None:
-        """What somebody was sent is sent once more: it is recorded already."""
+        """Note that a delivery is sent once more: it is recorded already."""
         if self._log is not None:
             self._again.add((client, ticket))
 

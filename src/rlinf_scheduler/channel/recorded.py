@@ -26,7 +26,7 @@ def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
 
 
 def what_of(operation: Operation, channel: str) -> tuple[str, str]:
-    """What an operation is noted as: its kind, and of which queue; the same whenever the program runs."""
+    """Return the name of an operation in a recording: its kind and its queue; the same in each run."""
     return operation.kind, f"{channel} {operation.queue_name!r}"
 
 

@@ -102,7 +102,7 @@ def lost_error(channel: str, error: BaseException) -> ChannelLost:
 def request_error(
     channel: str, error: BaseException, what: str, queue: QueueName | None, condition: str
 ) -> BaseException:
-    """The error of who has asked a channel's server, of what that has failed with.
+    """Return the error for the asker, made of the one that the channel's server failed with.
 
     Args:
         channel: the channel's name.

@@ -44,7 +44,7 @@ class RemoteItem:
         """Nobody sees here whether it was taken."""
 
     def frames(self) -> list[Buffer]:
-        """What goes to a consumer in place of its bytes."""
+        """Return the frames that go to a consumer in place of its bytes."""
         return [self.at.to_frame()]
 
     def why_lost(self) -> str:

@@ -105,7 +105,7 @@ class ChannelUser:
 
 @dataclass(frozen=True, slots=True)
 class ChannelReport:
-    """What goes on in a channel: `print(channel.explain())`.
+    """The state of a channel, as a report: `print(channel.explain())`.
 
     Attributes:
         name: the channel's.
@@ -163,7 +163,7 @@ class ChannelReport:
 
     @classmethod
     def unheld(cls, name: str) -> ChannelReport:
-        """What there is to say of a durable channel that no process holds now."""
+        """Return the report of a durable channel that no process holds now."""
         return cls(name, "", False, 0, 0, 0, 0, 0.0, 0.0, "", (), ())
 
     @property

@@ -204,7 +204,7 @@ class _Answer:
 
 
 class RequestLoop:
-    """What `Channel.requests` returns, for `for` and `async for`: one request after the other, until the queue ends.
+    """An iterator of requests until the queue ends, as `Channel.requests` returns it, for `for` and `async for`.
 
     A request that was not answered when the next one is asked for, and is not kept, goes back. What the loop is left
     with, by an error or by `break`, goes back too, and that was an attempt.

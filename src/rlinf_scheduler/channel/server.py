@@ -189,13 +189,13 @@ class ChannelServer:
         self._carry_out(self._state.ripening())
 
     def note(self) -> ChannelNote:
-        """What goes on in the channel."""
+        """Return the channel's state, for the reports of the job."""
         names = {client: known.name for client, known in self._clients.items()}
         about = ChannelNote(self.spec.name, self._messenger.name, producers=self._explainer.producers)
         return channel_note(about, self._state, self._users, names, self._messenger.now())
 
     def vitals(self) -> ChannelVitals:
-        """What is in the channel and went through it, in a few numbers."""
+        """Return the channel's counts: what it holds, and what went through it."""
         clients = self._clients.items()
         return channel_vitals(
             self.spec,
@@ -211,7 +211,7 @@ class ChannelServer:
         self._on_control(request)
 
     def look(self) -> tuple[Snapshot, ServerRecord]:
-        """What it holds and knows, between two turns."""
+        """Return its whole state, between two turns."""
         arrivals = [(*delivery, since) for delivery, since in self._arrivals.since.items()]
         record = ServerRecord(
             self._places.record(),

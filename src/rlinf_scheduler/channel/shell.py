@@ -264,7 +264,7 @@ class ClientShell(OperationEnds):
     # -- the I/O thread: what users' threads do by themselves -------------------------------------
 
     def sent_before(self) -> int | None:
-        """What a shortcut's operation stands behind (see `wire.Direct`); None if that is not sent yet.
+        """Return how many messages a shortcut's operation comes after (see `wire.Direct`); None if some are not sent yet.
 
         From any thread: what a thread has handed over passes through these from the first to the last.
         """

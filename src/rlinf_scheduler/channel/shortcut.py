@@ -134,13 +134,13 @@ class Shortcut:
         return self._connection.fileno()
 
     def end(self) -> None:
-        """Let whoever waits here find that nothing will come; from any thread."""
+        """End the wait of its thread: nothing will come; from any thread."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
 
 class ShortcutRequest:
-    """What a thread has asked its I/O thread for.
+    """A thread's request for a shortcut to its I/O thread.
 
     Attributes:
         num_operations: how often it would have been of use.

@@ -68,13 +68,13 @@ def forget(copies: Iterable[tuple[ChannelConnection, control_wire.LetGoOfSlot]])
 
 
 def read_at(place: int) -> None:
-    """What is read next is the item at this place of its lease."""
+    """Note that the next item to be read has this place in its lease."""
     _reading.place = place
 
 
 @contextmanager
 def read_on_lease(lease: Operation) -> Iterator[None]:
-    """What is read in this block is its reader's once the lease is acknowledged."""
+    """Read items in this block that are the reader's once the lease is acknowledged."""
     _reading.lease = lease
     try:
         yield
@@ -84,7 +84,7 @@ def read_on_lease(lease: Operation) -> Iterator[None]:
 
 @contextmanager
 def only_looked_at() -> Iterator[None]:
-    """What is read in this block stays where it is."""
+    """Read items in this block that stay where they are."""
     _reading.takes = False
     try:
         yield

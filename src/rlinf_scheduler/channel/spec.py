@@ -35,7 +35,7 @@ _FOR_LIFE = (
 
 
 class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A channel to be: what was asked for at its creation, as it goes to its process and to whoever connects.
+    """The options of a channel, as asked for at its creation; they go to its process and to all that connect.
 
     Attributes:
         name: its name; its server's address is `name:0`.
@@ -79,7 +79,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, creator=(name, process_id))
 
     def differences(self, other: ChannelSpec, *names: str) -> str:
-        """What another one says otherwise, of the options that hold for life and of these; "" if it says the same."""
+        """Return where another one differs, in the options that hold for life and in these; "" if nowhere."""
         others = [name for name in (*_FOR_LIFE, *names) if getattr(self, name) != getattr(other, name)]
         return ", ".join(
             f"{name}={getattr(self, name)!r} and not {getattr(other, name)!r}" for name in others
@@ -105,7 +105,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         return wire.LARGE_INLINE_BYTES if self.max_bytes is None else None
 
     def to_info(self) -> dict[str, Any]:
-        """What the directory keeps about the channel."""
+        """Return what the directory keeps about the channel."""
         return {KIND: msgspec.to_builtins(self)}
 
 
@@ -130,7 +130,7 @@ class ChannelRef:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """What went through a channel and what is in it.
+    """Counts of a channel: what went through it, and what it holds.
 
     Attributes:
         num_puts: items that its queues accepted.
@@ -196,7 +196,7 @@ class ChannelStats:
 
 
 def queue_depth(depth: control_wire.Depth) -> QueueDepth:
-    """What the channel's server sent of a queue."""
+    """Return the depth of a queue, as the channel's server sent it."""
     return QueueDepth(
         wire.as_name(depth.name),
         depth.num_items,
@@ -242,7 +242,7 @@ def inherited_channel(session: Session, wanted: ChannelSpec) -> ChannelRef | Non
 
 
 def channels_of(session: Session) -> dict[str, ChannelSpec]:
-    """The channels of the job, whoever created them, by name; durable ones also while no process holds them."""
+    """Return all channels of the job, by name; durable ones also while no process holds them."""
     return _specs(session.directory.list(awaited=True))
 
 

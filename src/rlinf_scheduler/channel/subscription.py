@@ -27,7 +27,7 @@ _next_number = itertools.count(1).__next__
 
 @explains_calls
 class Subscription(Getting, Leasing, Inspecting):
-    """What `Channel.subscribe` returns: it is read as a channel is, and has one queue, which needs no name.
+    """A subscription of a channel (`Channel.subscribe`), read as a channel is; it has one queue, which needs no name.
 
     Its members share its items: whoever subscribes under the same name. A member leaves by `unsubscribe`, or at the end
     of a `with` block; with the last one the subscription is gone. If the last one fails (an exception ends the block,

@@ -23,7 +23,7 @@ def note_taken(items: Iterable[Any]) -> None:
 
 
 def own_trace() -> wire.Trace | None:
-    """What an item that this thread or task puts now is made of; None if it has taken nothing that is recorded."""
+    """Return the origins of an item that this thread or task puts now; None if it has taken nothing recorded."""
     work = current_work()
     if not work.sources and work.step is None:
         return None
@@ -32,7 +32,7 @@ def own_trace() -> wire.Trace | None:
 
 
 def trace_of(channel: str, sources: Any) -> wire.Trace:
-    """What an item is made of whose producer says it.
+    """Return the origins of an item as its producer names them.
 
     Args:
         channel: into which it is put, for messages.

@@ -83,7 +83,7 @@ class Users:
     def by_queue(
         self, names: dict[str, str], now: float, queues: Collection[QueueName] | None = None
     ) -> dict[QueueName, UsersOfQueue]:
-        """Who used which queue, or which of these; `names` are the names of the clients that are there."""
+        """Return the users of each queue, or of these; `names` are the names of the clients that are there."""
         found: dict[QueueName, UsersOfQueue] = {}
         for kind in (wire.Put, wire.Get):
             for (client, queue), use in self._uses[kind].items():
@@ -111,7 +111,7 @@ class Users:
 
 @dataclass(slots=True)
 class UsersOfQueue:
-    """Who has put into a queue, and who has asked for its items."""
+    """The users of a queue: its producers, and its consumers."""
 
     putters: list[User]
     getters: list[User]
@@ -124,7 +124,7 @@ MAX_SHOWN, MAX_LEFT = 32, 16
 def channel_note(
     about: ChannelNote, state: ChannelState, users: Users, names: dict[str, str], now: float
 ) -> ChannelNote:
-    """What a channel's process says of it: in a moment, however many queues there are.
+    """Return a channel's note for the reports of the job, in a moment, however many queues there are.
 
     Args:
         about: the channel, without its queues.

@@ -284,7 +284,7 @@ class Accepted(msgspec.Struct, tag=6, array_like=True, gc=False):
 
 
 class Elsewhere(msgspec.Struct, tag=4, array_like=True, gc=False):
-    """What a get gives is too large for a shortcut, and comes as `News`."""
+    """The items of a get are too large for a shortcut, and come as `News`."""
 
     ticket: int
 
@@ -324,5 +324,5 @@ LINE, ASIDE, TOLD = "/line", "/aside", "/told"
 
 
 def service(channel_id: str, part: str) -> str:
-    """Where a process hears of a channel; `part` is one of the above."""
+    """Return the name of a channel's service in a process; `part` is one of the above."""
     return f"channel/{channel_id}{part}"

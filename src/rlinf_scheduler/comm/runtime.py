@@ -26,10 +26,10 @@ class Runtime(Clock, Protocol):
 
     @property
     def parcels(self) -> Parcels:
-        """What is sent and received."""
+        """Return the parcels of this process, which are sent and received."""
 
     def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = ...) -> None:
-        """Let a handler take what comes for a service."""
+        """Have a handler take the requests of a service."""
 
     def unserve(self, service: str) -> None:
         """Undo `serve`."""

@@ -17,7 +17,7 @@ Groups: TypeAlias = Sequence[tuple[str, Ranks]]
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who takes part.
+    """The members of a broadcast.
 
     Attributes:
         source: the name of the process that has the object, e.g. "actor:0".
@@ -29,13 +29,13 @@ class Members:
 
     @property
     def topic(self) -> str:
-        """What names these members and this source, and no others."""
+        """Return a topic that names these members and this source, and no others."""
         text = "\n".join((self.source, *self.targets))
         return f"broadcast/{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"
 
 
 def parse_members(groups: Groups, src: tuple[str, Rank] | None, caller: str) -> Members:
-    """Who takes part in a broadcast that `caller` calls.
+    """Return the members of a broadcast that `caller` calls.
 
     >>> parse_members([("rollout", range(2)), ("actor", 0)], ("actor", 0), "rollout:1")
     Members(source='actor:0', targets=('rollout:0', 'rollout:1'))

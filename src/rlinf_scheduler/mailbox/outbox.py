@@ -224,7 +224,7 @@ class Outbox:
         messenger.on_peer_lost(self._on_peer_lost)
 
     def recipient(self, endpoint: Endpoint) -> _Recipient:
-        """What goes to a process."""
+        """Return the recipient of a process: the items on their way to it, in order."""
         recipient = self._recipients.get(endpoint.process_id)
         if recipient is None:
             recipient = self._recipients[endpoint.process_id] = _Recipient(self, endpoint)

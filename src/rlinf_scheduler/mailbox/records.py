@@ -19,7 +19,7 @@ READ = "mailbox.read"
 
 
 class TensorType(msgspec.Struct, frozen=True, array_like=True):
-    """What `recv_tensor` looks at before it takes an item."""
+    """The type of a tensor, which `recv_tensor` compares before it takes an item."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class TensorType(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ItemLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where an item's bytes can be read."""
+    """The place where an item's bytes can be read."""
 
     key: Key
     origin: Endpoint
@@ -58,7 +58,7 @@ class MailPut(msgspec.Struct, array_like=True):
 
 
 class PutOutcome(msgspec.Struct, array_like=True):
-    """What became of a put.
+    """The outcome of a put.
 
     Attributes:
         held: whether the queue holds the item; else it was withdrawn.

@@ -19,7 +19,7 @@ from rlinf_scheduler.queueing.queue_name import QueueName
 
 
 class Ending(Enum):
-    """How an operation ended for whoever waits for it."""
+    """How an operation ended for its caller."""
 
     ACCEPTED = "accepted"  # a put: the queue holds its item
     DELIVERED = "delivered"  # a get: its items are here; `taken` or `withdraw` is to follow
@@ -62,7 +62,7 @@ class Confirm(NamedTuple):
 
 
 class End(NamedTuple):
-    """An operation is over for whoever waits for it."""
+    """The end of an operation, for its caller."""
 
     ticket: int
     ending: Ending
@@ -198,11 +198,11 @@ class ClientState:
         return []
 
     def taken(self, ticket: int) -> list[ClientInstruction]:
-        """Whoever asked has the items of a delivery."""
+        """Note that the caller has the items of a delivery."""
         return [_confirm((ticket,))] if self.may_confirm(ticket) else []
 
     def may_confirm(self, ticket: int) -> bool:
-        """Whoever asked has the items of a delivery; whether the server is to be told so."""
+        """Note that the caller has the items of a delivery; whether the server is to be told so."""
         operation = self._operations.get(ticket)
         if operation is None or operation.phase not in _TAKEABLE:
             return False
@@ -285,7 +285,7 @@ class ClientState:
         return [_ended((ticket, Ending.DELIVERED, items))] if self.may_take(ticket) else []
 
     def may_take(self, ticket: int) -> bool:
-        """The items of a get are here; whether they are for whoever asked."""
+        """Return whether the items of a get, which are here, are for its caller."""
         operation = self._operations.get(ticket)
         if operation is None or operation.phase not in _AWAITED:
             return False  # it was withdrawn, and the server reads that next
@@ -317,7 +317,7 @@ class ClientState:
         return len(self._operations)
 
     def knows(self, ticket: int) -> bool:
-        """Whether something of an operation is still to come, from the server or from whoever began it."""
+        """Return whether something of an operation is still to come, from the server or from its caller."""
         return ticket in self._operations
 
     def _leave(self, ticket: int, ending: Ending) -> list[ClientInstruction]:

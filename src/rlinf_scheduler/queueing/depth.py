@@ -10,7 +10,7 @@ from rlinf_scheduler.queueing.queue_name import QueueName
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """What one queue holds, and who waits for it.
+    """The depth of one queue: its items, and the numbers of those that wait for it.
 
     Attributes:
         name: the queue's name.

@@ -178,7 +178,7 @@ class WeightedFifo:
         return chain((item for _, item in self._returned), rest)
 
     def contents(self) -> tuple[list[Item], list[Item]]:
-        """What came back, and what never left, both in order."""
+        """Return the items that came back, and those that never left, both in order."""
         rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
         return [item for _, item in sorted(self._returned, key=_order)], list(rest)
 

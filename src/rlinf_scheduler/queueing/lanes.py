@@ -89,7 +89,7 @@ class LanedFifo(WeightedFifo):
                 del self._lanes[latest]
 
     def contents(self) -> tuple[list[Item], list[Item]]:
-        """What came back, and what never left, both in order; the lanes one after the other."""
+        """Return the items that came back, and those that never left, both in order; the lanes one after the other."""
         returned: list[Item] = []
         rest: list[Item] = []
         for latest in sorted(self._lanes):

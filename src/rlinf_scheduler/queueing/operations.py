@@ -13,7 +13,7 @@ from rlinf_scheduler.queueing.wanted import LeaseTerms, Wanted, WantedGroup
 
 
 class Timed(Protocol):
-    """What knows the time: the queue that an operation is done on."""
+    """A queue that an operation is done on; it knows the time."""
 
     tally: Tally
 

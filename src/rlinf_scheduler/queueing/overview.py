@@ -66,7 +66,7 @@ class QueueSurvey:
 def overview_of(
     queues: Iterable[NamedQueue], totals: Totals, waited_for: Iterable[NamedQueue], num_busiest: int
 ) -> ChannelOverview:
-    """What there is to say of a channel.
+    """Return the overview of a channel.
 
     Args:
         queues: those that are looked at.

@@ -88,7 +88,7 @@ class Producers:
             self._num_done += 1
 
     def record(self) -> ProducersRecord:
-        """What there is to know of them."""
+        """Return their state as a record."""
         at_work = [(client, number, name) for (client, number), name in self._names.items()]
         vacant = list(self._vacant.items())
         counts = self._last_vacancy, self._num_done_before
@@ -116,7 +116,7 @@ class Producers:
             self._num_done = self._num_done_before = record.num_done
 
     def describe(self) -> str:
-        """Who is there, in a phrase."""
+        """Describe the producers that are there, in a phrase."""
         are = "is" if self._num_done == 1 else "are"
         parts = [f"{self._num_done} of {counted(self.num_places, 'producer')} {are} done"]
         if self._names:

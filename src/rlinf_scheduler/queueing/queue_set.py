@@ -23,7 +23,7 @@ NUM_NAMED, NUM_LOOKED_AT = 3, 256
 
 
 class Totals(NamedTuple):
-    """What the queues of a channel hold together.
+    """The contents of all queues of a channel together, in numbers.
 
     Attributes:
         num_items: items that getters can take; queued_bytes: their size.
@@ -125,7 +125,7 @@ class QueueSet:
 
     @property
     def totals(self) -> Totals:
-        """What all queues hold together, subscriptions apart."""
+        """Return the contents of all queues together, subscriptions apart."""
         tally = self._tally
         queued_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
         num_queues = len(self._queues) - len(self._taps)
@@ -151,7 +151,7 @@ class QueueSet:
         return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
 
     def set_clock(self, now: float) -> None:
-        """Tell the time, in seconds: what comes from now on began then.
+        """Set the time, in seconds, at which the next operations begin.
 
         Only `priority_wait_s` is decided by it; all else is for reports.
         """

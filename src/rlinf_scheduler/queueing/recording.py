@@ -127,7 +127,7 @@ class Recording(Surveying):
                 queue.wait_for_room(room, next(iter(queue.putters)).item.size_bytes)
 
     def ripening(self) -> list[Instruction]:
-        """What is to be done by a shell that takes this state over from another: its batches wait for more again."""
+        """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
         return [
             Ripen(client.name, getter.ticket, getter.wanted.limits.max_wait_s or 0.0)
             for client in self._clients.values()

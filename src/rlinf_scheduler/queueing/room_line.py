@@ -94,7 +94,7 @@ class RoomLine:
 
 
 class SharedRoom(Protocol):
-    """What several queues need room in: the channel, or a subscription that they are seen by.
+    """The channel, or a subscription, in which several queues need room.
 
     Attributes:
         line: the queues whose first put waits for it.

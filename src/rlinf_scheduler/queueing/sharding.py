@@ -69,7 +69,7 @@ class ShardPlan(NamedTuple):
             raise ValueError(message)
 
     def differences(self, other: ShardPlan) -> tuple[str, str]:
-        """What this one and another one say where they differ, in phrases."""
+        """Return what this plan and another one say where they differ, in phrases."""
         names = [name for name in self._fields if getattr(self, name) != getattr(other, name)]
         one, two = (", ".join(f"{name}={plan._said(name)}" for name in names) for plan in (self, other))
         return one, two
@@ -80,7 +80,7 @@ class ShardPlan(NamedTuple):
 
     @property
     def wanted(self) -> Wanted:
-        """What a step has to be."""
+        """Return the terms of a step's batch."""
         if self.batch_weight is not None:
             return Wanted(exact(self.batch_weight))
         if self.batch_items is not None:
@@ -88,7 +88,7 @@ class ShardPlan(NamedTuple):
         return Wanted(None, Limits(_ENDLESS))
 
     def costs(self, items: Sequence[Item]) -> list[float]:
-        """What each item costs."""
+        """Return the cost of each item."""
         weights = [rounded(item.weight) for item in items]
         if self.cost_table:
             return [by_table(self.cost_table, weight) for weight in weights]
@@ -143,7 +143,7 @@ class Sharding(Generic[Getter]):
 
     @property
     def getters(self) -> list[Getter]:
-        """Who waits for a part."""
+        """Return the getters that wait for a part."""
         return [shard.waiting for shard in self._shards if shard.waiting is not None]
 
     @property
@@ -152,7 +152,7 @@ class Sharding(Generic[Getter]):
         return max(shard.num_open for shard in self._shards) < MAX_AHEAD
 
     def ask(self, getter: Getter, index: int, done_step: int) -> Getter | None:
-        """A shard asks for what comes after `done_step`; return an earlier getter whose place this one takes."""
+        """Let a shard ask for the step after `done_step`; return an earlier getter whose place this one takes."""
         shard = self._shards[index]
         if shard.in_hand is not None:
             shard.parts.appendleft(shard.in_hand)
@@ -163,12 +163,12 @@ class Sharding(Generic[Getter]):
         return earlier
 
     def holder(self, index: int, step: int) -> Getter | None:
-        """Who has a shard's part of a step in hand; None if nobody has."""
+        """Return the getter that has a shard's part of a step in hand; None without one."""
         shard = self._shards[index] if 0 <= index < len(self._shards) else None
         return shard.holder if shard and shard.in_hand is not None and shard.in_hand.step == step else None
 
     def finish(self, index: int) -> None:
-        """What a shard has in hand is done with."""
+        """Note that a shard is done with the part that it has in hand."""
         self._shards[index].in_hand = None
 
     def forget(self, getter: Getter) -> None:
@@ -253,7 +253,7 @@ class Sharding(Generic[Getter]):
         return next(index for index, shard in enumerate(self._shards) if shard.waiting is getter)
 
     def describe(self) -> str:
-        """Who lags, in a phrase; empty if nobody does."""
+        """Name the shards that lag, in a phrase; empty without any."""
         lags = [
             f"shard {index} has {shard.num_open} steps to do"
             for index, shard in enumerate(self._shards)

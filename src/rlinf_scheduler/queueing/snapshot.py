@@ -69,7 +69,7 @@ class Snapshot:
         return with_rest(self.state, self.rest_records())
 
     def rest_records(self) -> Iterator[tuple[int, list[ItemRecord]]]:
-        """What never left, a little at a time: of which of the queues, and records of items in order."""
+        """Yield the items that never left, a few at a time: the queue's number, and records in order."""
         items, at_rest = self.items, self.at_rest
         for number, places in enumerate(self.rest):
             for begin in range(places.start, places.stop, CHUNK):
@@ -264,7 +264,7 @@ def record_of(client: Client[NamedQueue]) -> ClientRecord:
 
 
 def merged(first: Snapshot, second: Snapshot) -> Snapshot:
-    """What a channel held at any moment from a first look, which was watched, to a second one; both at rest.
+    """Return all that a channel held at any moment between two snapshots at rest, the first of which was watched.
 
     What is there no more comes back to the head of its queue.
     """

@@ -55,11 +55,11 @@ class Stream(Generic[What]):
             self._kept.popleft()
 
     def after(self, number: int) -> list[tuple[int, What]]:
-        """What was said after this number, to be said again."""
+        """Return the messages after this number, to be sent again."""
         return [kept for kept in self._kept if kept[0] > number]
 
     def contents(self) -> tuple[int, int, list[tuple[int, What]]]:
-        """What the other has said, how much was said to it, and what of that is kept."""
+        """Return how much came from the other side, how much was sent to it, and what of that is kept."""
         return self.heard, self._num_said, list(self._kept)
 
     def load(self, heard: int, num_said: int, kept: Iterable[tuple[int, What]]) -> None:
@@ -132,7 +132,7 @@ class ServerStreams(Generic[What]):
         self._taken.pop(client, None)
 
     def apply(self, client: str, number: int, heard: int) -> bool:
-        """What was taken is in the journal; whether it is to be done: its client is not lost.
+        """Note that a message is in the journal; return whether to apply it: its client is not lost.
 
         Args:
             client: who has said it.

@@ -14,7 +14,7 @@ from rlinf_scheduler.queueing.watch import Watch
 
 
 class Lender(Protocol):
-    """Who knows what a channel has given out on lease (see `Leases`)."""
+    """The leases of a channel, as its queues see them (see `Leases`)."""
 
     def next_number(self) -> int:
         """Number what it gives out."""
@@ -27,7 +27,7 @@ class Lender(Protocol):
 
 
 class Tap(SharedRoom, Protocol):
-    """What a subscription reads (see `TapQueue`)."""
+    """The queue of a subscription, as the queues that it sees know it (see `TapQueue`)."""
 
     name: QueueName
     reserved: int
@@ -44,7 +44,7 @@ class Tap(SharedRoom, Protocol):
 
 
 class Tally:
-    """What all queues of a channel accepted so far, and what they hold together.
+    """Counts of all queues of a channel: items accepted so far, and what they hold together.
 
     Args:
         max_bytes: how many bytes they may hold; 0 is unbounded.

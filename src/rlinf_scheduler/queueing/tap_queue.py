@@ -26,7 +26,7 @@ from rlinf_scheduler.wording import counted, size_text
 
 
 class TapTerms(NamedTuple):
-    """What a subscription is; all its members say the same.
+    """The terms of a subscription; all its members say the same.
 
     Attributes:
         queue_name: which queue it sees; None for all.
@@ -134,7 +134,7 @@ class TapQueue(NamedQueue):
         return False
 
     def record(self, *, at_rest: bool) -> TapRecord:
-        """What it is, and who reads it: nobody, at rest, since no vacancy that is numbered."""
+        """Return its terms and members as a record; at rest it has no members, and no vacancy that is numbered."""
         members, vacancy = ([], 0) if at_rest else (list(self.members), self.vacancy)
         waiting = [] if at_rest else [queue.name for queue in self.line]
         return TapRecord(*self.terms, members, vacancy, self.num_dropped, self.removed, waiting)
@@ -151,7 +151,7 @@ class TapQueue(NamedQueue):
         return replace(super().depth(), num_dropped=self.num_dropped)
 
     def settle(self, closed: bool, out: list[Instruction]) -> None:
-        """Serve getters; what comes back when nobody reads it any more is dropped."""
+        """Serve getters; items that come back after its removal are dropped."""
         if self.removed:
             self.fifo.take_all()
         super().settle(closed, out)

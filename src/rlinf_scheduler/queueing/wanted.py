@@ -13,7 +13,7 @@ from rlinf_scheduler.queueing.weights import Exact
 
 
 class Limits(NamedTuple):
-    """What a batch has to be besides its weight.
+    """The limits of a batch besides its weight.
 
     Attributes:
         min_items: it has at least so many items.

@@ -241,5 +241,5 @@ class Fetch(Transfer):
 
 
 def entry_of(name: str) -> str:
-    """What a publisher is registered as."""
+    """Return the name under which a publisher is registered."""
     return f"weights/{name}"

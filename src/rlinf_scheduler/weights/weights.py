@@ -225,7 +225,7 @@ class Weights:
 
 
 def open_weights(session: Session) -> Weights:
-    """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
+    """Make the publisher and fetcher of weights for a session; `session.service(open_weights)` is always the same."""
     devices = session.service(open_devices)
     weights = Weights(session.messenger, session.directory, tape_of(session), devices)
     session.service(Doings).add(weights.add_to)
