@@ -264,7 +264,7 @@ class ClientShell(OperationEnds):
     # -- the I/O thread: what users' threads do by themselves -------------------------------------
 
     def sent_before(self) -> int | None:
-        """Return how many messages a shortcut's operation comes after (see `wire.Direct`); None if some are not sent yet.
+        """Return after how many messages a shortcut's operation comes (see `wire.Direct`); None if some are not sent.
 
         From any thread: what a thread has handed over passes through these from the first to the last.
         """
