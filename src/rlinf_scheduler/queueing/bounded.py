@@ -96,10 +96,9 @@ class BoundedQueue:
         )
 
     def _is_within_bounds(self, size_bytes: int) -> bool:
-        num_held = self.num_held
-        if self.admission is None and 0 < self.maxsize <= num_held:
+        if self._is_full_of_items():
             return False
-        return not (self.max_bytes and num_held and self.held_bytes + size_bytes > self.max_bytes)
+        return not (self.max_bytes and self.num_held and self.held_bytes + size_bytes > self.max_bytes)
 
     def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
         tally = self.tally
@@ -131,7 +130,7 @@ class BoundedQueue:
         self.counted_bytes = held_bytes
         tally.num_here += fifo.num_items - self.counted_items
         self.counted_items = fifo.num_items
-        if self.putters or self.waits_for_room is not None:
+        if self.waits_for_room is not None or (self.putters and not self._is_full_of_items()):
             self._line_up_for_room()
 
     def wait_for_room(self, room: SharedRoom, size_bytes: int) -> None:
@@ -150,6 +149,10 @@ class BoundedQueue:
             room.line.discard(self)
             if not room.line:
                 self.tally.crowded.pop(room, None)
+
+    def _is_full_of_items(self) -> bool:
+        num_held = self.fifo.num_items + self.reserved + self.leased_items
+        return 0 < self.maxsize <= num_held and self.admission is None
 
     def _line_up_for_room(self) -> None:
         size_bytes = next(iter(self.putters)).item.size_bytes if self.putters else 0

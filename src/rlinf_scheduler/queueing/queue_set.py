@@ -214,13 +214,13 @@ class QueueSet:
                 return
 
     def _relieve(self, room: SharedRoom, out: list[Instruction]) -> bool:
-        """Let puts enter that waited for room which is there now; say whether there were any."""
-        has_moved = False
+        """Let puts enter that waited for room which is there now; say whether anything has changed."""
+        before, last = len(out), None
         # A queue that is settled has let its puts enter, or waits for something else, or for more.
-        while (queue := room.line.first(room.free_bytes)) is not None:
+        while (queue := room.line.first(room.free_bytes)) not in (None, last):
             queue.settle(self.closed, out)
-            has_moved = True
-        return has_moved
+            last = queue
+        return len(out) > before
 
     def _taps_of(self, name: QueueName) -> tuple[TapQueue, ...]:
         return tuple(tap for tap in self._taps.values() if tap.terms.queue_name in (None, name))
