@@ -125,11 +125,7 @@ def test_what_waits_when_its_own_process_leaves_fails(boxes):
 @pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_the_loss_of_a_peer_is_no_more_work_when_many_others_are_waited_for(boxes, names):
     env, _ = boxes
-    messenger, steps, waiting = env._inbox.messenger, [], []
-
-    def lose_a_stranger():
-        lose = messenger.peers.on_lost[:]
-        steps.append(sum(lines_run("rlinf_scheduler.mailbox", partial(each, "stranger")) for each in lose))
+    messenger, waiting = env._inbox.messenger, []
 
     def wait_for(number):
         for each in range(len(waiting), number):
@@ -139,11 +135,38 @@ def test_the_loss_of_a_peer_is_no_more_work_when_many_others_are_waited_for(boxe
         wait_until(
             lambda: len(receiving) == number and all(r.process_id for r in receiving.values()), messenger
         )
-        messenger.submit(lose_a_stranger)
-        wait_until(lambda: steps, messenger)
-        return steps.pop()
+        return steps_of_a_loss(messenger, "rlinf_scheduler.mailbox")
 
     assert wait_for(3) == wait_for(300)
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_nor_is_it_when_many_large_items_wait_for_room_at_their_receivers(boxes):
+    env, _ = boxes
+    messenger, published, sending = env._inbox.messenger, env._outbox.publisher._published, []
+
+    def send(number):
+        sending.extend(
+            env.send(np.zeros(20_000), "rollout:0", timeout_s=DEADLINE_S)
+            for _ in range(number - len(sending))
+        )
+        wait_until(lambda: len(published) >= number - 1, messenger)  # the first one has arrived, perhaps
+        return steps_of_a_loss(messenger, "rlinf_scheduler.comm.replication")
+
+    assert send(4) == send(100)
+
+
+def steps_of_a_loss(messenger, package):
+    """How many lines of a package the loss of a peer takes that nobody knows."""
+    steps = []
+
+    def lose():
+        callbacks = messenger.peers.on_lost[:]
+        steps.append(sum(lines_run(package, partial(each, "stranger")) for each in callbacks))
+
+    messenger.submit(lose)
+    wait_until(lambda: steps, messenger)
+    return steps[0]
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1, 0.5])

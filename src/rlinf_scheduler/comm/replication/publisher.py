@@ -56,6 +56,8 @@ class Publisher:
         self._limit_bytes = limit_bytes
         self._replicated_bytes = 0
         self._published: dict[Key, _Published] = {}
+        # Of these, those that others may have replicas of.
+        self._replicated: dict[Key, _Published] = {}
         self._next_ticket = itertools.count().__next__
         messenger.serve(f"{service}.kept", self._on_kept, Kept)
         messenger.on_peer_lost(self._on_peer_lost)
@@ -67,12 +69,15 @@ class Publisher:
             replicated = self._replicated_bytes + parcel.size_bytes <= self._limit_bytes
         size_bytes = parcel.size_bytes if replicated else 0
         publication = Publication(self._messenger.endpoint.machine_id, replicated=replicated)
-        self._published[key] = _Published(key, parcel, publication, size_bytes)
+        self._published[key] = published = _Published(key, parcel, publication, size_bytes)
+        if replicated:
+            self._replicated[key] = published
         self._replicated_bytes += size_bytes
 
     def release(self, key: Key) -> None:
         """Forget an object, here and in its replicas. Who reads it already goes on; who waits for it hears of it."""
         published = self._published.pop(key, None)
+        self._replicated.pop(key, None)
         if published is None:
             return
         self._replicated_bytes -= published.replicated_bytes
@@ -204,7 +209,7 @@ class Publisher:
         self._follow(published, published.publication.lost(process_id))
 
     def _on_peer_lost(self, process_id: str) -> None:
-        for published in list(self._published.values()):
+        for published in list(self._replicated.values()):
             self._lose(published, process_id)
 
 
