@@ -100,6 +100,23 @@ def test_a_put_larger_than_the_channel_enters_when_nothing_is_held():
     assert [each.ticket for each in channel.get("base") if isinstance(each, Accept)] == [2]
 
 
+@pytest.mark.parametrize("total_bytes", [0, 1 << 40])
+def test_a_record_of_an_earlier_version_names_all_queues_whose_puts_wait(total_bytes):
+    before = ChannelState(total_bytes=total_bytes)
+    before.subscribe("reader", 1, "log", TapTerms(None, drops=False, maxsize=1))
+    before.put("p", 1, "a", "first", size_bytes=1)
+    assert before.put("p", 2, "b", "second", size_bytes=1) == []
+    snapshot = before.snapshot()
+    tap, *others = [
+        each if each.tap is None else each._replace(tap=each.tap._replace(waiting=[]))
+        for each in snapshot.record.queues
+    ]
+    record = snapshot.record._replace(queues=[tap, *others], crowded=["b"])
+    after = ChannelState(total_bytes=total_bytes)
+    after.restore(record, [item.payload for item in snapshot.items])
+    assert [each.ticket for each in after.get("c", 3, Tapped("log")) if isinstance(each, Accept)] == [2]
+
+
 SIZES = st.none() | st.integers(0, 9)
 
 

@@ -110,7 +110,8 @@ class Recording(Surveying):
         self.leases.arrange(record.why_over)
         for queue in queues:
             self._drop_if_idle(queue)
-        self._line_up(tally, record.crowded)
+        if tally.max_bytes:  # records of earlier versions name all queues with puts that wait
+            self._line_up(tally, record.crowded)
         for tap, each in zip(queues, record.queues, strict=True):
             if isinstance(tap, TapQueue) and each.tap is not None:
                 self._line_up(tap, each.tap.waiting)
