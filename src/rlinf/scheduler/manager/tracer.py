@@ -131,7 +131,13 @@ class Tracer:
 
                 return call_async
 
-            return cls.trace_span(function.__name__, category)(function)
+            # Not the span as a decorator: its generator cannot be sent with a class of the program's own.
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with cls.trace_span(function.__name__, category):
+                    return function(*args, **kwargs)
+
+            return call
 
         return traced(func_or_cat) if callable(func_or_cat) else traced
 
