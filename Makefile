@@ -46,11 +46,12 @@ pythons: ## Run the suite on every Python that is promised and found, and say wh
 soak: $(VENV)/.ready ## Run the test suite with many times its random examples, seeds and rounds (EFFORT=10)
 	EFFORT=$(EFFORT) $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0 --timeout 0
 
-check: $(VENV)/.ready ## Lint, format, types, import layers
+check: $(VENV)/.ready ## Lint, format, types, import layers, budgets
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/support/budgets.py
 
 $(VENV)/.types: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[types]'

@@ -1,0 +1,97 @@
+"""A program that prints which files common calls enter, in all threads of its process: python walks.py [ADDRESS]
+
+It launches ranks on the Ray at that address, else on a simulated cluster of its own.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+REPEATED = 10  # of calls that take microseconds: what ends the first of them comes while the others run
+WAIT_S = 60
+
+
+class Walk:
+    """The files of the library that functions are called in while it is open; a context manager."""
+
+    _entered = None  # one at a time
+
+    def __enter__(self):
+        Walk._entered = self.files = set()
+        return self
+
+    def __exit__(self, *_):
+        Walk._entered = None
+        self.files = {file for file in self.files if file.startswith(f"{SOURCE}/")}
+
+    @staticmethod
+    def note(frame, event, _):
+        entered = Walk._entered
+        if entered is not None and event == "call":
+            entered.add(frame.f_code.co_filename)
+
+
+def shortest(walk, times):
+    """The files of the shortest of several walks: what a process does now and then is in some of them only."""
+    walks = []
+    for _ in range(times):
+        with Walk() as each:
+            walk()
+        walks.append(each.files)
+    return min(walks, key=len)
+
+
+def put_and_get():
+    from rlinf.scheduler import Channel
+    from rlinf.testing import LocalRuntime
+
+    with LocalRuntime():
+        channel = Channel.create("items")
+
+        def walk():
+            for number in range(REPEATED):
+                channel.put({"a": number}, timeout_s=WAIT_S)
+                channel.get(timeout_s=WAIT_S)
+
+        walk()  # connects, and imports what is imported on first use
+        return shortest(walk, 5)
+
+
+def launch_and_call(address):
+    from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+
+    class Echo(Worker):
+        def echo(self, value):
+            return value
+
+    with Cluster(address=address) if address else Cluster(simulate="1x2") as cluster:
+        groups = []
+
+        def launch():
+            strategy, name = NodePlacementStrategy([0, 0]), f"walk{len(groups)}"
+            groups.append(Echo.create_group().launch(cluster, placement_strategy=strategy, name=name))
+
+        def call():
+            for number in range(REPEATED):
+                groups[0].echo(number).wait(timeout_s=WAIT_S)
+
+        launch()
+        call()
+        return shortest(launch, 2), shortest(call, 5)
+
+
+def main(address=None):
+    threading.setprofile(Walk.note)  # before there are threads: those that run have none
+    sys.setprofile(Walk.note)
+    item = put_and_get()
+    launch, call = launch_and_call(address)
+    sys.setprofile(None)
+    threading.setprofile(None)
+    walks = {"a put and get": item, "a call of a group": call, "a launch of two ranks": launch}
+    sys.stdout.write(json.dumps({name: sorted(files) for name, files in walks.items()}) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

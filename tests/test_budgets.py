@@ -1,0 +1,88 @@
+"""How large the library may be is held: what is above its limit is found, whatever it is counted by."""
+
+import json
+
+import pytest
+
+import budgets
+from budgets import Budget, figures_of_files, figures_of_sources, functions_with_many_options, mentions
+from programs import run_program
+
+OPTIONS = ", ".join(f"option_{number}" for number in range(7))
+
+
+def test_a_figure_above_its_limit_fails_and_one_well_below_says_that_the_limit_can_be_lowered():
+    budget = Budget(limit=100, aim=50)
+    assert budget.verdict(101) == "is above its limit by 1"
+    assert budget.verdict(100) == budget.verdict(95) == ""
+    assert budget.verdict(94) == "is so small that its limit can be lowered"
+
+
+def test_a_report_names_what_is_above_its_limit():
+    limits = {"words": Budget(10, 5), "lines": Budget(100, 80), "walks": Budget(1, 1)}
+    told, kept = budgets.report({"words": 10, "lines": 101}, limits)
+    assert not kept
+    assert [line.rpartition(": ")[2] for line in told] == ["words", "lines, which is above its limit by 1"]
+    assert budgets.report({"words": 10, "lines": 100}, limits)[1]
+
+
+def test_sources_are_counted_by_what_they_are(tmp_path):
+    for path, text in {
+        "docs/glossary.md": "| word | meaning |\n|---|---|\n| **arena** | memory |\n| **node** | a machine |\n",
+        "src/rlinf/scheduler/face.py": "one\n",
+        "src/rlinf/testing/simulation/story.py": "one\ntwo\n",
+        "src/rlinf_scheduler/channel/server.py": "leased = LeaseTable\nadmitted = 3\ntape = 1\n",
+        "src/rlinf_scheduler/mailbox/taps.py": "shard = 4\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    figures = figures_of_sources(tmp_path)
+    assert figures == {
+        "lines of src": 7,
+        "lines of src without the simulator": 5,
+        "lines of the face": 1,
+        "words of the glossary": 2,
+        "functions with seven options": 0,
+        "files of queues that mention admission": 1,
+        "files of queues that mention leases": 1,
+        "files of queues that mention taps": 0,
+        "files of queues that mention shards": 0,
+    }
+    assert figures.keys() < budgets.budgets().keys()
+
+
+@pytest.mark.parametrize("text", ["untap tap", "ChannelTap", "taps = _tapped", "TAPS", "a tap."])
+def test_a_word_is_found_in_every_part_of_a_name(text):
+    assert mentions(text, budgets.FEATURES["taps"])
+
+
+def test_a_part_of_another_word_is_no_mention():
+    assert not mentions("tape, staple: RankTape", budgets.FEATURES["taps"])
+
+
+def test_functions_with_seven_options_are_counted_apart_from_what_users_call():
+    files = {
+        "src/rlinf_scheduler/channel/client.py": (
+            f"class Channel(Getting[int]):\n    def put(self, {OPTIONS}): ...\n    def _put(self, {OPTIONS}): ...\n"
+        ),
+        "src/rlinf_scheduler/channel/getting.py": f"class Getting:\n    def get(self, {OPTIONS}): ...\n",
+        "src/rlinf_scheduler/channel/state.py": (
+            f"class State:\n    def put(self, {OPTIONS}): ...\n    def six(self, {OPTIONS[:-10]}): ...\n"
+        ),
+        "src/rlinf_scheduler/cli/plan.py": f"def plan({OPTIONS}): ...\n",
+        "src/rlinf/scheduler/face.py": f"def old({OPTIONS}): ...\n",
+    }
+    assert functions_with_many_options(files) == [
+        "src/rlinf_scheduler/channel/client.py:3 Channel._put",
+        "src/rlinf_scheduler/channel/state.py:2 State.put",
+    ]
+
+
+@pytest.mark.ray
+def test_common_calls_enter_no_more_files_than_their_limits(ray_address):
+    ran = run_program(budgets.HERE / "walks.py", ray_address, with_ray=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    figures = figures_of_files(json.loads(ran.stdout.splitlines()[-1]))
+    held = {name: budget for name, budget in budgets.budgets().items() if name in figures}
+    assert len(held) == 4
+    assert not {name: figures[name] for name, budget in held.items() if figures[name] > budget.limit}
