@@ -298,7 +298,7 @@ class SimulatedJob:
         texts = [
             ("NodeJoined", "node 63 (10.0.0.64) joined with 8 accelerators", "info"),
             ("WorkerLost", "rollout:97 on node 28 was killed by SIGKILL in generate(), after 41 s", "error"),
-            ("LinkSlow", "nodes 3 and 17: 1.1 GB/s, others have 11", "warning"),
+            ("WorkerUnresponsive", "rollout:97 has not been heard of for 6 s: silent", "warning"),
         ]
         return tuple(EventRecord(self._begun + i, *texts[i % 3]) for i in range(min(200, self._tick)))
 

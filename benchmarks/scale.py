@@ -27,7 +27,6 @@ from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.comm import ClusterSecret, Endpoint
-from rlinf_scheduler.comm.link_probe import PROBE_BYTES
 from rlinf_scheduler.comm.replication.publication import (
     COPIES_AT_ONCE,
     Publication,
@@ -39,7 +38,6 @@ from rlinf_scheduler.host.info import packed_topology
 from rlinf_scheduler.planning import Node
 from rlinf_scheduler.session import EventBus, Session
 from rlinf_scheduler.session.heartbeats import BEAT, BEAT_S, Beat
-from rlinf_scheduler.session.link_speeds import rounds_of
 
 NODES = (10, 100, 1000)
 A_NODE = 8
@@ -223,8 +221,6 @@ def rows_of(figures: Figures, link: float, weights: float) -> Iterator[tuple[str
     yield row("connections of a rank that uses 2 channels and 2 peers", lambda _n: "5")
     yield row("items a second of one channel, all ranks together", lambda _n: f"{1 / figures.item_s:,.0f}")
     yield row("of these for each rank", lambda n: f"{1 / figures.item_s / ranks(n):,.1f}")
-    yield row("probes of links, rounds", lambda n: f"{len(rounds_of(range(n))):,}")
-    yield row("their bytes, in and out of each node", lambda n: size(2 * PROBE_BYTES * (n - 1)))
     yield row(
         "weights, if all nodes had them from the publisher", lambda n: seconds(weights * (n - 1) / link)
     )

@@ -22,7 +22,6 @@ from rlinf_scheduler.channel import (
 )
 from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm import on_fork_in_child
-from rlinf_scheduler.comm.link_probe import LinkSpeed
 from rlinf_scheduler.config import ClusterConfig, read_cluster_config
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError, ConfigError, raise_config_errors
@@ -52,7 +51,6 @@ from rlinf_scheduler.opening import check_node_count, open_session, refresh_node
 from rlinf_scheduler.placement import ComponentPlacement
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, SideBySide
-from rlinf_scheduler.session.links import LinkWatch
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import PublishedWeights, published_weights
 from rlinf_scheduler.wording import counted
@@ -233,17 +231,6 @@ class Cluster:
         """Where each rank has a file of what it printed and logged, on its own node; "" where Ray has all of it."""
         folder = self.session.fact(LogFolder)
         return folder.path if folder is not None else ""
-
-    @property
-    def links(self) -> dict[tuple[int, int], LinkSpeed]:
-        """What was measured of the network, by the ranks of two nodes, the lower first; the driver knows.
-
-        Each pair of nodes is probed once, in the background, after a first group was launched on both.
-        """
-        if keeps_elsewhere(self.session):
-            found: dict[tuple[int, int], LinkSpeed] = _kept().nodes_of(self.session).links
-            return found
-        return dict(self.session.service(LinkWatch).speeds)
 
     def starting(self) -> AbstractContextManager[None]:
         """A block in which groups and channels start side by side; at its end all of them are ready.

@@ -59,36 +59,6 @@ class NodeResponsive:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSlow:
-    """Links of a node are ten times slower than the faster half of all, and were so twice; `reason` says it in words.
-
-    Attributes:
-        node_rank: the node.
-        peer_ranks: the other ends.
-        is_outgoing: whether they are slow from the node to these; else the other way.
-        bytes_per_s: how fast they are.
-        usual_bytes_per_s: how fast the faster half is.
-        reason: all of it.
-    """
-
-    node_rank: int
-    peer_ranks: tuple[int, ...]
-    is_outgoing: bool
-    bytes_per_s: float
-    usual_bytes_per_s: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFailed:
-    """A process of one node could not reach one of another; `reason` says what the kernel said."""
-
-    node_rank: int
-    peer_rank: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class TransportFellBack:
     """A process sends to others of its machine by a slower way than it could; `reason` says to whom and why."""
 
@@ -273,8 +243,6 @@ Event = (
     | JobLost
     | NodeUnresponsive
     | NodeResponsive
-    | LinkSlow
-    | LinkFailed
     | TransportFellBack
     | GroupLaunched
     | WorkerStarted

@@ -110,9 +110,27 @@ def test_every_node_of_a_cluster_is_looked_at_and_reaches_the_others(ray_cluster
     reaches = data["facts"]["reaches"]
     assert {reach["error"] for reach in reaches} == {""}
     assert {reach["service"] for reach in reaches} > {"processes", "Ray's node manager"}
+    assert data["facts"]["links"] == []  # nodes of one machine have none between them
     assert not [
         finding for finding in data["findings"] if finding["check"] in ("joining", "ranks", "ports", "clocks")
     ]
+
+
+@pytest.mark.ray
+def test_nodes_of_different_machines_measure_the_way_between_them(ray_cluster, monkeypatch):
+    found = examination.wait_for_nodes
+
+    def at_addresses_of_their_own(*limits):
+        records = enumerate(found(*limits), start=1)
+        return [{**record, "NodeManagerAddress": f"127.0.0.{number}"} for number, record in records]
+
+    monkeypatch.setattr(examination, "wait_for_nodes", at_addresses_of_their_own)
+    data = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    (link,) = data["facts"]["links"]
+    assert {link["source"], link["target"]} == {node["node_id"] for node in data["facts"]["nodes"]}
+    assert link["error"] == ""
+    assert link["speed"]["sent_bytes_per_s"] > 0
+    assert not [finding for finding in data["findings"] if finding["check"] in ("joining", "links")]
 
 
 class Missing:

@@ -11,7 +11,6 @@ from rlinf_scheduler.host.host import WorkerHost
 from rlinf_scheduler.host.protocol import HostSpec
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.session import Session, set_current
-from rlinf_scheduler.session.link_answers import answer_probes
 
 
 def join(secret, address, name, directory=None, **options):
@@ -127,14 +126,6 @@ def take_arrays(pipe, secret, address, directory, name, count):
         numbers.append(int(item[0]))
     pipe.send(numbers)
     _stay(pipe)
-
-
-def end_a_link(pipe, secret, address, directory, name):
-    """Answers probes of links."""
-    with join(secret, address, name, directory) as session:
-        answer_probes(session)
-        pipe.send(session.messenger.endpoint)
-        _stay(pipe)
 
 
 def host_a_rank(pipe, secret, address, directory, log_folder, unreachable_after_s):

@@ -24,7 +24,7 @@ NOT_NEEDED = (
     "rlinf_scheduler.planning.planner",
     "rlinf_scheduler.queueing",
     "rlinf_scheduler.session.hearts",
-    "rlinf_scheduler.session.links",
+    "rlinf_scheduler.worker.fallbacks",
     "rlinf_scheduler.weights",
     "rlinf_scheduler.worker.group",
     "rlinf_scheduler.worker.launch",

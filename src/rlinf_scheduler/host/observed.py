@@ -6,6 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.breakpoints import serve_breakpoints
 from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.observe.answering import Doings
@@ -14,17 +15,24 @@ from rlinf_scheduler.observe.profiling import serve_profiles
 from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.vitals import Vitals
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.link_answers import answer_probes
 
 
 def be_observed(session: Session) -> None:
-    """Take part in what is told of the job: stacks, measurements, reasons, profiles, links, breakpoints."""
+    """Take part in what is told of the job: stacks, measurements, reasons, profiles, fallbacks, breakpoints."""
     session.service(Doings)
     session.service(VitalSigns).add(partial(add_place, session))
     offer_reasons(session)
-    answer_probes(session)
+    tell_of_fallbacks(session)
     serve_profiles(session)
     serve_breakpoints(session.name, session.messenger.run_directory)
+
+
+def tell_of_fallbacks(session: Session) -> None:
+    """Tell the job's home why, if this process has to do without shared memory."""
+    messenger = session.messenger
+    messenger.parcels.when_without(
+        lambda why: messenger.notify(session.home, protocol.FELL_BACK, protocol.FellBack(why))
+    )
 
 
 def add_place(session: Session, vitals: Vitals) -> Vitals:

@@ -16,6 +16,7 @@ from rlinf_scheduler.tape.limit import DEFAULT_LIMIT_BYTES
 LOG = "worker.log"
 NODE_GONE = "node.gone"
 OUTPUT = "worker.output"
+FELL_BACK = "worker.fell_back"
 # Services of a worker's host.
 CALL = "worker.call"
 AGAIN = "worker.result_again"
@@ -34,6 +35,12 @@ CONSTRUCTING = "in __init__"
 CATCHING_UP = "catching up"
 READY = "ready"
 FAILED = "failed"
+
+
+class FellBack(msgspec.Struct, frozen=True, array_like=True):
+    """The sender does without shared memory, which costs copies, for this reason."""
+
+    reason: str
 
 
 class HostStarted(msgspec.Struct, frozen=True, array_like=True, tag=0):

@@ -108,11 +108,6 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
             f"node {event.node_rank} ({event.ip}) answers again, after {seconds_text(event.silent_s)}"
         ),
     ),
-    told.LinkSlow: (WARNING, lambda event: event.reason),
-    told.LinkFailed: (
-        ERROR,
-        lambda event: f"node {event.node_rank} could not reach node {event.peer_rank}: {event.reason}",
-    ),
     told.TransportFellBack: (WARNING, lambda event: event.reason),
     told.GroupLaunched: (
         INFO,

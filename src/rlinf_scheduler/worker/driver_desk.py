@@ -13,7 +13,6 @@ from typing import Any
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Reply, Request
-from rlinf_scheduler.comm.link_probe import LinkSpeed
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.config.fleet import Fleet
@@ -22,7 +21,6 @@ from rlinf_scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host.bounded_lines import left_out_lines
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.links import LinkWatch
 from rlinf_scheduler.worker.driver_news import (
     ATTACH,
     DESCRIBE,
@@ -58,11 +56,10 @@ class JobWelcome:
 
 @dataclass(frozen=True, slots=True)
 class NodesKnown:
-    """What the keeper knows of the nodes; see `Cluster.fleet`, `lost_nodes` and `links`."""
+    """What the keeper knows of the nodes; see `Cluster.fleet` and `lost_nodes`."""
 
     fleet: Fleet
     lost: dict[int, str]
-    links: dict[tuple[int, int], LinkSpeed]
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +151,7 @@ class DriverDesk:
                 self._refresh(self._session, wanted.refresh_s)
             fleet = _fleet(self._session)
             lost = dict(self._session.service(NodeWatch).states.lost)
-            known = NodesKnown(fleet, lost, dict(self._session.service(LinkWatch).speeds))
+            known = NodesKnown(fleet, lost)
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
             request.fail(error)
         else:

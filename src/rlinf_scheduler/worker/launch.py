@@ -43,9 +43,9 @@ from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.death_roll import Death
-from rlinf_scheduler.session.links import LinkWatch
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.environment import rank_environment
+from rlinf_scheduler.worker.fallbacks import Fallbacks
 from rlinf_scheduler.worker.launched_rank import (
     LaunchedRank,
     end_of_node,
@@ -212,7 +212,6 @@ def launch_ranks(
         raise
     recipe.give_back = give_back
     session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
-    session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 
 
@@ -440,8 +439,8 @@ class _Launch:
         if is_here and not rank.exited.done():
             rank.witness = self._session.service(_witnesses).watch(rank.pid, rank.born)
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
-        place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
-        self._session.service(LinkWatch).note(place, ip, str(rank.address), started.endpoint)
+        ip = self._node_of(rank.placement).ip
+        self._session.service(Fallbacks).note(ip, str(rank.address), started.endpoint)
         rank.progress = protocol.RUNNING
         rank.report = request
         if started.port:

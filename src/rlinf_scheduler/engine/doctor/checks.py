@@ -8,6 +8,7 @@ from functools import partial
 
 from rlinf_scheduler.engine.doctor.facts import ClusterFacts, NodeFacts
 from rlinf_scheduler.engine.doctor.findings import Finding
+from rlinf_scheduler.engine.doctor.link_speeds import slow_links
 from rlinf_scheduler.hardware.vendors import NODE_RANK_VARIABLE
 from rlinf_scheduler.wording import counted
 
@@ -218,6 +219,33 @@ def check_ports(facts: ClusterFacts) -> Iterator[Finding]:
             )
 
 
+def check_links(facts: ClusterFacts) -> Iterator[Finding]:
+    """Whether the network carries about as much everywhere."""
+    nodes = {node.node_id: (index, node.name) for index, node in enumerate(facts.nodes)}
+    remedy = (
+        "is it the network that was meant? `rlinf node start --interface` chooses one; look at card and cable"
+    )
+    bytes_per_s: dict[tuple[int, int], float] = {}
+    for link in facts.links:
+        (one, name), (other, there) = nodes[link.source], nodes[link.target]
+        if link.speed is None:
+            problem = f"what was sent to {there} to measure the way did not come back: {link.error}"
+            yield Finding("links", name, problem, remedy, is_fault=False)
+        else:
+            bytes_per_s[one, other] = link.speed.sent_bytes_per_s
+            bytes_per_s[other, one] = link.speed.received_bytes_per_s
+    for slow in slow_links(bytes_per_s):
+        peers = ", ".join(facts.nodes[peer].name for peer in slow.peers)
+        yield Finding(
+            "links",
+            facts.nodes[slow.node].name,
+            f"the way {'to' if slow.is_outgoing else 'from'} {peers} carries {slow.bytes_per_s / 1e6:.0f} MB/s, "
+            f"others {slow.usual_bytes_per_s / 1e6:.0f}",
+            remedy + ". A busy node is slow, too: look again",
+            is_fault=False,
+        )
+
+
 def check_memory(facts: ClusterFacts) -> Iterator[Finding]:
     """Whether there is memory that processes can share."""
     for node in facts.nodes:
@@ -422,6 +450,7 @@ CHECKS: Mapping[str, Callable[[ClusterFacts], Iterator[Finding]]] = {
     "ranks": check_ranks,
     "token": check_token,
     "ports": check_ports,
+    "links": check_links,
     "names": check_names,
     "clocks": check_clocks,
     "memory": check_memory,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +16,10 @@ from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.engine.addresses import LOCAL, find_address
 from rlinf_scheduler.engine.authentication import host_and_port
 from rlinf_scheduler.engine.doctor.declared import declared_units, look_at, not_looked_at
-from rlinf_scheduler.engine.doctor.facts import ClusterFacts, HardwareFacts, NodeFacts, Reach
+from rlinf_scheduler.engine.doctor.facts import ClusterFacts, HardwareFacts, NodeFacts, ProbedLink, Reach
 from rlinf_scheduler.engine.doctor.gathering import gather_facts
+from rlinf_scheduler.engine.doctor.link_probe import TOKEN_BYTES, ProbeDoor, probe_link
+from rlinf_scheduler.engine.doctor.link_speeds import rounds_of
 from rlinf_scheduler.engine.doctor.reaching import Listener, Place, try_all
 from rlinf_scheduler.engine.engine import (
     HEAD_RESOURCE,
@@ -30,6 +34,8 @@ from rlinf_scheduler.errors import ClusterError, SchedulerError
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.planning import HardwareUnit, NodeGroup
 
+# With so many others each node probes the link: a card, or a cable, is slow with each of them.
+_PARTNERS = 4
 _FIRST_LINE = 200
 
 
@@ -39,6 +45,7 @@ class Examiner:
     def __init__(self, node_id: str, ip: str, ports: PortRange | None) -> None:
         self._node_id = node_id
         self._ip = ip
+        self._ports = ports
         self._listener = Listener(ip, ports)
 
     def look(self, is_head: bool, resources: Mapping[str, float]) -> tuple[NodeFacts, int]:
@@ -65,6 +72,19 @@ class Examiner:
     def reach(self, targets: Sequence[Place]) -> list[Reach]:
         """Try to connect to what listens on other nodes."""
         return try_all(self._node_id, targets)
+
+    def open_door(self, token: bytes) -> int:
+        """Let one probe in, by whoever shows the token; the port."""
+        door = ProbeDoor(self._ip, token, self._ports)
+        threading.Thread(target=door.serve, name="rlinf-doctor-door", daemon=True).start()
+        return door.port
+
+    def probe(self, target: str, ip: str, port: int, token: bytes) -> ProbedLink:
+        """Measure the way to a door of the node `target`, and back."""
+        try:
+            return ProbedLink(self._node_id, target, probe_link(ip, port, token))
+        except OSError as error:
+            return ProbedLink(self._node_id, target, error=error.strerror or str(error))
 
 
 def examine(
@@ -150,6 +170,7 @@ def _examine_joined(
         silent | late,
         joining_error,
         ray.get_runtime_context().gcs_address,
+        links=_probe_links([record for record, _ in reached], examiners, deadline),
     )
     if not any(group.hardware_type for group in groups):
         return facts
@@ -187,6 +208,25 @@ def _with_hardware(
     found, silent = _answers(looks, deadline)
     unseen = [not_looked_at(name, wanted[name], why) for name, why in silent.items()]
     return replace(facts, hardware=(*(looked for _, looked in found), *unseen, *absent))
+
+
+def _probe_links(
+    records: Sequence[Mapping[str, Any]], examiners: Mapping[str, Any], deadline: float
+) -> tuple[ProbedLink, ...]:
+    """Have each node probe the way to a few others, one at a time. Nodes of one machine have none between them."""
+    nodes = {record["NodeManagerAddress"]: record for record in reversed(records)}
+    links: list[ProbedLink] = []
+    for pairs in rounds_of(range(len(nodes)), _PARTNERS):
+        asked = {}
+        for pair in pairs:
+            source, target = (list(nodes.values())[index] for index in pair)
+            token = secrets.token_bytes(TOKEN_BYTES)
+            port = examiners[target["NodeID"]].open_door.remote(token)
+            there = target["NodeID"], target["NodeManagerAddress"]
+            asked[examiners[source["NodeID"]].probe.remote(*there, port, token)] = source
+        answers, _ = _answers(asked, deadline)
+        links.extend(link for _, link in answers)
+    return tuple(links)
 
 
 def _examiner_on(record: Mapping[str, Any], ports: PortRange | None) -> Any:

@@ -179,6 +179,36 @@ class HardwareFacts(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+class LinkSpeed(msgspec.Struct, frozen=True):
+    """What a probe measured between two nodes.
+
+    Attributes:
+        round_trip_s: how long a byte takes there and back, in seconds; the median of a few.
+        sent_bytes_per_s: how fast a block went there.
+        received_bytes_per_s: how fast one came back.
+    """
+
+    round_trip_s: float
+    sent_bytes_per_s: float
+    received_bytes_per_s: float
+
+
+class ProbedLink(msgspec.Struct, frozen=True):
+    """The way between two nodes, as a probe from one of them to the other measured it.
+
+    Attributes:
+        source: Ray's id of the node that probed.
+        target: of the other one.
+        speed: what was measured; None where it failed.
+        error: why it failed; "" where it did not.
+    """
+
+    source: str
+    target: str
+    speed: LinkSpeed | None = None
+    error: str = ""
+
+
 class ClusterFacts(msgspec.Struct, frozen=True):
     """All that was found out.
 
@@ -190,6 +220,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
         address: the cluster's; "" where none was joined.
         hardware: what a config declares, by node; empty without a config.
         hardware_error: why it was not looked at; "" where it was.
+        links: what probes measured, of each node with a few others.
     """
 
     nodes: tuple[NodeFacts, ...] = ()
@@ -199,3 +230,4 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     address: str = ""
     hardware: tuple[HardwareFacts, ...] = ()
     hardware_error: str = ""
+    links: tuple[ProbedLink, ...] = ()

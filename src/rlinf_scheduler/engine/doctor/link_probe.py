@@ -14,10 +14,9 @@ import statistics
 import time
 from collections.abc import Iterable
 
-import msgspec
-
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.transport.sockets import listen_tcp
+from rlinf_scheduler.engine.doctor.facts import LinkSpeed
 
 PROBE_BYTES = 4 << 20
 PROBE_TIMEOUT_S = 10.0
@@ -28,20 +27,6 @@ _MAX_GUESTS = 16
 # Who cannot be let in is tried again so much later.
 _PAUSE_S = 0.1
 _PIECE = bytes(256 << 10)
-
-
-class LinkSpeed(msgspec.Struct, frozen=True, array_like=True):
-    """What a probe measured between two nodes.
-
-    Attributes:
-        round_trip_s: how long a byte takes there and back, in seconds; the median of a few.
-        sent_bytes_per_s: how fast a block went there.
-        received_bytes_per_s: how fast one came back.
-    """
-
-    round_trip_s: float
-    sent_bytes_per_s: float
-    received_bytes_per_s: float
 
 
 class ProbeDoor:
