@@ -90,8 +90,19 @@ def public_methods():
                 yield cls, name, member, list(signature.parameters.values())
 
 
+# What takes something, or is called for every item: nothing is around these, and Python answers.
+CALLED_DIRECTLY = {
+    *(f"AsyncHandle.{name}" for name in ("wait", "result")),
+    *(f"Channel.{name}" for name in ("put", "put_nowait", "get", "get_nowait", "get_batch", "get_group")),
+    *(f"Channel.{name}" for name in ("drain", "ask")),
+    "Shard.next_batch",
+    *(f"Worker.{name}" for name in ("send", "recv", "send_tensor", "recv_tensor", "broadcast")),
+    "Worker.fetch_weights",
+}
+
+
 def test_every_public_method_answers_a_keyword_that_it_does_not_know():
-    seen = set()
+    by_python, explained = set(), set()
     for cls, name, member, parameters in public_methods():
         with case(f"{cls.__name__}.{name}"):
             inert = object.__new__(
@@ -102,15 +113,22 @@ def test_every_public_method_answers_a_keyword_that_it_does_not_know():
             needed = [
                 None for p in parameters[given:] if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
             ]
-            with pytest.raises(CallArgumentError) as caught:
+            with pytest.raises(TypeError) as caught:
                 method(*needed, timeot_s=1)
             told = str(caught.value)
+            if type(caught.value) is TypeError:
+                # A subscription is read by a channel's methods.
+                known_as = f"{'Channel' if cls is Subscription else cls.__name__}.{name}"
+                assert told.startswith(f"{known_as}() got an unexpected keyword argument 'timeot_s'")
+                by_python.add(known_as)
+                continue
+            assert isinstance(caught.value, CallArgumentError)
             assert told.startswith(f"{cls.__name__}.{name}(): got an unexpected keyword argument 'timeot_s'")
-            assert "_unknown" not in told.rpartition("it takes")[2]
             if "timeout_s" in {p.name for p in parameters}:
                 assert "; did you mean 'timeout_s'?" in told
-                seen.add(f"{cls.__name__}.{name}")
-    assert seen >= {"Channel.get", "Channel.put", "AsyncHandle.wait", "GroupResult.wait", "Worker.recv"}
+                explained.add(f"{cls.__name__}.{name}")
+    assert by_python == CALLED_DIRECTLY
+    assert explained >= {"GroupResult.wait"}
 
 
 @pytest.mark.parametrize("function", [wait_all, wait_first, as_completed])
@@ -119,10 +137,16 @@ def test_functions_that_wait_for_several_results_know_their_keywords_too(functio
         function([], timeout=3)
 
 
-def test_put_and_get_have_the_signatures_that_they_say():
-    for method in (Channel.put, Channel.get, Worker.recv, AsyncHandle.wait):
-        assert "_unknown" not in inspect.signature(method).parameters
+def test_an_argument_that_put_or_get_lacks_is_named_with_the_class_that_users_know():
     with pytest.raises(
         TypeError, match=r"Channel\.get_group\(\) missing 1 required positional argument: 'size'"
     ):
         Channel.get_group(None)
+
+
+@pytest.mark.parametrize("name", sorted(CALLED_DIRECTLY))
+def test_what_is_called_for_every_item_takes_no_keywords_but_its_own_and_has_nothing_around_it(name):
+    cls, _, method = name.partition(".")
+    function = getattr(next(each for each in PUBLIC if each.__name__ == cls), method)
+    assert inspect.getfullargspec(function).varkw is None
+    assert not hasattr(function, "__wrapped__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -11,30 +11,41 @@ from rlinf_scheduler.errors import CallArgumentError
 from rlinf_scheduler.wording import did_you_mean
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
+_DIRECT = "_called_directly"
 
 
 def explains_calls(cls: C) -> C:
-    """A class whose public methods answer arguments which they do not take by a CallArgumentError.
+    """Let the public methods of a class answer arguments which they do not take by a CallArgumentError.
 
-    A method that ends with `**_unknown: Never` looks by itself, by `if _unknown: raise unknown_argument(...)`, and
-    stays as it is: it is called too often for a call around it, or what it has taken would be lost if a signal
-    interrupted between its return and the other one. Those who read its signature do not see that parameter.
+    Those that are marked by `called_directly` keep Python's own TypeError.
     """
     for name, member in inspect.getmembers_static(cls):
         function = getattr(member, "__func__", member)
-        if name.startswith("_") or not inspect.isfunction(function):
+        if name.startswith("_") or not inspect.isfunction(function) or _DIRECT in vars(function):
             continue
         exact = inspect.signature(function)
-        if "_unknown" in function.__code__.co_varnames:
-            exact = exact.replace(parameters=[p for p in exact.parameters.values() if p.name != "_unknown"])
-            vars(function)["__signature__"] = exact
-            function.__qualname__ = f"{cls.__name__}.{name}"
-        elif not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in exact.parameters.values()):
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in exact.parameters.values()):
             explained = explains_arguments(function)
             setattr(cls, name, explained if member is function else type(member)(explained))
     return cls
+
+
+def called_directly(owner: str) -> Callable[[F], F]:
+    """Mark a method that `explains_calls` puts no call around; Python's errors name it as one of `owner`.
+
+    It is called too often for that, or takes something: Python looks for signals when a call returns, and what was
+    taken would be lost if one interrupted between the return of the method and that of what is around it.
+    """
+
+    def mark(method: F) -> F:
+        vars(method)[_DIRECT] = True
+        method.__qualname__ = f"{owner}.{method.__name__}"
+        return method
+
+    return mark
 
 
 def explains_arguments(method: Callable[P, R]) -> Callable[P, R]:
@@ -50,13 +61,6 @@ def explains_arguments(method: Callable[P, R]) -> Callable[P, R]:
             raise _explained(method, args, kwargs, error) from None
 
     return call
-
-
-def unknown_argument(method: Callable[..., Any], unknown: Mapping[str, Any]) -> CallArgumentError:
-    """What a bound method raises that got keywords that it does not know, see `explains_calls`."""
-    owner: object = method.__self__  # type: ignore[attr-defined]  # it is bound
-    problem = f"got an unexpected keyword argument '{next(iter(unknown))}'"
-    return _error(f"{type(owner).__name__}.{method.__name__}", inspect.signature(method), problem, unknown)
 
 
 def _explained(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Never, overload
+from typing import Any, overload
 
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -17,7 +17,7 @@ from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop, open_requests
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.errors import ResultTimeout
-from rlinf_scheduler.keywords import unknown_argument
+from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import current_session
 
@@ -50,6 +50,7 @@ class Answering(Leasing):
         key: QueueName | None = ...,
     ) -> AsyncHandle[Any]: ...
 
+    @called_directly("Channel")
     def ask(
         self,
         item: Any,
@@ -60,7 +61,6 @@ class Answering(Leasing):
         *,
         priority: int = 0,
         key: QueueName | None = None,
-        **_unknown: Never,
     ) -> Any:
         """Put a question into a queue, and return what its consumer answers (see `next_request`).
 
@@ -84,8 +84,6 @@ class Answering(Leasing):
             CodecError: the question cannot be pickled.
             Exception: what the consumer answered with `fail`.
         """
-        if _unknown:
-            raise unknown_argument(self.ask, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         limit_s = checked_timeout(self._name, timeout_s)
         operation = Operation("put", queue, limit_s, self._now)

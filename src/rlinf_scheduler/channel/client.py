@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, Never, overload
+from typing import Any, ClassVar, Literal, overload
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.admitting import Admitting
@@ -61,7 +61,7 @@ from rlinf_scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
-from rlinf_scheduler.keywords import explains_calls, unknown_argument
+from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.tape.tape import tape_of
@@ -318,6 +318,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         key: QueueName | None = ...,
     ) -> AsyncHandle[None]: ...
 
+    @called_directly("Channel")
     def put(
         self,
         item: Any,
@@ -332,7 +333,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         slot: Slot | None = None,
         sources: Any = None,
         key: QueueName | None = None,
-        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
 
@@ -365,8 +365,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             SlotExpired: an item was put with this slot before, or it was given back.
             CodecError: the item cannot be pickled.
         """
-        if _unknown:
-            raise unknown_argument(self.put, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
         if (
@@ -379,6 +377,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             self._say(operation, priority, group, version, slot, sources)
         return self._put(item, weight, operation, async_op)
 
+    @called_directly("Channel")
     def put_nowait(
         self,
         item: Any,
@@ -391,7 +390,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         slot: Slot | None = None,
         sources: Any = None,
         key: QueueName | None = None,
-        **_unknown: Never,
     ) -> None:
         """Put an item if there is room now.
 
@@ -400,8 +398,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
             ChannelClosed: the channel is closed.
         """
-        if _unknown:
-            raise unknown_argument(self.put_nowait, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, None, self._now, wait=False)
         self._say(operation, priority, group, version, slot, sources)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, Never, overload
+from typing import Any, Literal, overload
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess
@@ -21,7 +21,7 @@ from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.shard import Shard
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
-from rlinf_scheduler.keywords import unknown_argument
+from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing import QueueName
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
@@ -49,6 +49,7 @@ class Getting(ChannelAccess):
         key: QueueName | None = ...,
     ) -> AsyncHandle[Any]: ...
 
+    @called_directly("Channel")
     def get(
         self,
         queue_name: QueueName = DEFAULT_QUEUE,
@@ -56,7 +57,6 @@ class Getting(ChannelAccess):
         timeout_s: float | None = None,
         *,
         key: QueueName | None = None,
-        **_unknown: Never,
     ) -> Any:
         """Take the item at the head of a queue, when there is one and it is this getter's turn.
 
@@ -65,14 +65,11 @@ class Getting(ChannelAccess):
             ChannelClosed: the channel is closed, and the queue is drained.
             CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
         """
-        if _unknown:
-            raise unknown_argument(self.get, _unknown)
         queue = self._queue(queue_name, key)
         return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s), self._now), async_op)
 
-    def get_nowait(
-        self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None, **_unknown: Never
-    ) -> Any:
+    @called_directly("Channel")
+    def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Take the item at the head of a queue if there is one now.
 
         Raises:
@@ -80,8 +77,6 @@ class Getting(ChannelAccess):
             ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
             ChannelClosed: the channel is closed, and the queue is drained.
         """
-        if _unknown:
-            raise unknown_argument(self.get_nowait, _unknown)
         queue = self._queue(queue_name, key)
         return self._get(Operation("get", queue, None, self._now, wait=False), False)
 
@@ -118,6 +113,7 @@ class Getting(ChannelAccess):
         target_weight: float | None = ...,
     ) -> AsyncHandle[Batch]: ...
 
+    @called_directly("Channel")
     def get_batch(
         self,
         batch_weight: float | None = None,
@@ -132,7 +128,6 @@ class Getting(ChannelAccess):
         oversize: Literal["alone", "raise"] | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
-        **_unknown: Never,
     ) -> Any:
         """Take the first items of a queue whose weights reach `batch_weight`, all at once, as a list.
 
@@ -166,8 +161,6 @@ class Getting(ChannelAccess):
             BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
                 the others, which the error holds.
         """
-        if _unknown:
-            raise unknown_argument(self.get_batch, _unknown)
         queue = self._queue(queue_name, key)
         limits = checked_limits(
             self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s, oversize
@@ -198,6 +191,7 @@ class Getting(ChannelAccess):
         key: QueueName | None = ...,
     ) -> AsyncHandle[GroupBatch]: ...
 
+    @called_directly("Channel")
     def get_group(
         self,
         size: int,
@@ -206,7 +200,6 @@ class Getting(ChannelAccess):
         timeout_s: float | None = None,
         *,
         key: QueueName | None = None,
-        **_unknown: Never,
     ) -> Any:
         """Take `size` items that were put with the same `group`, all at once, as a list: all samples of a prompt.
 
@@ -227,24 +220,19 @@ class Getting(ChannelAccess):
             BatchImpossible: the queue is full, and none of its groups is complete.
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
-        if _unknown:
-            raise unknown_argument(self.get_group, _unknown)
         queue = self._queue(queue_name, key)
         operation = Operation("get_group", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.group_size = checked_group_size(self._name, self.maxsize, size)
         return self._get(operation, async_op)
 
-    def drain(
-        self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None, **_unknown: Never
-    ) -> Batch:
+    @called_directly("Channel")
+    def drain(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Batch:
         """Take everything that a queue holds now, which may be nothing.
 
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
-        if _unknown:
-            raise unknown_argument(self.drain, _unknown)
         queue = self._queue(queue_name, key)
         everything = wire.BatchLimits(1, 0, 0, None)
         operation = Operation("get_batch", queue, None, self._now, wait=False, limits=everything)

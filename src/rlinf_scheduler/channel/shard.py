@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Never
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import ShardBatch
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import ChannelClosed, LeaseExpired
-from rlinf_scheduler.keywords import explains_calls, unknown_argument
+from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing import QueueName, ShardPlan
 
 
@@ -52,7 +51,8 @@ class Shard:
         self._last_step = -1
         self.done_step = -1
 
-    def next_batch(self, timeout_s: float | None = None, **_unknown: Never) -> ShardBatch:
+    @called_directly("Shard")
+    def next_batch(self, timeout_s: float | None = None) -> ShardBatch:
         """Be done with the batch before, and wait for the next one.
 
         Args:
@@ -64,8 +64,6 @@ class Shard:
             ChannelError: another one has asked for this shard meanwhile.
             ChannelArgumentError: other shards divide the queue in another way.
         """
-        if _unknown:
-            raise unknown_argument(self.next_batch, _unknown)
         self.done_step = self._last_step
         batch = self._next(timeout_s)
         self._last_step = batch.step

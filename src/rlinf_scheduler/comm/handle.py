@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
-from typing import Any, Generic, Literal, Never, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import forked_error, generation
@@ -14,7 +14,7 @@ from rlinf_scheduler.comm.promise import Fate, Promise
 from rlinf_scheduler.comm.timekeeping import TIMES, begin_wait, begin_wait_for, keeps_wait
 from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf_scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
-from rlinf_scheduler.keywords import explains_calls, unknown_argument
+from rlinf_scheduler.keywords import called_directly, explains_calls
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -116,7 +116,8 @@ class AsyncHandle(Generic[T]):
         return self.settled.done()
 
     @awaited(_awaits)
-    def wait(self, timeout_s: float | None = None, **_unknown: Never) -> T:
+    @called_directly("AsyncHandle")
+    def wait(self, timeout_s: float | None = None) -> T:
         """The result.
 
         Args:
@@ -128,8 +129,6 @@ class AsyncHandle(Generic[T]):
             CommError: it began before this process was forked, and its end does not come here.
             BaseException: what the operation failed with.
         """
-        if _unknown:
-            raise unknown_argument(self.wait, _unknown)
         if self._finished or self.settled.done():
             value = self._take()
         else:
@@ -141,10 +140,9 @@ class AsyncHandle(Generic[T]):
         fate.taken = True
         return value
 
-    def result(self, **_unknown: Never) -> T:
+    @called_directly("AsyncHandle")
+    def result(self) -> T:
         """The result; the same as `wait()`."""
-        if _unknown:
-            raise unknown_argument(self.result, _unknown)
         return self.wait()
 
     def exception(self) -> BaseException | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Never, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from rlinf_scheduler.addresses import Rank, worker_name
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
@@ -12,7 +12,7 @@ from rlinf_scheduler.comm import WAIT_S, AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf_scheduler.comm.handle import Later, Now, Seconds
 from rlinf_scheduler.errors import ClusterError, CommError
-from rlinf_scheduler.keywords import unknown_argument
+from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.session import Session, current_session
 
@@ -77,6 +77,7 @@ class Exchange:
         options: Any = ...,
     ) -> AsyncHandle[None] | None: ...
 
+    @called_directly("Worker")
     def send(
         self,
         object: Any,
@@ -88,7 +89,6 @@ class Exchange:
         wait_for_return: bool = False,
         piggyback_payload: Any = None,
         options: Any = None,
-        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
@@ -109,8 +109,6 @@ class Exchange:
             PeerDied: the receiver is gone.
             CommTimeout: the receiver had no room at the deadline.
         """
-        if _unknown:
-            raise unknown_argument(Exchange.send.__get__(self), _unknown)
         handle = _mailbox_of(self).send(
             object if piggyback_payload is None else (object, piggyback_payload),
             _name(dst_group_name, dst_rank),
@@ -144,6 +142,7 @@ class Exchange:
         options: Any = ...,
     ) -> Any: ...
 
+    @called_directly("Worker")
     def recv(
         self,
         src_group_name: str,
@@ -153,7 +152,6 @@ class Exchange:
         *,
         wait_for_return: bool = False,
         options: Any = None,
-        **_unknown: Never,
     ) -> Any:
         """The next object that a worker sent to this one.
 
@@ -170,8 +168,6 @@ class Exchange:
             PeerDied: the sender is gone, and nothing of it is left to receive.
             CommTimeout: nothing came before the deadline.
         """
-        if _unknown:
-            raise unknown_argument(Exchange.recv.__get__(self), _unknown)
         handle = _mailbox_of(self).recv(
             _name(src_group_name, src_rank), timeout_s=timeout_s, wait_for_return=wait_for_return
         )
@@ -216,6 +212,7 @@ class Exchange:
         options: Any = ...,
     ) -> AsyncHandle[None] | None: ...
 
+    @called_directly("Worker")
     def send_tensor(
         self,
         tensor: Any,
@@ -226,11 +223,8 @@ class Exchange:
         *,
         wait_for_return: bool = False,
         options: Any = None,
-        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; options and errors as of `send`."""
-        if _unknown:
-            raise unknown_argument(Exchange.send_tensor.__get__(self), _unknown)
         handle = _mailbox_of(self).send_tensor(
             tensor,
             _name(dst_group_name, dst_rank),
@@ -279,6 +273,7 @@ class Exchange:
         options: Any = ...,
     ) -> torch.Tensor | AsyncHandle[torch.Tensor]: ...
 
+    @called_directly("Worker")
     def recv_tensor(
         self,
         tensor: Any,
@@ -289,7 +284,6 @@ class Exchange:
         *,
         wait_for_return: bool = False,
         options: Any = None,
-        **_unknown: Never,
     ) -> Any:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
 
@@ -308,8 +302,6 @@ class Exchange:
             PeerDied: the sender is gone.
             CommTimeout: nothing came before the deadline.
         """
-        if _unknown:
-            raise unknown_argument(Exchange.recv_tensor.__get__(self), _unknown)
         handle = _mailbox_of(self).recv_tensor(
             tensor, _name(src_group_name, src_rank), timeout_s=timeout_s, wait_for_return=wait_for_return
         )
@@ -368,6 +360,7 @@ class Exchange:
         version: int | None = ...,
     ) -> int | AsyncHandle[int]: ...
 
+    @called_directly("Worker")
     def fetch_weights(
         self,
         name: str,
@@ -377,7 +370,6 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         version: int | None = None,
-        **_unknown: Never,
     ) -> Any:
         """Copy the newest published weights into tensors that are there already; the version's number.
 
@@ -399,8 +391,6 @@ class Exchange:
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
-        if _unknown:
-            raise unknown_argument(Exchange.fetch_weights.__get__(self), _unknown)
         handle = _weights().fetch(name, into, min_version=min_version, version=version, timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
@@ -428,6 +418,7 @@ class Exchange:
         options: Any = ...,
     ) -> Any: ...
 
+    @called_directly("Worker")
     def broadcast(
         self,
         object: Any = None,
@@ -437,7 +428,6 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         options: Any = None,
-        **_unknown: Never,
     ) -> Any:
         """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
 
@@ -467,8 +457,6 @@ class Exchange:
             CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
                 started, or had no room, and the others have the object.
         """
-        if _unknown:
-            raise unknown_argument(Exchange.broadcast.__get__(self), _unknown)
         handle = _mailbox_of(self).broadcast(
             object, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op)
         )

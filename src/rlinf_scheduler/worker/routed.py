@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 from rlinf_scheduler.comm import AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
@@ -12,7 +12,7 @@ from rlinf_scheduler.comm.handle import Later, Now, Seconds
 from rlinf_scheduler.comm.transfer import checked_timeout
 from rlinf_scheduler.errors import ClusterError, RouteError
 from rlinf_scheduler.host.info import Role
-from rlinf_scheduler.keywords import unknown_argument
+from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.exchange import Exchange, _mailbox_of, _room_s
 
@@ -62,6 +62,7 @@ class Routed(Exchange):
         wait_for_return: bool = ...,
     ) -> AsyncHandle[None]: ...
 
+    @called_directly("Worker")
     def send_to(
         self,
         group_name: str,
@@ -75,7 +76,6 @@ class Routed(Exchange):
         split: Split | None = None,
         count: Count | None = None,
         wait_for_return: bool = False,
-        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Send this rank's rows of a batch to a group, whose ranks call `recv_from`.
 
@@ -104,8 +104,6 @@ class Routed(Exchange):
             PeerDied: receivers are gone, which the text names; the others have their rows.
             CommTimeout: receivers had no room at the deadline, likewise. Of a channel: ChannelTimeout.
         """
-        if _unknown:
-            raise unknown_argument(Routed.send_to.__get__(self), _unknown)
         from rlinf_scheduler.routing.transfer import counted_rows, even_route, send_batch  # noqa: PLC0415 - see above
 
         info = self._rlinf_role.info
@@ -151,6 +149,7 @@ class Routed(Exchange):
         wait_for_return: bool = ...,
     ) -> Any: ...
 
+    @called_directly("Worker")
     def recv_from(
         self,
         group_name: str,
@@ -163,7 +162,6 @@ class Routed(Exchange):
         merge: Merge | None = None,
         count: Count | None = None,
         wait_for_return: bool = False,
-        **_unknown: Never,
     ) -> Any:
         """Receive this rank's rows of the next batch that a group sends to this one by `send_to`.
 
@@ -191,8 +189,6 @@ class Routed(Exchange):
             PeerDied: a sender is gone, which the text names, and nothing of it is left to receive.
             CommTimeout: a sender had sent nothing before the deadline, likewise. Of a channel: ChannelTimeout.
         """
-        if _unknown:
-            raise unknown_argument(Routed.recv_from.__get__(self), _unknown)
         from rlinf_scheduler.routing.plan import plan_even  # noqa: PLC0415 - see above
         from rlinf_scheduler.routing.transfer import recv_batch  # noqa: PLC0415 - see above
 
