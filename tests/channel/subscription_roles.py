@@ -61,9 +61,9 @@ def overwrite_from(seen, ready, value):
     return found.sum(), (array == value).all()
 
 
-def subscribe_and_hold(channel, ready, when_full="drop_oldest", maxsize=1024):
+def subscribe_and_hold(channel, ready, maxsize=1024):
     """Have an item on lease, another one delivered, and never say what became of them."""
-    seen = channel.subscribe("log", when_full=when_full, maxsize=maxsize)
+    seen = channel.subscribe("log", maxsize=maxsize)
     ready.put("subscribed")
     with seen.lease(timeout_s=DEADLINE_S) as lease:
         handle = seen.get(async_op=True)

@@ -166,12 +166,12 @@ def test_a_subscription_goes_on_in_the_middle_of_its_reading(backend, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"durable": "journal"}], ids=["in memory", "durable"])
 def test_a_restored_subscription_that_nobody_reads_is_given_up(in_process, tmp_path, options):
     channel = in_process.create()
-    with channel.subscribe("log", when_full="wait", maxsize=1):
+    with channel.subscribe("log", maxsize=1):
         channel.put("x")
         channel.save(tmp_path / "tasks")
     options = {name: tmp_path / path for name, path in options.items()}
     twin = restored(in_process, tmp_path / "tasks", successor_s=0.1, **options)
-    twin.put("y", timeout_s=DEADLINE_S)  # once it is gone
+    twin.put("y", timeout_s=DEADLINE_S)
     assert drained(twin) == ["x", "y"]
     wait_until(lambda: twin.stats().subscriptions == ())
 

@@ -11,11 +11,9 @@ import subscription_roles as roles
 
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import (
-    BatchImpossible,
     ChannelArgumentError,
     ChannelClosed,
     ChannelEmpty,
-    ChannelFull,
     ChannelTimeout,
 )
 from waits import wait_until
@@ -229,39 +227,31 @@ def test_nobody_waits_for_a_subscription_that_is_not_read(backend):
         assert (stats.num_puts, stats.num_gets, stats.num_items) == (10, 10, 0)
 
 
-def test_one_that_waits_sees_all_and_holds_up_puts(backend):
+def test_one_that_is_full_holds_up_no_put(backend):
     channel = create(backend)
-    with channel.subscribe("log", when_full="wait", maxsize=2) as seen:
-        put_all(channel, range(2))
-        assert channel.get() == 0
-        with pytest.raises(ChannelFull, match=r"'log' \(a subscription\) is full"):
-            channel.put_nowait("more")
-        put = channel.put("more", async_op=True)
-        assert "full: 'log' (a subscription)" in str(channel.explain())
-        assert [seen.get(timeout_s=DEADLINE_S) for _ in range(3)] == [0, 1, "more"]
-        put.wait(DEADLINE_S)
-        assert seen.num_dropped() == 0
+    with channel.subscribe("log", maxsize=1) as seen:
+        channel.put_nowait("a")
+        channel.put_nowait("b")
+        assert "drops its oldest items when it is full" in str(channel.explain())
+        assert seen.drain() == ["b"]
+        assert not seen.full()
+    assert channel.drain() == ["a", "b"]
 
 
 @pytest.mark.parametrize("size", [10, 100_000, LARGE])
-def test_a_large_item_waits_for_a_subscription_before_its_bytes_move(backend, size):
+def test_one_without_a_bound_sees_all_items_of_any_size(backend, size):
     channel = create(backend)
-    with channel.subscribe("log", when_full="wait", maxsize=1) as seen:
-        handles = [channel.put(np.full(size, number), async_op=True) for number in range(4)]
+    with channel.subscribe("log", maxsize=0, max_bytes=0) as seen:
+        put_all(channel, (np.full(size, number) for number in range(4)))
+        assert [channel.get(timeout_s=DEADLINE_S)[0] for _ in range(4)] == list(range(4))
         assert [seen.get(timeout_s=DEADLINE_S)[0] for _ in range(4)] == list(range(4))
-        for handle in handles:
-            handle.wait(DEADLINE_S)
-    assert [channel.get(timeout_s=DEADLINE_S)[0] for _ in range(4)] == list(range(4))
+        assert seen.num_dropped() == 0
 
 
 def test_a_batch_that_it_can_never_have_is_refused(in_process):
     channel = create(in_process)
-    with channel.subscribe("log", when_full="wait", maxsize=2) as seen:
-        put_all(channel, range(2))
-        with pytest.raises(BatchImpossible):
-            seen.get_batch(3, timeout_s=DEADLINE_S)
-        with pytest.raises(ChannelArgumentError):
-            seen.get_batch(min_items=3)
+    with channel.subscribe("log", maxsize=2) as seen, pytest.raises(ChannelArgumentError):
+        seen.get_batch(min_items=3)
 
 
 # -- members ----------------------------------------------------------------------------------------
@@ -311,18 +301,15 @@ def test_what_a_dead_member_had_goes_to_its_successor(sockets):
     assert channel.drain() == [0, 1, 2]
 
 
-def test_puts_do_not_wait_for_ever_for_a_dead_subscriber(sockets):
+def test_no_put_waits_for_a_subscriber_that_is_full_and_dies(sockets):
     channel = create(sockets, successor_s=0.2)
-    task, ready = reader(sockets, roles.subscribe_and_hold, channel, "wait", 3)
+    task, ready = reader(sockets, roles.subscribe_and_hold, channel, 3)
     put_all(channel, range(2))
     assert ready.get(timeout_s=DEADLINE_S) == 0
-    puts = [channel.put(number, async_op=True) for number in range(2, 6)]
-    assert not puts[-1].done()
+    put_all(channel, range(2, 6))
     task.kill()
-    for put in puts:
-        put.wait(DEADLINE_S)
     assert channel.drain() == list(range(6))
-    assert channel.stats().subscriptions == ()
+    wait_until(lambda: channel.stats().subscriptions == ())
 
 
 def test_a_mark_of_a_subscriber_is_not_a_consumers(sockets):
@@ -364,7 +351,6 @@ def test_a_channel_explains_who_reads_what(in_process):
     [
         ({"name": ""}, "not empty"),
         ({"name": 3}, "not 3"),
-        ({"when_full": "block"}, "drop_oldest, wait, not 'block'"),
         ({"maxsize": -1}, "maxsize"),
         ({"max_bytes": -1}, "max_bytes"),
         ({"queue_name": 1.5}, "queue"),
@@ -382,7 +368,7 @@ def test_members_that_want_different_things_are_told_what_there_is(backend):
         with pytest.raises(
             ChannelArgumentError, match="'log' already: it sees queue 'default', may hold at most 1024 items"
         ):
-            channel.subscribe("log", when_full="wait")
+            channel.subscribe("log", maxsize=3)
         channel.subscribe("log").unsubscribe()
 
 

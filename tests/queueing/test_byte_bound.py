@@ -40,6 +40,14 @@ def test_a_batch_that_the_bound_does_not_let_come_is_impossible():
     assert refused.reason is Reason.IMPOSSIBLE
 
 
+def test_an_item_counts_as_large_as_it_is_when_its_bytes_are_here():
+    state = ChannelState(total_bytes=100)
+    state.reserve("p", 1, "a", size_bytes=90)
+    state.fill("p", 1, "smaller", 40)
+    assert state.bounded_bytes == 40
+    assert kinds(state.put("p", 2, "b", "more", size_bytes=60)) == [Accept]
+
+
 def test_a_waiting_put_that_goes_makes_room_for_those_behind_it():
     state = ChannelState(total_bytes=100)
     state.put("p", 1, "a", "x", size_bytes=60)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_steps import lines_run
-from rlinf_scheduler.queueing import Accept, ChannelState, Tapped, TapTerms
+from rlinf_scheduler.queueing import Accept, ChannelState
 from rlinf_scheduler.queueing.room_line import RoomLine
 
 
@@ -43,15 +43,6 @@ def full_channel(num_queues):
     return channel
 
 
-def full_subscription(num_queues):
-    channel = Channel()
-    channel.state.subscribe("reader", 1, "log", TapTerms(None, drops=False, maxsize=1))
-    channel.put("base")
-    for number in range(num_queues):
-        assert channel.put(number) == []
-    return channel
-
-
 def exchange(channel):
     channel.get("other")
     channel.put("other")
@@ -59,7 +50,7 @@ def exchange(channel):
     channel.get("another")
 
 
-@pytest.mark.parametrize("crowd", [full_queues, full_channel, full_subscription])
+@pytest.mark.parametrize("crowd", [full_queues, full_channel])
 def test_operations_of_a_queue_take_as_many_steps_beside_many_whose_puts_wait_as_beside_few(crowd):
     beside_few, beside_many = (
         lines_run("rlinf_scheduler", partial(exchange, crowd(number))) for number in (20, 2000)
@@ -67,21 +58,17 @@ def test_operations_of_a_queue_take_as_many_steps_beside_many_whose_puts_wait_as
     assert beside_many < 2 * beside_few
 
 
-@pytest.mark.parametrize(("crowd", "queue"), [(full_channel, "base"), (full_subscription, Tapped("log"))])
-def test_who_makes_room_lets_the_first_in_and_looks_at_no_others_that_find_none(crowd, queue):
+def test_who_makes_room_lets_the_first_in_and_looks_at_no_others_that_find_none():
     beside_few, beside_many = (
-        lines_run("rlinf_scheduler", partial(crowd(number).get, queue)) for number in (20, 2000)
+        lines_run("rlinf_scheduler", partial(full_channel(number).get, "base")) for number in (20, 2000)
     )
     assert beside_many < 2 * beside_few
 
 
-@pytest.mark.parametrize(
-    ("crowd", "queue", "num_entering"), [(full_channel, "base", 10), (full_subscription, Tapped("log"), 1)]
-)
-def test_those_that_waited_longest_enter_first(crowd, queue, num_entering):
-    channel = crowd(20)
-    entered = [each.ticket for each in channel.get(queue) if isinstance(each, Accept)]
-    assert entered == list(range(2, 2 + num_entering))
+def test_those_that_waited_longest_enter_first():
+    channel = full_channel(20)
+    entered = [each.ticket for each in channel.get("base") if isinstance(each, Accept)]
+    assert entered == list(range(2, 12))
 
 
 def test_a_put_that_is_too_large_for_the_room_there_is_lets_those_behind_it_pass():
@@ -98,23 +85,6 @@ def test_a_put_larger_than_the_channel_enters_when_nothing_is_held():
     channel.put("base", 50)
     channel.put("large", 1000)
     assert [each.ticket for each in channel.get("base") if isinstance(each, Accept)] == [2]
-
-
-@pytest.mark.parametrize("total_bytes", [0, 1 << 40])
-def test_a_record_of_an_earlier_version_names_all_queues_whose_puts_wait(total_bytes):
-    before = ChannelState(total_bytes=total_bytes)
-    before.subscribe("reader", 1, "log", TapTerms(None, drops=False, maxsize=1))
-    before.put("p", 1, "a", "first", size_bytes=1)
-    assert before.put("p", 2, "b", "second", size_bytes=1) == []
-    snapshot = before.snapshot()
-    tap, *others = [
-        each if each.tap is None else each._replace(tap=each.tap._replace(waiting=[]))
-        for each in snapshot.record.queues
-    ]
-    record = snapshot.record._replace(queues=[tap, *others], crowded=["b"])
-    after = ChannelState(total_bytes=total_bytes)
-    after.restore(record, [item.payload for item in snapshot.items])
-    assert [each.ticket for each in after.get("c", 3, Tapped("log")) if isinstance(each, Accept)] == [2]
 
 
 SIZES = st.none() | st.integers(0, 9)

@@ -257,14 +257,6 @@ class _WaitsForOthers(NamedQueue):
         return not held or held + size_bytes <= self.tally.max_bytes
 
 
-class _WaitsForNoSubscription(NamedQueue):
-    """A put that waits for room in a subscription does not hear of it."""
-
-    def wait_for_room(self, room, size_bytes):
-        if room is self.tally:
-            super().wait_for_room(room, size_bytes)
-
-
 class RelievesNobody(ChannelState):
     """Puts do not hear of room in other queues."""
 
@@ -412,7 +404,6 @@ FEEDING_MUTANTS = {
     "takes what stands before a group": replace(Machines(), server=_with_fifo(_TakesOthers)),
     "holds bytes without end": _server(_HoldsWithoutEnd),
     "lets the awaited wait for others": _server(_WaitsForOthers),
-    "does not hear of room in a subscription": _server(_WaitsForNoSubscription),
     "relieves nobody": replace(Machines(), server=RelievesNobody),
     "forgets what a rank had in hand": replace(Machines(), server=_with_sharding(_ForgetsWhatWasInHand)),
     "gives a rank its step again": replace(Machines(), server=_with_sharding(_KeepsWhatWasDone)),

@@ -100,25 +100,25 @@ class _SeesTwice(TapQueue):
         super().see(item)
 
 
-class _LetsNobodyWait(TapQueue):
-    """One that is to see all holds more than its bound."""
+class _KeepsAll(TapQueue):
+    """One that is full holds more than its bound."""
+
+    def _is_over(self):
+        return False
+
+
+class _HoldsUpPuts(NamedQueue):
+    """Puts wait for a subscription that is full."""
 
     def has_room(self, size_bytes):
-        return True
-
-
-class _HoldsUpPuts(TapQueue):
-    """Puts wait for one that gives up its oldest items."""
-
-    def has_room(self, size_bytes):
-        return not 0 < self.maxsize <= self.num_held
+        return super().has_room(size_bytes) and not any(0 < tap.maxsize <= tap.num_held for tap in self.taps)
 
 
 class _GivesUpTheNewest(TapQueue):
     """A full one does not look at what comes."""
 
     def see(self, item):
-        if not (self.drops and 0 < self.maxsize <= self.num_held):
+        if not 0 < self.maxsize <= self.num_held:
             super().see(item)
         else:
             self.num_dropped += 1
@@ -172,8 +172,8 @@ TAP_MUTANTS = {
     "leaves readers of a subscription waiting": _queue(_LeavesReadersWaiting),
     "shows a subscription what comes back": _queue(_ShowsWhatComesBack),
     "sees each item twice": _tap(_SeesTwice),
-    "lets nobody wait for a subscription": _tap(_LetsNobodyWait),
-    "lets puts wait for a subscription that drops": _tap(_HoldsUpPuts),
+    "keeps more than the bound of a subscription": _tap(_KeepsAll),
+    "lets puts wait for a subscription": _queue(_HoldsUpPuts),
     "gives up the newest": _tap(_GivesUpTheNewest),
     "does not count what it gives up": _tap(_CountsNothing),
     "ends a subscription before what it sees": _tap(_EndsBeforeWhatItSees),

@@ -18,7 +18,7 @@ ITEM_SEEDS = {
         57,
         "items [1000017] of devices are lost, and nobody was told",
     ),
-    "gives what was taken on a device to another": (105, "takes item 1000051, which client3 has"),
+    "gives what was taken on a device to another": (105, "takes item 1000068, which client1.5 has"),
 }
 
 

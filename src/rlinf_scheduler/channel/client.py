@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, overload
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.admitting import Admitting
@@ -68,7 +68,6 @@ from rlinf_scheduler.tape.tape import tape_of
 from rlinf_scheduler.wording import did_you_mean, list_names
 
 # What a subscription does that has no room for an item, and for how many it has room unless it is said.
-WHEN_FULL = ("drop_oldest", "wait")
 TAP_ITEMS = 1024
 
 
@@ -479,7 +478,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         name: str,
         queue_name: QueueName | None = DEFAULT_QUEUE,
         *,
-        when_full: Literal["drop_oldest", "wait"] = "drop_oldest",
         maxsize: int = TAP_ITEMS,
         max_bytes: int | None = None,
         key: QueueName | None = None,
@@ -497,9 +495,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         Args:
             name: the subscription's, in this channel.
             queue_name: the queue; None for all, in the order in which their items were accepted.
-            when_full: what it does that has no room for an item: "drop_oldest" gives up its oldest items and counts
-                them (`num_dropped`, `explain`), so that nobody waits for it; "wait" lets puts wait, and sees all.
-            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded.
+            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded. One that is
+                full gives up its oldest items and counts them (`num_dropped`, `explain`): nobody waits for it.
             max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
                 quarter of what the channel may hold. It counts for the subscription alone.
             key: another name of `queue_name`.
@@ -509,14 +506,11 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         queue = None if queue_name is None and key is None else self._queue(queue_name, key)
-        if when_full not in WHEN_FULL:
-            problem = f"when_full is one of {', '.join(WHEN_FULL)}, not {when_full!r}"
-            raise ChannelArgumentError(self._name, problem)
         bound = checked_max_bytes(self._name, max_bytes)
         subscription = Subscription(
             self._ref, checked_subscription(self._name, name), checked_maxsize(self._name, maxsize)
         )
-        return subscription._subscribe(queue, drops=when_full == "drop_oldest", max_bytes=bound)
+        return subscription._subscribe(queue, bound)
 
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.

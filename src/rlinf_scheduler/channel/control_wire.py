@@ -143,7 +143,7 @@ class LetGoOfSlot(msgspec.Struct, tag=35, array_like=True):
     source: int
 
 
-class Subscribe(msgspec.Struct, tag=30, array_like=True):
+class Subscribe(msgspec.Struct, tag=43, array_like=True):
     """Read a subscription of a queue, or (None) of all -> `Joined`.
 
     `max_bytes` None is a share of what the channel may hold.
@@ -152,7 +152,6 @@ class Subscribe(msgspec.Struct, tag=30, array_like=True):
     number: int
     name: str
     queue: Any
-    drops: bool
     maxsize: int
     max_bytes: int | None
 

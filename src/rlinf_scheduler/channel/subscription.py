@@ -80,9 +80,9 @@ class Subscription(Getting, Leasing, Inspecting):
             self._connection().ask(self._leaving(failed=False))
             self._is_in = False
 
-    def _subscribe(self, queue: QueueName | None, *, drops: bool, max_bytes: int | None) -> Self:
+    def _subscribe(self, queue: QueueName | None, max_bytes: int | None) -> Self:
         self._is_in = True
-        message = control_wire.Subscribe(self._number, self.name, queue, drops, self._maxsize, max_bytes)
+        message = control_wire.Subscribe(self._number, self.name, queue, self._maxsize, max_bytes)
         problem = self._connection().ask(message, control_wire.Joined).problem
         if problem:
             self._is_in = False

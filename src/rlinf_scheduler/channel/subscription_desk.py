@@ -46,7 +46,7 @@ class SubscriptionDesk:
         if isinstance(message, control_wire.Subscribe):
             queue = None if message.queue is None else wire.as_name(message.queue)
             max_bytes = self._max_bytes_of(message.name) if message.max_bytes is None else message.max_bytes
-            terms = TapTerms(queue, message.drops, message.maxsize, max_bytes)
+            terms = TapTerms(queue, message.maxsize, max_bytes)
             return control_wire.Joined(self._state.subscribe(client, message.number, message.name, terms))
         vacancy = self._state.leave_subscription(client, message.number, message.name)
         if vacancy is not None and message.failed:

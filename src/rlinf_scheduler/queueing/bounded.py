@@ -86,9 +86,6 @@ class BoundedQueue:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an item of this size may enter; into an empty queue any may, unless the channel holds too much."""
-        return self._has_own_room(size_bytes) and not (self.taps and self.full_taps(size_bytes))
-
-    def _has_own_room(self, size_bytes: int) -> bool:
         if self.admission is not None and self.awaited and self._is_held_back(self.admission):
             return True  # what is here waits for it
         return self._is_within_bounds(size_bytes) and (
@@ -107,10 +104,6 @@ class BoundedQueue:
             # What somebody waits for does not wait for what nobody takes.
             return not num_held or own_bytes + size_bytes <= tally.max_bytes
         return others_bytes + own_bytes + size_bytes <= tally.max_bytes
-
-    def full_taps(self, size_bytes: int) -> list[Tap]:
-        """The subscriptions for which an item of this size has to wait."""
-        return [tap for tap in self.taps if not tap.has_room(size_bytes)]
 
     @property
     def num_held(self) -> int:
@@ -164,8 +157,8 @@ class BoundedQueue:
 
     def _lacking_room(self, size_bytes: int) -> SharedRoom | None:
         """What others hold, without which an item of this size would enter; None if this queue alone is in the way."""
-        if self._has_own_room(size_bytes):
-            return next(iter(self.full_taps(size_bytes)), None)
+        if self.has_room(size_bytes):
+            return None
         max_bytes = self.tally.max_bytes
         is_too_large = size_bytes > max_bytes and self.num_held > 0
         return self.tally if max_bytes and not is_too_large and self._is_within_bounds(size_bytes) else None
@@ -243,7 +236,6 @@ class BoundedQueue:
             parts.append(f"{counted(len(self.parked), 'getter')} with as many on lease as may be")
         if depth.num_dead:
             parts.append(counted(depth.num_dead, "dead letter"))
-        parts += [f"{tap.name!r} is full" for tap in self.full_taps(1)]
         parts += [each.describe() for each in (self.sharding, self.admission) if each is not None]
         if 0 < self.tally.max_bytes < 2 * self.tally.held_bytes:
             parts.append(

@@ -19,7 +19,6 @@ class EnteringQueue(BoundedQueue):
         """Let a put enter, or stand in line."""
         if self.putters or not self.has_room(putter.item.size_bytes):
             self.load_put(putter, has_room=False)
-            self.touch_taps()
         else:
             self._enter(putter, out)
         self.count()
@@ -30,7 +29,6 @@ class EnteringQueue(BoundedQueue):
             putter.client.operations.pop(putter.ticket, None)
             self.push(putter.client, putter.ticket, putter.item, out)
             return
-        putter.seen_by = self.taps
         self.load_put(putter, has_room=True)
         if not putter.complete:
             out.append(Grant(putter.client.name, putter.ticket))
@@ -52,7 +50,7 @@ class EnteringQueue(BoundedQueue):
         self._remember(putter)
         putter.has_room = has_room
         if has_room:
-            self.reserve(putter, 1, putter.item.size_bytes)
+            self.reserve(1, putter.item.size_bytes)
             self.streams.setdefault(putter.client, deque()).append(putter)
         else:
             self.putters[putter] = None
@@ -88,17 +86,14 @@ class EnteringQueue(BoundedQueue):
         self.putters.clear()
         self.streams.clear()
 
-    def reserve(self, putter: AnyPutter, num_items: int, size_bytes: int) -> None:
+    def reserve(self, num_items: int, size_bytes: int) -> None:
         """So much more is on its way here."""
         self.reserved += num_items
         self.reserved_bytes += size_bytes
         self.tally.reserved_bytes += size_bytes
-        for tap in putter.seen_by:
-            tap.reserved += num_items
-            tap.reserved_bytes += size_bytes
 
     def _unreserve(self, putter: AnyPutter) -> None:
-        self.reserve(putter, -1, -putter.item.size_bytes)
+        self.reserve(-1, -putter.item.size_bytes)
 
     def may_push(self, client: AnyClient, size_bytes: int) -> bool:
         """Whether an item of this size, all of which is here, may enter now: nothing stands before it."""

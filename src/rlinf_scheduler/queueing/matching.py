@@ -103,8 +103,7 @@ class MatchingQueue(EnteringQueue):
             return True
         if not self.putters or self.reserved or self.num_leases:
             return False
-        # For a subscription that is full others make room.
-        return not self._has_own_room(next(iter(self.putters)).item.size_bytes)
+        return not self.has_room(next(iter(self.putters)).item.size_bytes)
 
     def _is_last(self, closed: bool) -> bool:
         """Whether nothing will be put any more."""

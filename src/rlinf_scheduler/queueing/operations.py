@@ -8,7 +8,7 @@ from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.instructions import OnLease
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.sharding import Part
-from rlinf_scheduler.queueing.tally import Tally, Tap
+from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.wanted import LeaseTerms, Wanted, WantedGroup
 
 
@@ -97,7 +97,7 @@ class Getter(Generic[QueueT]):
 class Putter(Generic[QueueT]):
     """A put that waits for room, or that has room and waits for its bytes or for an earlier put's bytes."""
 
-    __slots__ = ("client", "complete", "has_room", "item", "queue", "seen_by", "since", "ticket")
+    __slots__ = ("client", "complete", "has_room", "item", "queue", "since", "ticket")
 
     def __init__(
         self, client: Client[QueueT], ticket: int, queue: QueueT, item: Item, *, complete: bool
@@ -109,7 +109,6 @@ class Putter(Generic[QueueT]):
         self.since = queue.tally.clock.now
         self.complete = complete  # the payload is here
         self.has_room = False
-        self.seen_by: tuple[Tap, ...] = ()  # where it has room too
 
 
 # As a queue sees its own.

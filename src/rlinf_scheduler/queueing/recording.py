@@ -112,9 +112,6 @@ class Recording(Surveying):
             self._drop_if_idle(queue)
         if tally.max_bytes:  # records of earlier versions name all queues with puts that wait
             self._line_up(tally, record.crowded)
-        for tap, each in zip(queues, record.queues, strict=True):
-            if isinstance(tap, TapQueue) and each.tap is not None:
-                self._line_up(tap, each.tap.waiting)
         names = *map(as_name, record.admitting), *self._queues
         admitting = [self._queues[name] for name in names if name in self._queues]
         self._admitting = {queue: None for queue in admitting if queue.admission is not None}
@@ -158,8 +155,8 @@ class Recording(Surveying):
         name = as_name(record.name)
         if record.tap is None:
             return self._queue(name)
-        queue_name, drops, *bounds = record.tap[:4]
-        tap = self._tap(name.subscription, TapTerms(as_name(queue_name), drops, *bounds))
+        queue_name, _, *bounds = record.tap[:4]
+        tap = self._tap(name.subscription, TapTerms(as_name(queue_name), *bounds))
         tap.load(record.tap)
         if not tap.removed:
             self._begin(tap)

@@ -114,7 +114,7 @@ class PutRecord(NamedTuple):
         complete: its bytes are here.
         has_room: it has a place, and waits for its bytes or for an earlier put's.
         slot: with which it is put; 0 for none.
-        seen_by: the subscriptions where it has room too.
+        seen_by: of records of earlier versions; nothing is decided by it.
     """
 
     client: str
@@ -200,8 +200,7 @@ class AdmissionRecord(NamedTuple):
 class TapRecord(NamedTuple):
     """What makes a queue a subscription; see `TapTerms` and `TapQueue`.
 
-    Attributes:
-        waiting: the queues with a put that waits for it, in order.
+    `drops` and `waiting` are of records of earlier versions, in which puts could wait; nothing is decided by them.
     """
 
     queue: Any

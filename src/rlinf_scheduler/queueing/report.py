@@ -172,4 +172,4 @@ def _limits_of(queue: NamedQueue) -> list[str]:
         limits.append(f"max_bytes {queue.max_bytes} of the queue")
     if tally.max_bytes and tally.held_bytes + size_bytes > tally.max_bytes:
         limits.append(f"max_bytes {tally.max_bytes} of the channel")
-    return [*limits, *(f"{tap.name!r}" for tap in queue.full_taps(size_bytes))]
+    return limits

@@ -146,8 +146,6 @@ class Restorer:
             item.slot.is_used = True
         putter = Putter(client, record.ticket, queue, item, complete=record.complete)
         putter.since = record.since
-        if record.has_room:
-            putter.seen_by = tuple(self._taps[name] for name in record.seen_by if name in self._taps)
         queue.load_put(putter, has_room=record.has_room)
 
     def _sharding(self, queue: NamedQueue, record: ShardingRecord) -> Sharding[Getter[NamedQueue]]:

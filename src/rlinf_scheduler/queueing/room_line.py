@@ -94,7 +94,7 @@ class RoomLine:
 
 
 class SharedRoom(Protocol):
-    """The channel, or a subscription, in which several queues need room.
+    """The channel, in which several queues need room.
 
     Attributes:
         line: the queues whose first put waits for it.

@@ -228,8 +228,7 @@ class Recorder:
 
     def _put(self, putter: Putter[NamedQueue]) -> PutRecord:
         item, slot = putter.item, putter.item.slot
-        seen_by = [tap.subscription for tap in putter.seen_by if isinstance(tap, TapQueue)]
-        about = putter.complete, putter.has_room, 0 if slot is None else slot.number, seen_by
+        about = putter.complete, putter.has_room, 0 if slot is None else slot.number
         return PutRecord(putter.client.name, putter.ticket, putter.since, self.item(item), *about)
 
     def _sharding(self, sharding: Sharding[Getter[NamedQueue]]) -> ShardingRecord:

@@ -162,7 +162,7 @@ class ChannelState(Lending, Versioning, Recording):
             return []
         putter.item.payload = payload
         if size_bytes is not None:
-            putter.queue.reserve(putter, 0, size_bytes - putter.item.size_bytes)
+            putter.queue.reserve(0, size_bytes - putter.item.size_bytes)
             putter.item.size_bytes = size_bytes
         out: list[Instruction] = []
         putter.queue.fill(putter, out)

@@ -77,7 +77,7 @@ class Subscribing(QueueSet):
         del self._taps[tap.subscription], self._queues[tap.name]
         tap.remove()
         self._look_at_taps(tap.terms)
-        return self._settled([tap, *self._seen_by(tap.terms)])
+        return self._settled([tap])
 
     def _seen_by(self, terms: TapTerms) -> list[NamedQueue]:
         """The queues that a subscription sees, those that are there."""

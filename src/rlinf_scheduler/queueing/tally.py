@@ -26,15 +26,10 @@ class Lender(Protocol):
         """Give items to a getter."""
 
 
-class Tap(SharedRoom, Protocol):
+class Tap(Protocol):
     """The queue of a subscription, as the queues that it sees know it (see `TapQueue`)."""
 
     name: QueueName
-    reserved: int
-    reserved_bytes: int
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether it can see an item of this size."""
 
     def see(self, item: Item) -> None:
         """An item has entered a queue."""
@@ -61,7 +56,7 @@ class Tally:
         num_dead: dead letters; dead_bytes: their size, and that of subscriptions' ones.
         reserved_bytes: the size of items that have room and are not here yet.
         line: queues with a put that waits for the bytes of the channel.
-        crowded: the channel and the subscriptions for which a queue waits.
+        crowded: the channel, if a queue waits for its bytes.
         touched: subscriptions, and queues, for which what happened to another one may have changed something.
     """
 

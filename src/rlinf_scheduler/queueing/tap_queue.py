@@ -2,14 +2,12 @@
 
 - It sees what enters after its beginning; the payload is the same, and what becomes of it here is nothing to the queue
   where it was put.
-- It has a bound of its own. When that is reached, puts to the queues that it sees wait, or (`drops`) it gives up its
-  oldest items, and counts them.
+- It has a bound of its own. When that is reached it gives up its oldest items, and counts them: no put waits for it.
 - It ends when what it sees has ended.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,7 +18,6 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.records import TapRecord
-from rlinf_scheduler.queueing.room_line import RoomLine
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, size_text
 
@@ -30,26 +27,24 @@ class TapTerms(NamedTuple):
 
     Attributes:
         queue_name: which queue it sees; None for all.
-        drops: whether it gives up its oldest items when it is full; else puts wait for it.
         maxsize: how many items it holds; 0 is unbounded.
         max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded.
     """
 
     queue_name: QueueName | None
-    drops: bool = True
     maxsize: int = 0
     max_bytes: int = 0
 
     def describe(self) -> str:
         """It in a phrase."""
         what = "all queues" if self.queue_name is None else f"queue {self.queue_name!r}"
-        full = "drops its oldest items when it is full" if self.drops else "lets puts wait when it is full"
         bounds = [
             *([counted(self.maxsize, "item")] if self.maxsize else []),
             *([size_text(self.max_bytes)] if self.max_bytes else []),
         ]
-        most = f"at most {' and '.join(bounds)}" if bounds else "any number of items"
-        return f"it sees {what}, may hold {most}, and {full}"
+        if not bounds:
+            return f"it sees {what}, and may hold any number of items"
+        return f"it sees {what}, may hold at most {' and '.join(bounds)}, and drops its oldest items when it is full"
 
 
 class TapQueue(NamedQueue):
@@ -62,7 +57,6 @@ class TapQueue(NamedQueue):
         sources: returns the queues that it sees, those that are there.
 
     Attributes:
-        line: queues with a put that waits for it.
         members: who reads it, by client and a number of that client's.
         vacancy: the number of the last time when its last member had left.
         num_dropped: items that it gave up.
@@ -71,8 +65,6 @@ class TapQueue(NamedQueue):
 
     __slots__ = (
         "_sources",
-        "drops",
-        "line",
         "members",
         "num_dropped",
         "removed",
@@ -87,8 +79,6 @@ class TapQueue(NamedQueue):
         super().__init__(Tapped(subscription), terms.maxsize, terms.max_bytes, tally)
         self.subscription = subscription
         self.terms = terms
-        self.drops = terms.drops
-        self.line = RoomLine()
         self.members: dict[tuple[str, int], None] = {}
         self.vacancy = 0
         self.num_dropped = 0
@@ -101,28 +91,18 @@ class TapQueue(NamedQueue):
         self.fifo.push(twin)
         for watch in self.tally.watches:
             watch.entered.append((self.name, twin))  # its bytes are counted where it was put
-        while self.drops and self.fifo.num_items and self._is_over():
+        while self.fifo.num_items and self._is_over():
             self.fifo.take_oldest()
             self.num_dropped += 1
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether it can see an item of this size without having more than its bound."""
-        return size_bytes <= self.free_bytes
-
     @property
-    def free_bytes(self) -> float:
-        """The size of the largest item that it can see now; below 0 for none."""
-        num_held = self.num_held
-        if self.drops or not num_held:
-            return math.inf
-        if 0 < self.maxsize <= num_held:
-            return -1
-        return self.max_bytes - self.held_bytes if self.max_bytes else math.inf
+    def full(self) -> bool:
+        """Never: what it has no room for takes the place of its oldest item."""
+        return False
 
     def _is_over(self) -> bool:
-        num_held = self.num_held - self.reserved
-        held_bytes = self.held_bytes - self.reserved_bytes
-        return 0 < self.maxsize < num_held or (num_held > 1 and 0 < self.max_bytes < held_bytes)
+        num_held = self.num_held
+        return 0 < self.maxsize < num_held or (num_held > 1 and 0 < self.max_bytes < self.held_bytes)
 
     def remove(self) -> None:
         """Nobody reads it any more: who waits is told, and what is here, or comes back, is dropped."""
@@ -136,8 +116,9 @@ class TapQueue(NamedQueue):
     def record(self, *, at_rest: bool) -> TapRecord:
         """Return its terms and members as a record; at rest it has no members, and no vacancy that is numbered."""
         members, vacancy = ([], 0) if at_rest else (list(self.members), self.vacancy)
-        waiting = [] if at_rest else [queue.name for queue in self.line]
-        return TapRecord(*self.terms, members, vacancy, self.num_dropped, self.removed, waiting)
+        queue_name, maxsize, max_bytes = self.terms
+        read = members, vacancy, self.num_dropped, self.removed
+        return TapRecord(queue_name, True, maxsize, max_bytes, *read)
 
     def load(self, record: TapRecord) -> None:
         """Take what `record` gave."""
@@ -171,12 +152,5 @@ class TapQueue(NamedQueue):
         return not self.removed and super()._may_come_back()
 
     def _is_stuck(self) -> bool:
-        """Whether nothing can enter before something is taken here."""
-        if self.drops or self.num_leases or self.reserved:
-            return False
-        if 0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes:
-            return True
-        return any(
-            each.putters and not self.has_room(next(iter(each.putters)).item.size_bytes)
-            for each in self._sources()
-        )
+        """Never: what enters takes the place of its oldest item."""
+        return False

@@ -60,7 +60,7 @@ class Bounds:
     def is_stuck(self, queue: QueueBook) -> bool:
         """Whether nothing can enter before something is taken."""
         if isinstance(queue, TapBook):
-            return queue.is_stuck()
+            return False
         if 0 < self._maxsize <= queue.num_items:
             return True
         waiting = next(iter(queue.line.values()), None)
@@ -69,7 +69,7 @@ class Bounds:
         return not self.has_room(queue, waiting)
 
     def has_room(self, queue: QueueBook, item: Known) -> bool:
-        """Whether an item may enter a queue, as far as no subscription is concerned."""
+        """Whether an item may enter a queue."""
         held = queue.num_held
         if 0 < self._maxsize <= held:
             return False

@@ -410,9 +410,9 @@ class ChannelServer:
         self._to_client(client)[1].append(Done(request.ticket))
         match request:
             case Subscribe(ticket):
-                queue, drops, *bounds = self._tap
+                queue, *bounds = self._tap
                 self._ledger.subscribes(client, ticket, self._tap)
-                self._subscriptions.answer(client, desk_wire.Subscribe(ticket, TAP, queue, drops, *bounds))
+                self._subscriptions.answer(client, desk_wire.Subscribe(ticket, TAP, queue, *bounds))
             case Unsubscribe(_, number, failed):
                 until_us = self.world.now_us + (self._successor_us if failed else 0)
                 self._ledger.unsubscribes(client, number, until_us)

@@ -272,7 +272,7 @@ class Ledger:
             for ticket in [ticket for ticket in queue.getters if ticket[0] == client]:
                 del queue.getters[ticket]
             for ticket in [ticket for ticket in queue.line if ticket[0] == client]:
-                self._forget_put(queue, ticket)
+                queue.forget_put(ticket)
         for shards in self._shards.values():
             shards.forget(client)
 
@@ -395,12 +395,12 @@ class Ledger:
             raise Violation(f"item {item.number} of {item.producer} enters after a later one", (item.number,))
         queue.last_put[item.producer] = max(last_put, item.begun)
         had_room = ticket in queue.granted or item.stands_behind
-        self._forget_put(queue, ticket)
+        queue.forget_put(ticket)
         queue.push(item)
         tap = self._tap_of(item.queue)
         if tap is not None:
             tap.see(item)
-            tap.check_bound(item, had_room=had_room)
+            tap.check_bound(item)
         self._settle_bytes(ticket)
         self._bounds.check(queue, item, had_room=had_room)
 
@@ -408,15 +408,7 @@ class Ledger:
         item = self._puts[ticket]
         queue = self._queues[item.queue]
         queue.grant(ticket, item)
-        tap = self._tap_of(item.queue)
-        if tap is not None:
-            tap.grant(ticket, item)
         self._bounds.check(queue, item, had_room=item.stands_behind)
-
-    def _forget_put(self, queue: QueueBook, ticket: Ticket) -> None:
-        queue.forget_put(ticket)
-        for tap in self._taps:
-            tap.forget_put(ticket)
 
     def _deliver(self, ticket: Ticket, instruction: Deliver, items: list[int]) -> None:
         name, asked = self._gets[ticket]
@@ -466,7 +458,7 @@ class Ledger:
             raise Violation(f"item {item.number} came before the channel was closed", (item.number,))
         if reason is Reason.LOST and not item.is_gone:
             raise Violation(f"item {item.number} is refused, and nobody has lost it", (item.number,))
-        self._forget_put(self._queues[item.queue], ticket)
+        self._queues[item.queue].forget_put(ticket)
         self._settle_bytes(ticket)
 
     def _refuse_get(self, ticket: Ticket, reason: Reason) -> None:
@@ -547,7 +539,7 @@ class Ledger:
             if is_over or hopeless or self._may_give(queue, head, asked):
                 raise Violation(f"{name}: {head} waits for {asked}, and need not", (head[1],))
         waiting = next(iter(queue.line.values()), None)
-        if waiting is not None and not self._are_bytes_on_their_way and self._has_room(queue, waiting):
+        if waiting is not None and not self._are_bytes_on_their_way and self._bounds.has_room(queue, waiting):
             raise Violation(f"{name} has room, and item {waiting.number} waits", (waiting.number,))
 
     def check_no_batch_ripens_for_ever(self) -> None:
@@ -569,10 +561,6 @@ class Ledger:
     def _are_bytes_on_their_way(self) -> bool:
         """Then puts may have room that stand behind others of their producer, and nobody is told."""
         return any(queue.granted for queue in self._queues.values())
-
-    def _has_room(self, queue: QueueBook, item: Known) -> bool:
-        tap = self._tap_of(item.queue)
-        return self._bounds.has_room(queue, item) and (tap is None or tap.has_room(item))
 
     # -- at the end ------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ def _draw_tap(
     if draw.random() < 0.2:
         return None, steps
     bounds = draw.choice((0, 0, 1, 3)), draw.choice((0, 0, 0, 120_000))
-    tap = TapTerms(draw.choice((None, "q0", "q0")), draw.random() < 0.5, *bounds)
+    tap = TapTerms(draw.choice((None, "q0", "q0")), *bounds)
     share = draw.choice((0.2, 0.5))
     told = [
         replace(step, queue=TAP)

@@ -47,47 +47,25 @@ class TapBook(QueueBook):
         twin.order, twin.attempts, twin.taken_by, twin.marked_by = -1, 0, [], ""
         self.seen[item.number] = twin
         self.push(twin)
-        while self.terms.drops and self.num_items and self._is_over():
+        while self.num_items and self._is_over():
             oldest = min(self, key=lambda each: each.order)
             self.take_these([oldest])
             oldest.taken_by.append("nobody")
             self.num_dropped += 1
 
-    def has_room(self, item: Known) -> bool:
-        """Whether puts need not wait for it."""
-        terms, held = self.terms, self.num_held
-        if terms.drops:
-            return True
-        has_bytes = not (terms.max_bytes and held) or self.held_bytes + item.size_bytes <= terms.max_bytes
-        return has_bytes and not 0 < terms.maxsize <= held
-
     def is_last(self, closed: bool) -> bool:
         """See `QueueBook`."""
         return (closed or self.ended) and not any(source.line for source in self._sources())
 
-    def is_stuck(self) -> bool:
-        """Whether nothing can enter before something is taken here."""
-        terms = self.terms
-        if terms.drops or self.granted or self.num_leases:
-            return False
-        if 0 < terms.maxsize <= self.num_items or 0 < terms.max_bytes <= self.size_bytes:
-            return True
-        return any(not self.has_room(item) for source in self._sources() for item in source.waiting_first())
-
     def _is_over(self) -> bool:
-        num_held = self.num_held - len(self.granted)
-        held_bytes = self.held_bytes - self.granted_bytes
-        terms = self.terms
-        return 0 < terms.maxsize < num_held or (num_held > 1 and 0 < terms.max_bytes < held_bytes)
+        num_held, terms = self.num_held, self.terms
+        return 0 < terms.maxsize < num_held or (num_held > 1 and 0 < terms.max_bytes < self.held_bytes)
 
-    def check_bound(self, item: Known, *, had_room: bool) -> None:
+    def check_bound(self, item: Known) -> None:
         """Check that it may see an item."""
         terms, num_held = self.terms, self.num_held - self.num_returned
-        had_room = had_room and not terms.drops
-        if terms.drops:
-            num_held -= len(self.granted)
-        if not had_room and 0 < terms.maxsize < num_held:
+        if 0 < terms.maxsize < num_held:
             raise Violation(f"the subscription holds {num_held} items of {terms.maxsize}", (item.number,))
         held_bytes = self.size_bytes + self.leased_bytes - self.returned_bytes
-        if not had_room and num_held > 1 and 0 < terms.max_bytes < held_bytes:
+        if num_held > 1 and 0 < terms.max_bytes < held_bytes:
             raise Violation(f"the subscription holds {held_bytes} bytes of {terms.max_bytes}", (item.number,))
