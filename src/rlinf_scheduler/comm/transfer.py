@@ -155,6 +155,7 @@ class Transfer(ABC):
     ) -> None:
         self.operation = operation
         self.peer = peer
+        self.process_id = ""  # of the peer, once it is found
         self.over = False
         self._transfers = transfers
         self._messenger = transfers.messenger
@@ -200,8 +201,10 @@ class Transfer(ABC):
         return Wait(MESSAGE, text, self.waited_s(), limit_s, (self.peer,))
 
     def timeout(self, waiting_for: str) -> CommTimeout:
-        """The error of its deadline."""
-        return CommTimeout(self.operation, self.peer, self.waited_s(), waiting_for)
+        """Return the error of its deadline, which says so if the peer cannot be reached."""
+        condition = self._messenger.condition(self.process_id) if self.process_id else ""
+        awaited = f"{waiting_for}; it is {condition}" if condition else waiting_for
+        return CommTimeout(self.operation, self.peer, self.waited_s(), awaited)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back when no answer is to be expected any more after the deadline."""
@@ -241,6 +244,7 @@ class Transfer(ABC):
     def _found(self, endpoint: Endpoint) -> None:
         self._search = None
         if not self.over:
+            self.process_id = endpoint.process_id
             ending(partial(self.found, endpoint), self._fail)()
 
     def _fail(self, error: Exception) -> None:

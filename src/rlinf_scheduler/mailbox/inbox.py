@@ -84,7 +84,6 @@ class _Receiving(Transfer):
         self.ticket = inbox.next_ticket()
         self.queue = (peer, topic)
         self.check = check
-        self.process_id = ""
         self.letter: Letter | None = None
         self.fate = Fate()
         self._inbox = inbox
@@ -109,7 +108,6 @@ class _Receiving(Transfer):
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
-        self.process_id = endpoint.process_id
         self._inbox.note_found(self)
 
     def expire(self) -> None:
