@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -39,6 +40,34 @@ def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
     assert set(seen.answering) == {"answers"}
     assert not seen.refusing
     assert set(NodeLooks("{}:{}".format(*places["ended"]))([]).refusing) == {HEAD}
+
+
+def test_a_head_that_is_gone_before_it_answers_a_look_is_seen_by_the_next_one(places, monkeypatch):
+    dies, asked = threading.Event(), []
+
+    def ask():
+        asked.append(threading.current_thread())
+        dies.wait(60)
+        return []
+
+    monkeypatch.setattr(lost_nodes.ray, "nodes", ask)
+    monkeypatch.setattr(lost_nodes, "_LOOK_S", 0.2)
+    with listening(lambda _: SETTINGS, wants=b"PRI * HTTP/2.0") as head:
+        looks = NodeLooks("{}:{}".format(*head))
+        looks.raylets = dict(places)
+        for _ in range(2):
+            seen = looks(["answers", "ended"])
+            assert seen.gone == {"ended": "its raylet ended"}
+            assert set(seen.answering) == {"answers", HEAD}
+    looks.address = "{}:{}".format(*places["ended"])
+    assert set(looks([]).refusing) == {HEAD}
+    assert len(asked) == 1, "one question at a time"
+    dies.set()
+    asked[0].join(60)
+    with listening(lambda _: SETTINGS, wants=b"PRI * HTTP/2.0") as head:
+        looks.address = "{}:{}".format(*head)
+        assert looks(["answers"]).gone == {"answers": "Ray does not know it any more"}
+    assert len(asked) == 2
 
 
 def test_what_is_gone_is_told_by_rays_list_or_sooner_by_the_raylets(places):

@@ -9,8 +9,10 @@ import math
 import random
 import select
 import socket
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +84,10 @@ class NodeLooks:
     def __init__(self, address: str) -> None:
         self.address = address
         self.raylets: dict[str, Address] = {}
+        self._asked: Future[list[dict[str, Any]]] | None = None
 
     def __call__(self, node_ids: Collection[str], silent: Collection[str] = ()) -> NodesSeen:
-        """Look once; it may take a second, and raises what Ray does.
+        """Look once; it may take two seconds, and raises what Ray does.
 
         Args:
             node_ids: of many, some are looked at.
@@ -94,15 +97,37 @@ class NodeLooks:
         wanted = {each: self.raylets[each] for each in {*some, *silent} if each in self.raylets}
         ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
         silent_now = {*wanted, HEAD} - ended - answering
+        by_sockets = dict.fromkeys(ended - {HEAD}, _ENDED)
         if HEAD not in answering:  # whoever asks Ray now waits for a minute
-            gone = dict.fromkeys(ended - {HEAD}, _ENDED)
-            return NodesSeen(gone, answering, silent_now | {HEAD}, ended & {HEAD})
-        records = {record["NodeID"]: record for record in ray.nodes()}
+            return NodesSeen(by_sockets, answering, silent_now | {HEAD}, ended & {HEAD})
+        told = self._ask_ray()
+        if told is None:  # its head is busy, or gone since: the next look sees that by its socket
+            return NodesSeen(by_sockets, answering, silent_now)
+        records = {record["NodeID"]: record for record in told}
         # Those that are new are looked at the next time.
         self.raylets = {each: _raylet_of(record) for each, record in records.items()}
         gone = {each: _cause(records.get(each)) for each in node_ids if not _is_alive(records, each)}
         gone.update((each, _ENDED) for each in ended if each not in gone)
         return NodesSeen(gone, answering - set(gone), silent_now - set(gone))
+
+    def _ask_ray(self) -> list[dict[str, Any]] | None:
+        """Return Ray's records of its nodes; None if it does not answer now.
+
+        On a thread of its own: a head that is gone by now is waited for by Ray, for a minute.
+        """
+        if self._asked is not None and not self._asked.done():
+            return None
+        # An answer that came too late for its look is none: nodes may have joined since.
+        asked = self._asked = Future()
+        threading.Thread(target=_answer, args=(asked,), name="rlinf-ray-nodes", daemon=True).start()
+        return asked.result() if wait([asked], _LOOK_S).done else None
+
+
+def _answer(asked: Future[list[dict[str, Any]]]) -> None:
+    try:
+        asked.set_result(ray.nodes())
+    except BaseException as error:  # noqa: BLE001 - whoever looks gets it
+        asked.set_exception(error)
 
 
 def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
