@@ -32,10 +32,6 @@ EXCEPTIONS = {
     "channel/found_journal.py": (3, "a journal that is locked, tried again in a thread of its own"),
     "channel/record_desk.py": (2, DATE),
     "channel/save_desk.py": (1, DATE),
-    "comm/link_probe.py": (
-        11,
-        "sockets that block, in a thread of their own; what is measured is the network",
-    ),
     "comm/loop.py": (1, "the real clock"),
     "comm/promise.py": (2, KERNELS),
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),
