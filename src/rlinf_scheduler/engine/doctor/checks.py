@@ -431,7 +431,6 @@ def _size(number: int) -> str:
     return f"{number / _GIB:.1f} GiB" if number >= _GIB else f"{number / _MIB:.0f} MiB"
 
 
-# In the order in which they are told.
 def check_hardware(facts: ClusterFacts) -> Iterator[Finding]:
     """Whether the robots and other hardware that a config declares are there, as looked at before a launch."""
     remedy = "switch it on and connect it, or correct its settings in the config"
@@ -444,6 +443,7 @@ def check_hardware(facts: ClusterFacts) -> Iterator[Finding]:
         yield from (Finding("hardware", node.node, note, remedy, is_fault=False) for note in node.notes)
 
 
+# In the order in which they are told.
 CHECKS: Mapping[str, Callable[[ClusterFacts], Iterator[Finding]]] = {
     "joining": check_joining,
     "versions": check_versions,

@@ -170,11 +170,11 @@ def _examine_joined(
         silent | late,
         joining_error,
         ray.get_runtime_context().gcs_address,
-        links=_probe_links([record for record, _ in reached], examiners, deadline),
     )
-    if not any(group.hardware_type for group in groups):
-        return facts
-    return _with_hardware(facts, [record for record, _ in answers], examiners, groups, deadline)
+    if any(group.hardware_type for group in groups):
+        facts = _with_hardware(facts, [record for record, _ in answers], examiners, groups, deadline)
+    # Last, for a way that carries nothing takes all the time that is left.
+    return replace(facts, links=_probe_links([record for record, _ in reached], examiners, deadline))
 
 
 def _with_hardware(
