@@ -1,10 +1,13 @@
 """A deadline is a deadline, whatever the channel's process does, and however far away it is."""
 
+import time
+
 import pytest
 
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import ChannelLost
 
 A_MONTH_S = 30 * 86_400.0
@@ -60,3 +63,16 @@ def test_a_process_whose_io_thread_ended_has_left_the_job():
         channel.put("wakes it", async_op=True)
         with pytest.raises(ChannelLost):
             waiting.wait(DEADLINE_S)
+
+
+def test_what_is_told_of_a_put_begins_and_ends_by_the_clock_of_what_is_told(in_process, monkeypatch):
+    channel = in_process.create()
+    channel.put("opens the connection")
+    monkeypatch.setattr(channel._connection(), "now", lambda: time.monotonic() - A_MONTH_S)
+    monkeypatch.setattr(TIMES, "given", None)
+    monkeypatch.setattr(TIMES, "notes_moves", False)
+    TIMES.keep_given()
+    began = TIMES.now()
+    channel.put("item")
+    span = TIMES.given[-1]
+    assert began <= span.began <= span.ended

@@ -209,13 +209,15 @@ class ChannelConnection:
 
     def note_moved(self, operation: Operation, items: Delivery | None) -> None:
         """Note what was put, or (with `items`) taken: for the trace of the job, and by which thread."""
-        name = self.ref.spec.name
+        if not TIMES.notes_moves:
+            return
+        name, began = self.ref.spec.name, TIMES.now() - operation.waited_s
         if operation.kind == "put":
             origin = self._session.name, operation.ticket
-            TIMES.note_moved(PUT, operation.started, operation.kind, name, (origin,))
+            TIMES.note_moved(PUT, began, operation.kind, name, (origin,))
         elif items is not None and items.told.origins is not None:
             origins = tuple(origin for origin in items.told.origins if origin is not None)
-            TIMES.note_moved(GET, operation.started, operation.kind, name, origins)
+            TIMES.note_moved(GET, began, operation.kind, name, origins)
 
     def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
         """Return what `load` makes of the items of a get, which go back to where they were."""
