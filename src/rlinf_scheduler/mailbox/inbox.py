@@ -148,9 +148,8 @@ class Inbox:
         # By process and ticket.
         self._coming: dict[str, dict[int, _Coming]] = {}
         self._receiving: dict[int, _Receiving] = {}
-        self._receiving_from: dict[
-            str, dict[int, _Receiving]
-        ] = {}  # the same, once the sender's process is known
+        # The same, by the sender's process once that is known, and by ticket.
+        self._receiving_from: dict[str, dict[int, _Receiving]] = {}
         # Those whose items were neither taken nor given back, as far as it was noticed,
         self._delivered: dict[int, _Receiving] = {}
         # and recvs that nobody has a promise of any more.
