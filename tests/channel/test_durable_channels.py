@@ -9,11 +9,13 @@ import multiprocessing
 import operator
 import os
 import queue
+import re
 import shutil
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 
 import msgspec
 import numpy as np
@@ -701,12 +703,17 @@ def test_a_channel_of_another_name_or_bound_is_refused_with_what_is_there(holder
         holders.start(maxsize=3)
 
 
-def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "version", ["0.0.1", metadata.version("rlinf-scheduler")], ids=["older", "older rules"]
+)
+def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, monkeypatch, version):
     with monkeypatch.context() as patched:
-        patched.setattr("rlinf_scheduler.channel.found_journal._version", lambda: "0.0.1")
+        patched.setattr("rlinf_scheduler.channel.found_journal._version", lambda: version)
         with LocalRuntime():
             Channel.create(holders.name, durable=holders.folder).put("item")
-    with pytest.raises(ChannelJournalError, match=r"was written by version 0\.0\.1 of this library"):
+    with pytest.raises(
+        ChannelJournalError, match=f"was written by version {re.escape(version)} of this library"
+    ):
         holders.start()
 
 

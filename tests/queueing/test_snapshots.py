@@ -477,6 +477,20 @@ def test_a_producer_that_was_done_may_begin_once_more():
     assert not again.join("c", 1, "env:1")
 
 
+def test_a_subscription_that_made_puts_wait_in_an_earlier_version_has_no_bound():
+    before = ChannelState()
+    before.subscribe("reader", 1, "tap", TapTerms("default", maxsize=1))
+    before.put("a", 1, "default", "first", 1, 10)
+    snapshot = before.snapshot(at_rest=True)
+    tap, *others = sorted(snapshot.record.queues, key=lambda each: each.tap is None)
+    record = snapshot.record._replace(queues=[tap._replace(tap=tap.tap._replace(drops=False)), *others])
+    after = ChannelState()
+    after.restore(record, [item.payload for item in snapshot.items])
+    assert after.subscribe("reader", 1, "tap", TapTerms("default")) == ""
+    after.put("a", 1, "default", "second", 1, 10)
+    assert (after.num_items(TAP), after.num_dropped("tap")) == (2, 0)
+
+
 def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
     producers = Producers(2)
     for client in ("a", "b"):
@@ -515,7 +529,7 @@ MADE_ANEW = {
     Client: "leasing num_leased",
     Admission: "_epoch _lent _lent_before _next_number _open _owned",
     Leases: "max_attempts max_leased",
-    Tally: "crowded dead_bytes held_bytes leased_bytes leases max_bytes num_dead num_gets num_here num_leased"
+    Tally: "dead_bytes held_bytes leased_bytes leases max_bytes num_dead num_gets num_here num_leased"
     " reserved_bytes touched",
     ChannelState: "maxsize max_bytes",
     Sharding: "wanted",

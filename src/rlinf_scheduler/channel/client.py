@@ -67,7 +67,7 @@ from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.tape.tape import tape_of
 from rlinf_scheduler.wording import did_you_mean, list_names
 
-# What a subscription does that has no room for an item, and for how many it has room unless it is said.
+# A subscription has room for so many items unless it is said.
 TAP_ITEMS = 1024
 
 

@@ -18,6 +18,8 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.limit import memory_bytes
 from rlinf_scheduler.errors import ChannelJournalError
 
+# To be raised when the queues decide otherwise of what clients said, or records change.
+RULES = 2
 # The lock of a process that is being killed is free after a moment.
 LOCK_S = 2.0
 AGAIN_S = 0.05
@@ -124,6 +126,7 @@ def header_of(spec: ChannelSpec) -> bytes:
 
 def _version() -> str:
     try:
-        return metadata.version("rlinf-scheduler")
+        version = metadata.version("rlinf-scheduler")
     except metadata.PackageNotFoundError:
-        return "unknown"
+        version = "unknown"
+    return f"{version}, rules {RULES}"

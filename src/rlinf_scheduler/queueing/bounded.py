@@ -14,7 +14,6 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.operations import AnyClient, AnyGetter, AnyPutter
 from rlinf_scheduler.queueing.queue_name import QueueName
-from rlinf_scheduler.queueing.room_line import SharedRoom
 from rlinf_scheduler.queueing.sharding import Sharding
 from rlinf_scheduler.queueing.tally import Tally, Tap
 from rlinf_scheduler.queueing.weights import rounded
@@ -81,8 +80,8 @@ class BoundedQueue:
         # Getters that are passed over as long as their clients have enough on lease.
         self.parked: OrderedDict[AnyGetter, None] = OrderedDict()
         self.taps: tuple[Tap, ...] = ()
-        # In whose line it stands, for its first put.
-        self.waits_for_room: SharedRoom | None = None
+        # Its first put waits for bytes that others hold.
+        self.waits_for_room = False
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an item of this size may enter; into an empty queue any may, unless the channel holds too much."""
@@ -123,45 +122,39 @@ class BoundedQueue:
         self.counted_bytes = held_bytes
         tally.num_here += fifo.num_items - self.counted_items
         self.counted_items = fifo.num_items
-        if self.waits_for_room is not None or (self.putters and not self._is_full_of_items()):
+        if self.waits_for_room or (self.putters and not self._is_full_of_items()):
             self._line_up_for_room()
 
-    def wait_for_room(self, room: SharedRoom, size_bytes: int) -> None:
-        """Stand in a line, at the same place if it is the same one, for an item of this size."""
-        if self.waits_for_room is not room:
-            self.leave_line()
-            self.waits_for_room = self.tally.crowded[room] = room
+    def wait_for_room(self) -> None:
+        """Stand in the channel's line with the first put, at the same place if it stands there already."""
+        size_bytes = next(iter(self.putters)).item.size_bytes
+        self.waits_for_room = True
         # A larger one than the channel may hold enters when nothing is held.
-        room.line.set(self, min(size_bytes, self.tally.max_bytes) if room is self.tally else size_bytes)
+        self.tally.line.set(self, min(size_bytes, self.tally.max_bytes))
 
     def leave_line(self) -> None:
         """Wait for no room that others have."""
-        room = self.waits_for_room
-        if room is not None:
-            self.waits_for_room = None
-            room.line.discard(self)
-            if not room.line:
-                self.tally.crowded.pop(room, None)
+        if self.waits_for_room:
+            self.waits_for_room = False
+            self.tally.line.discard(self)
 
     def _is_full_of_items(self) -> bool:
         num_held = self.fifo.num_items + self.reserved + self.leased_items
         return 0 < self.maxsize <= num_held and self.admission is None
 
     def _line_up_for_room(self) -> None:
-        size_bytes = next(iter(self.putters)).item.size_bytes if self.putters else 0
-        room = self._lacking_room(size_bytes) if self.putters else None
-        if room is None:
-            self.leave_line()
+        if self.putters and self._lacks_room_of_others(next(iter(self.putters)).item.size_bytes):
+            self.wait_for_room()
         else:
-            self.wait_for_room(room, size_bytes)
+            self.leave_line()
 
-    def _lacking_room(self, size_bytes: int) -> SharedRoom | None:
-        """What others hold, without which an item of this size would enter; None if this queue alone is in the way."""
-        if self.has_room(size_bytes):
-            return None
+    def _lacks_room_of_others(self, size_bytes: int) -> bool:
+        """Whether an item of this size would enter if others held less; not if this queue alone is in the way."""
         max_bytes = self.tally.max_bytes
+        if not max_bytes or self.has_room(size_bytes):
+            return False
         is_too_large = size_bytes > max_bytes and self.num_held > 0
-        return self.tally if max_bytes and not is_too_large and self._is_within_bounds(size_bytes) else None
+        return not is_too_large and self._is_within_bounds(size_bytes)
 
     @property
     def full(self) -> bool:

@@ -13,7 +13,6 @@ from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.ranked import QueueClock
-from rlinf_scheduler.queueing.room_line import SharedRoom
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.tap_queue import TapQueue
 from rlinf_scheduler.queueing.weights import check_maxsize
@@ -134,7 +133,7 @@ class QueueSet:
     @property
     def is_crowded(self) -> bool:
         """Whether puts wait, and all queues together hold about as much as they may."""
-        return len(self._tally.line) > 0
+        return bool(self._tally.line.places)
 
     def is_full(self, queue_name: QueueName) -> bool:
         """Return whether a put to this queue would wait."""
@@ -197,7 +196,7 @@ class QueueSet:
             queue.settle(self.closed, out)
             queue.touch_taps()
             self._drop_if_idle(queue)
-        if self._tally.crowded or self._tally.touched:
+        if self._tally.line.places or self._tally.touched:
             self._follow(out)
 
     def _follow(self, out: list[Instruction]) -> None:
@@ -209,15 +208,14 @@ class QueueSet:
                 queue.settle(self.closed, out)
                 queue.touch_taps()
                 self._drop_if_idle(queue)
-            has_moved = [self._relieve(room, out) for room in list(tally.crowded.values())]
-            if not any(has_moved) and not tally.touched:
+            if not self._relieve(out) and not tally.touched:
                 return
 
-    def _relieve(self, room: SharedRoom, out: list[Instruction]) -> bool:
+    def _relieve(self, out: list[Instruction]) -> bool:
         """Let puts enter that waited for room which is there now; say whether anything has changed."""
-        before, last = len(out), None
+        tally, before, last = self._tally, len(out), None
         # A queue that is settled has let its puts enter, or waits for something else, or for more.
-        while (queue := room.line.first(room.free_bytes)) not in (None, last):
+        while (queue := tally.line.first(tally.free_bytes)) not in (None, last):
             queue.settle(self.closed, out)
             last = queue
         return len(out) > before

@@ -12,7 +12,6 @@ from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter
 from rlinf_scheduler.queueing.records import QueueRecord, StateRecord, as_name
 from rlinf_scheduler.queueing.restoring import Restorer
-from rlinf_scheduler.queueing.room_line import SharedRoom
 from rlinf_scheduler.queueing.snapshot import Recorder, Snapshot, record_of
 from rlinf_scheduler.queueing.surveying import Surveying
 from rlinf_scheduler.queueing.tap_queue import TapQueue, TapTerms
@@ -110,19 +109,17 @@ class Recording(Surveying):
         self.leases.arrange(record.why_over)
         for queue in queues:
             self._drop_if_idle(queue)
-        if tally.max_bytes:  # records of earlier versions name all queues with puts that wait
-            self._line_up(tally, record.crowded)
+        self._line_up(record.crowded)
         names = *map(as_name, record.admitting), *self._queues
         admitting = [self._queues[name] for name in names if name in self._queues]
         self._admitting = {queue: None for queue in admitting if queue.admission is not None}
 
-    def _line_up(self, room: SharedRoom, names: Iterable[Any]) -> None:
+    def _line_up(self, names: Iterable[Any]) -> None:
         """Let queues wait for room in the order in which they did."""
         for name in names:
             queue = self._queues[as_name(name)]
             queue.leave_line()
-            if queue.putters:
-                queue.wait_for_room(room, next(iter(queue.putters)).item.size_bytes)
+            queue.wait_for_room()
 
     def ripening(self) -> list[Instruction]:
         """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
@@ -155,8 +152,10 @@ class Recording(Surveying):
         name = as_name(record.name)
         if record.tap is None:
             return self._queue(name)
-        queue_name, _, *bounds = record.tap[:4]
-        tap = self._tap(name.subscription, TapTerms(as_name(queue_name), *bounds))
+        queue_name, drops, *bounds = record.tap[:4]
+        # One that does not drop is to see everything, and no put waits for it any more.
+        terms = TapTerms(as_name(queue_name), *bounds) if drops else TapTerms(as_name(queue_name))
+        tap = self._tap(name.subscription, terms)
         tap.load(record.tap)
         if not tap.removed:
             self._begin(tap)

@@ -114,7 +114,6 @@ class PutRecord(NamedTuple):
         complete: its bytes are here.
         has_room: it has a place, and waits for its bytes or for an earlier put's.
         slot: with which it is put; 0 for none.
-        seen_by: of records of earlier versions; nothing is decided by it.
     """
 
     client: str
@@ -124,7 +123,6 @@ class PutRecord(NamedTuple):
     complete: bool
     has_room: bool
     slot: int = 0
-    seen_by: list[str] = []  # noqa: RUF012 - never changed
 
 
 class ClientRecord(NamedTuple):
@@ -200,7 +198,9 @@ class AdmissionRecord(NamedTuple):
 class TapRecord(NamedTuple):
     """What makes a queue a subscription; see `TapTerms` and `TapQueue`.
 
-    `drops` and `waiting` are of records of earlier versions, in which puts could wait; nothing is decided by them.
+    Attributes:
+        drops: whether it drops its oldest items when it is full; False only of an earlier version, in which puts
+            waited for it.
     """
 
     queue: Any
@@ -211,7 +211,6 @@ class TapRecord(NamedTuple):
     vacancy: int
     num_dropped: int
     removed: bool
-    waiting: list[Any] = []  # noqa: RUF012 - never changed
 
 
 class QueueRecord(NamedTuple):

@@ -1,10 +1,10 @@
-"""Queues whose first put waits for room in what they share, in order of arrival, found by the room that it needs."""
+"""Queues whose first put waits for room in their channel, in order of arrival, found by the room that it needs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 # An empty line keeps so many places.
 NUM_KEPT = 256
@@ -14,48 +14,45 @@ class RoomLine:
     """Queues in line for room that they share; each names a size, and the first that fits is found in logarithmic time.
 
     A tree of minima over the places of the line: a node says how little somebody below it needs.
+
+    Attributes:
+        places: of the queues that wait; the same dictionary always.
     """
 
-    __slots__ = ("_end", "_minima", "_places", "_queues", "_width")
+    __slots__ = ("_end", "_minima", "_queues", "_width", "places")
 
     def __init__(self) -> None:
-        self._places: dict[Any, int] = {}
+        self.places: dict[Any, int] = {}
         self._lay_out([])
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __contains__(self, queue: Any) -> bool:
-        return queue in self._places
 
     def __iter__(self) -> Iterator[Any]:
         return (queue for queue in self._queues[: self._end] if queue is not None)
 
     def set(self, queue: Any, size_bytes: float) -> None:
         """Let a queue wait for so much room: at its place if it has one, else as the last."""
-        place = self._places.get(queue)
+        place = self.places.get(queue)
         if place is None:
             if self._end == self._width:
-                self._lay_out([(each, self._minima[self._width + self._places[each]]) for each in self])
-            place = self._places[queue] = self._end
+                self._lay_out([(each, self._minima[self._width + self.places[each]]) for each in self])
+            place = self.places[queue] = self._end
             self._queues[place] = queue
             self._end += 1
         self._write(place, size_bytes)
 
     def discard(self, queue: Any) -> None:
         """Let a queue wait no more."""
-        place = self._places.pop(queue, None)
+        place = self.places.pop(queue, None)
         if place is None:
             return
         self._queues[place] = None
         self._write(place, math.inf)
-        if not self._places:
+        if not self.places:
             self.clear()
 
     def first(self, free_bytes: float) -> Any | None:
         """Return the first queue that needs no more room than this; None without one."""
         minima = self._minima
-        if not self._places or minima[1] > free_bytes:
+        if not self.places or minima[1] > free_bytes:
             return None
         node = 1
         while node < self._width:
@@ -66,7 +63,7 @@ class RoomLine:
 
     def clear(self) -> None:
         """Let nobody wait."""
-        self._places.clear()
+        self.places.clear()
         self._end = 0
         if self._width > NUM_KEPT:
             self._lay_out([])
@@ -76,7 +73,7 @@ class RoomLine:
         self._width = width = 1 << max(3, (2 * len(waiting)).bit_length())
         self._end = len(waiting)
         self._queues = [queue for queue, _ in waiting] + [None] * (width - len(waiting))
-        self._places = {queue: place for place, (queue, _) in enumerate(waiting)}
+        self.places.update((queue, place) for place, (queue, _) in enumerate(waiting))
         sizes = [size for _, size in waiting]
         self._minima = [math.inf] * width + sizes + [math.inf] * (width - len(sizes))
         for node in range(width - 1, 0, -1):
@@ -91,17 +88,3 @@ class RoomLine:
             if minima[node] == least:
                 return
             minima[node] = least
-
-
-class SharedRoom(Protocol):
-    """The channel, in which several queues need room.
-
-    Attributes:
-        line: the queues whose first put waits for it.
-    """
-
-    line: RoomLine
-
-    @property
-    def free_bytes(self) -> float:
-        """The size of the largest item that there is room for; below 0 for none."""

@@ -27,10 +27,8 @@ class RunQueue(ServingQueue):
             return False
         if self.admission is not None or self.sharding is not None or not self.fifo.is_plain:
             return False
-        crowded, line = self.tally.crowded, self.tally.line
-        if not crowded:
-            return True
-        return self not in crowded and (not line or (len(line) == 1 and self in line))
+        in_line = self.tally.line.places
+        return not in_line or (len(in_line) == 1 and self in in_line)
 
     def put_run(self, client: AnyClient, puts: Sequence[tuple[int, Item]], out: list[Instruction]) -> int:
         """Take items of puts, as long as that is simple, and say how many; it is open."""

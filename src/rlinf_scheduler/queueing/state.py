@@ -560,7 +560,7 @@ class ChannelState(Lending, Versioning, Recording):
             state = self._describe_for(getter, waited=False)
             out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
         self._drop_if_idle(queue)
-        if self._tally.crowded or self._tally.touched:
+        if self._tally.line.places or self._tally.touched:
             self._follow(out)
 
     def _after_delivery(self, queue: NamedQueue, out: list[Instruction]) -> None:

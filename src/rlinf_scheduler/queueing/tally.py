@@ -8,7 +8,7 @@ from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.ranked import QueueClock
-from rlinf_scheduler.queueing.room_line import RoomLine, SharedRoom
+from rlinf_scheduler.queueing.room_line import RoomLine
 from rlinf_scheduler.queueing.wanted import LeaseTerms
 from rlinf_scheduler.queueing.watch import Watch
 
@@ -56,13 +56,11 @@ class Tally:
         num_dead: dead letters; dead_bytes: their size, and that of subscriptions' ones.
         reserved_bytes: the size of items that have room and are not here yet.
         line: queues with a put that waits for the bytes of the channel.
-        crowded: the channel, if a queue waits for its bytes.
         touched: subscriptions, and queues, for which what happened to another one may have changed something.
     """
 
     __slots__ = (
         "clock",
-        "crowded",
         "dead_bytes",
         "has_losses",
         "held_bytes",
@@ -97,7 +95,6 @@ class Tally:
         self.num_leased = self.leased_bytes = 0
         self.num_dead = self.dead_bytes = 0
         self.line = RoomLine()
-        self.crowded: dict[object, SharedRoom] = {}
         self.touched: dict[Any, None] = {}
         self.watches: list[Watch] = []
 
@@ -122,7 +119,6 @@ class Tally:
     def clear(self) -> None:
         """Nothing is held any more."""
         self.line.clear()
-        self.crowded.clear()
         self.touched.clear()
         self.held_bytes = self.reserved_bytes = self.num_here = 0
         self.num_leased = self.leased_bytes = self.num_dead = self.dead_bytes = 0
