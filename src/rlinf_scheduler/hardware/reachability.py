@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rlinf_scheduler.errors import HardwareUnreachable
+from rlinf_scheduler.errors import HardwareUnreachable, SchedulerError
 from rlinf_scheduler.hardware.registry import hardware_type
 from rlinf_scheduler.planning import HardwareUnit
 
@@ -45,7 +45,7 @@ class HardwareProblem:
 
 
 def find_problems(units: Iterable[HardwareUnit], timeout_s: float = 5.0) -> list[HardwareProblem]:
-    """Run the check of every piece's type as `check_reachable` does, and return what it would say.
+    """Run the check of every piece's type as `check_reachable` does, and return what it would say or raise.
 
     Raises:
         ConfigError: as above.
@@ -62,7 +62,12 @@ def _found(unit: HardwareUnit, timeout_s: float) -> HardwareProblem | None:
     if isinstance(kind, KnownRobot) and not kind.stops_a_launch(unit.config):
         problems = kind.problems(unit.config, timeout_s)
         return HardwareProblem("; ".join(problems), stops_a_launch=False) if problems else None
-    problem = _problem(unit, timeout_s)
+    try:
+        problem = _problem(unit, timeout_s)
+    except SchedulerError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a program's own check raises: a launch fails of it, too
+        problem = f"{unit.type} of node {unit.node_rank}: its check raised {type(error).__name__}: {error}"
     return HardwareProblem(problem, stops_a_launch=True) if problem else None
 
 

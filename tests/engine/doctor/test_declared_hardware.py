@@ -11,6 +11,7 @@ from rlinf_scheduler.engine.doctor.declared import declared_units, look_at
 from rlinf_scheduler.engine.doctor.examination import examine
 from rlinf_scheduler.engine.doctor.facts import HardwareFacts
 from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.hardware import HardwareType, register_hardware, registry
 from rlinf_scheduler.planning import Node
 
 
@@ -85,6 +86,24 @@ def test_what_a_launch_would_only_log_is_a_note():
 )
 def test_nothing_is_said_of_what_is_there_and_of_what_is_not_to_be_looked_at(config):
     assert looked_at("GimArm", **config) == HardwareFacts("node 0", 1)
+
+
+def test_a_check_of_a_programs_own_that_raises_is_told_of_beside_what_else_is_found(monkeypatch):
+    class Loom(HardwareType):
+        name = "Loom"
+
+        def check(self, config, timeout_s):
+            raise LookupError("no shuttle")
+
+    monkeypatch.setattr(registry, "_registered", {})
+    register_hardware(Loom())
+    pieces, _ = declared_units(groups_of("Loom", {"node_rank": 0}), {0: Node("n0")})
+    absent, _ = declared_units(
+        groups_of("GimArm", {"node_rank": 0, "can_interface": "nosuchcan"}), {0: Node("n0")}
+    )
+    facts = look_at("node 0", [*pieces[0], *absent[0]])
+    assert facts.faults == ("Loom of node 0: its check raised LookupError: no shuttle",)
+    assert "nosuchcan" in facts.notes[0]
 
 
 def test_without_a_cluster_this_machine_is_node_0(monkeypatch):
