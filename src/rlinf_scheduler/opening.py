@@ -44,6 +44,7 @@ from rlinf_scheduler.session.session import INTERRUPTED
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.fallbacks import Fallbacks
 from rlinf_scheduler.worker.node_watch import NodeWatch
 
 DRIVER_NAME = "driver"
@@ -198,6 +199,7 @@ def open_home(
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
+        session.service(Fallbacks)  # the first rank may say so before its launch hears that it runs
         if config.net_emulation is not None:
             config.check_emulated_nodes(fleet.topology)
             session.provide(NetEmulation, config.net_emulation)

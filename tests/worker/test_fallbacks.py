@@ -6,6 +6,7 @@ import pytest
 
 from rlinf_scheduler.comm import Endpoint
 from rlinf_scheduler.events import TransportFellBack
+from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.observed import tell_of_fallbacks
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.fallbacks import Fallbacks
@@ -51,3 +52,12 @@ def test_a_process_without_shared_memory_tells_the_home_why(job, secret, monkeyp
     assert told.reason == (
         "'actor:0' does without shared memory: it cannot be made here (memfd_create: not permitted)"
     )
+
+
+@pytest.mark.ray
+def test_a_process_that_says_so_before_it_reports_that_it_runs_is_heard(ray_cluster):
+    session = ray_cluster.session
+    events = heard(session, TransportFellBack)
+    why = "said before anything was launched"
+    session.messenger.notify(session.home, protocol.FELL_BACK, protocol.FellBack(why))
+    assert events.get(timeout=DEADLINE_S).reason.endswith(why)
