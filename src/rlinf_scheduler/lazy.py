@@ -40,9 +40,14 @@ def mirror(names: dict[str, Any], package: str) -> Callable[[str], Any]:
     def load(name: str) -> Any:
         module = import_module(package)
         try:
-            value = names[name] = getattr(module, name)
+            value = getattr(module, name)
         except AttributeError:
+            if name in _public(module):
+                raise  # it fails while it is loaded
             raise _no_name(names, name, _public(module)) from None
+        if isinstance(value, ModuleType) and "__path__" in names and find_spec(f"{names['__name__']}.{name}"):
+            return import_module(f"{names['__name__']}.{name}")  # the package has its own
+        names[name] = value
         return value
 
     return load
@@ -65,10 +70,14 @@ def declared(names: dict[str, Any], package: str = "") -> Callable[[str], Any]:
     others = mirror(names, package) if package else loader(names, modules)
 
     def load(name: str) -> Any:
+        if name in modules:
+            return _load(names, name, modules[name])
         try:
-            return _load(names, name, modules[name]) if name in modules else others(name)
+            return others(name)
         except AttributeError:
-            more = _public(import_module(package)) if package else ()
+            more = list(_public(import_module(package))) if package else []
+            if name in more:
+                raise  # it fails while it is loaded
             raise _no_name(names, name, [*modules, *more]) from None
 
     return load

@@ -1,6 +1,8 @@
 """The names of the face: those that a type checker sees are there; a misspelt one is answered by the nearest."""
 
 import ast
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -84,3 +86,28 @@ def test_a_name_that_is_like_none_is_an_import_error_of_pythons():
 
 def test_the_face_is_thin():
     assert sum(len(path.read_bytes().splitlines()) for path in FACE.rglob("*.py")) <= 3_500
+
+
+def test_a_module_that_fails_while_it_is_loaded_says_so_itself(tmp_path, monkeypatch):
+    (tmp_path / "broken_part.py").write_text("import sys\nThing = sys.gone\n")
+    lazy = "from rlinf_scheduler.lazy import declared, loader, mirror\n"
+    packages = {
+        "lazy_core": "__all__ = ['Thing']\n__getattr__ = loader(globals(), {'Thing': 'broken_part'})\n",
+        "lazy_face": "if False:\n    from broken_part import Thing\n__getattr__ = declared(globals())\n",
+        "lazy_mirror": "__getattr__ = mirror(globals(), 'lazy_core')\n",
+        "lazy_both": "__getattr__ = declared(globals(), 'lazy_core')\n",
+    }
+    for name, source in packages.items():
+        (tmp_path / f"{name}.py").write_text(lazy + source)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in packages:
+        with pytest.raises(AttributeError, match="module 'sys' has no attribute 'gone'"):
+            import_module(name).Thing  # noqa: B018
+
+
+def test_a_module_of_the_face_is_never_taken_for_that_of_the_core_whichever_was_imported_first():
+    names = "channel", "cluster", "hardware", "placement", "worker"
+    code = "".join(f"import rlinf_scheduler.{name}\n" for name in names) + "import rlinf.scheduler\n"
+    code += "".join(f"from rlinf.scheduler import {name}; print({name}.__name__)\n" for name in names)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == [f"rlinf.scheduler.{name}" for name in names]
