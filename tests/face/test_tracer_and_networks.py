@@ -5,11 +5,12 @@ import json
 import pickle
 from types import SimpleNamespace
 
+import cloudpickle
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf.scheduler import Tracer, manager
+from rlinf.scheduler import Tracer, Worker, manager
 from rlinf.scheduler.absent import RolloutScalingScheduler, SchedulerWorker
 from rlinf.scheduler.dynamic_scheduler.utils import (
     get_scheduler_channel,
@@ -73,6 +74,27 @@ def test_functions_are_traced_with_and_without_a_category(spans):
         ("named", "env"),
         ("asynchronous", "actor"),
     ]
+
+
+def test_a_class_whose_methods_are_decorated_can_be_sent_by_value():
+    class Decorated(Worker):
+        @Tracer.trace_func
+        def traced(self): ...
+
+        @Tracer.trace_func("env")
+        async def traced_with_a_category(self): ...
+
+        @Worker.timer
+        def timed(self): ...
+
+        @Worker.timer("step")
+        async def timed_by_name(self): ...
+
+        def locked(self):
+            with self.device_lock, self.worker_timer():
+                ...
+
+    assert pickle.loads(cloudpickle.dumps(Decorated)).__name__ == "Decorated"
 
 
 def test_what_is_begun_and_never_ended_does_not_grow_for_ever(spans):

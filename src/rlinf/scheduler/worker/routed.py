@@ -43,12 +43,11 @@ class RouteOptions(TypedDict, total=False):
         batch_size: the rows of the whole batch; None in `send_to`: each sender has as many as this one.
         enable_p2p: as messages of `send` and `recv`; the channel is None then.
         options: taken, and without effect.
-        decoupled_mode: to whoever takes them first, and back to whom a message came from: `self.batch_router` has
-            the tags that this rank answers, and notes there whose messages it has taken.
+        decoupled_mode: any rank of the other group takes a message, and answers the rank that sent it. `self.batch_router`
+            has the tags that this rank answers, each with the messages that it took and has not answered yet.
     """
 
     tag: str | None
-
     route_key: Any
     batch_size: int | None
     enable_p2p: bool
