@@ -43,8 +43,8 @@ class RouteOptions(TypedDict, total=False):
         batch_size: the rows of the whole batch; None in `send_to`: each sender has as many as this one.
         enable_p2p: as messages of `send` and `recv`; the channel is None then.
         options: taken, and without effect.
-        decoupled_mode: any rank of the other group takes a message, and answers the rank that sent it. `self.batch_router`
-            has the tags that this rank answers, each with the messages that it took and has not answered yet.
+        decoupled_mode: any rank of the other group takes a message, and answers the rank that sent it;
+            `self.batch_router` has the tags that this rank answers, each with the messages that it has yet to answer.
     """
 
     tag: str | None
