@@ -239,12 +239,6 @@ class QueueBook:
         if item is not None:
             self.granted_bytes -= item.size_bytes
 
-    def waiting_first(self) -> list[Known]:
-        """The put that enters next, if one waits for room, and as far as that is known."""
-        waiting = (item for ticket, item in self.line.items() if ticket not in self.granted)
-        first = next(waiting, None)
-        return [] if first is None or (first.stands_behind and self.granted) else [first]
-
     # -- what must be --------------------------------------------------------------------------------
 
     @property
