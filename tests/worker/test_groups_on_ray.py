@@ -261,3 +261,7 @@ def test_a_failure_that_nobody_waits_for_is_logged(probes, caplog, monkeypatch):
     assert logged.wait(20)
     assert "no such thing on rank 2" in caplog.records[-1].getMessage()
     assert "of 4 ranks have answered" in repr(unread)
+    logged.clear()
+    probes.fail_on(1)  # whose result is dropped at once
+    assert logged.wait(20)
+    assert "no such thing on rank 1" in caplog.records[-1].getMessage()

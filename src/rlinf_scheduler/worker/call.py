@@ -82,6 +82,7 @@ class Call:
         sent_at: when each rank's part was sent last, on the monotonic clock; 0 where it waits for a process.
         answered_at: when each outcome came, likewise; 0 where there is none.
         aborted: why nobody should wait any more; None as long as somebody should.
+        is_read: somebody has asked for its result, or looks after it: what it fails with need not be logged.
         settled: done when every rank has answered or one has failed.
         complete: done when every rank has answered or failed.
     """
@@ -104,6 +105,7 @@ class Call:
         self.sent_at = [0.0] * len(targets)
         self.answered_at = [0.0] * len(targets)
         self.aborted: WorkerDied | CallCancelled | None = None
+        self.is_read = False
         # Of one rank it is known beforehand who ends it, also for a wait that ends at its deadline.
         by = str(self.addresses[0]) if len(targets) == 1 else ""
         self.settled: Promise[None] = CallEnd(self.title, by)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -179,7 +178,7 @@ class GroupCalls(ABC, Generic[RankT]):
         messenger = self.session.messenger
         fail_fast = self.session.fact(FailFast)
         if fail_fast is None:
-            self._watch_unread(call, result)
+            self._watch_unread(call)
         else:
             fail_fast.watch(result, call.settled, unless=lambda: self._deaths.stopping)
         messenger.submit(ending(partial(self._start, call), call.fail))
@@ -213,16 +212,15 @@ class GroupCalls(ABC, Generic[RankT]):
         silence = "" if rank.endpoint is None else self.session.why_silent(rank.endpoint.process_id)
         return ("unresponsive", silence) if silence else ("alive", "")
 
-    def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
-        """Log the failure of a call that nobody has asked about a while after it failed.
+    def _watch_unread(self, call: Call) -> None:
+        """Log the failure of a call that nobody has asked about a while after it failed, or ever can.
 
         The driver may be waiting for something that will never come because of it.
         """
-        watched = weakref.ref(result)
 
         def report() -> None:
-            current = watched()
-            error = current.unread_failure() if current is not None else None
+            # Not the caller's own, which may be dropped by now, nor kept for this: it holds what ranks have returned.
+            error = GroupResult(call, partial(self.reason_of_death, call)).unread_failure()
             if error is not None and not self._deaths.stopping:
                 logging.getLogger(f"rlinf.worker.{self.name}").error("not waited for yet: %s", error)
 

@@ -60,7 +60,6 @@ class GroupResult(Generic[R]):
         self._reason_of_death = reason_of_death
         self._before_return = before_return
         self._values: dict[int, Any] = {}
-        self._read = False
         self._generation = generation()
 
     def wait(self, timeout_s: float | None = None) -> list[R]:
@@ -122,9 +121,9 @@ class GroupResult(Generic[R]):
         Raises:
             ResultTimeout: some rank had not answered at the deadline.
         """
-        read = self._read
+        read = self._call.is_read
         self._wait_for(self._call.complete, timeout_s)
-        self._read = read
+        self._call.is_read = read
         return reduce_durations(self._call.durations, reduce)
 
     def done(self) -> bool:
@@ -133,7 +132,7 @@ class GroupResult(Generic[R]):
 
     def __await__(self) -> Generator[Any, None, list[R]]:
         """`await result`: as `wait`, without blocking the event loop."""
-        self._read = True
+        self._call.is_read = True
         self._check_process()
         if not self.done():
             yield from self._settled_in_this_loop().__await__()
@@ -166,11 +165,11 @@ class GroupResult(Generic[R]):
 
     def note_read(self) -> None:
         """Somebody looks after this call: what it fails with need not be logged."""
-        self._read = True
+        self._call.is_read = True
 
     def unread_failure(self) -> BaseException | None:
         """What the call failed with, if it did and nobody has asked for its result yet; runs no user's code."""
-        return None if self._read else self.failure(reason_wait_s=0.0)
+        return None if self._call.is_read else self.failure(reason_wait_s=0.0)
 
     def failure(self, reason_wait_s: float = _REASON_WAIT_S) -> BaseException | None:
         """What the call failed with, if it did and was not given up; runs no user's code.
@@ -213,7 +212,7 @@ class GroupResult(Generic[R]):
     @awaited(_awaits)
     def _wait_for(self, end: Promise[None], timeout_s: float | None) -> None:
         limit_s = checked_deadline(timeout_s)
-        self._read = True
+        self._call.is_read = True
         self._check_process()
         started = time.monotonic()
         with explaining(current_or_none(), limit_s):
