@@ -148,7 +148,7 @@ class CudaDriver:
     def _stream(self, index: int) -> Any:
         stream = self._streams.get(index)
         if stream is None:
-            # The first stream of torch's own makes all of a pool's: 64 MiB of the device in each process.
+            # The first stream of torch's own makes all of a pool's: tens of MiB of the device in each process.
             address = self._api.stream(index)
             stream = self._streams[index] = self._torch.cuda.ExternalStream(address, device=index)
         return stream
