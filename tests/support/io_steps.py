@@ -5,7 +5,9 @@ import time
 
 import pytest
 
-from rlinf_scheduler.comm import guarded, loop
+from rlinf_scheduler.comm import loop
+
+_run_guarded = loop.run_guarded
 
 
 class Steps:
@@ -26,7 +28,7 @@ class Steps:
 
     def run(self, callback, *args):
         began, began_at = time.thread_time(), time.monotonic()
-        guarded.run_guarded(callback, *args)
+        _run_guarded(callback, *args)
         took_s, stood_s = time.thread_time() - began, time.monotonic() - began_at
         self.stood_s = max(self.stood_s, stood_s)
         if took_s > self.longest_s:

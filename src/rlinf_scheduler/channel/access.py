@@ -16,11 +16,10 @@ from rlinf_scheduler.channel.question import Question, refuse_questions
 from rlinf_scheduler.channel.slot import SENT_COPIES, forget, read_at
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
-from rlinf_scheduler.channel.tracing import note_taken, own_trace
+from rlinf_scheduler.channel.tracing import own_trace
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import (
     BatchUndecodable,
     ChannelArgumentError,
@@ -31,6 +30,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import current_session
+from rlinf_scheduler.tape.work import Work, current_work
 
 
 class ChannelAccess:
@@ -67,7 +67,7 @@ class ChannelAccess:
     ) -> AsyncHandle[None] | None:
         operation.channel = self._name
         operation.weight = checked_weight(self._name, weight)
-        if operation.trace is None:
+        if (Work.has_taken or operation.step is not None) and operation.trace is None:
             operation.trace = own_trace()
         connection = self._connection()
         num_copies = SENT_COPIES.number
@@ -100,14 +100,15 @@ class ChannelAccess:
         take = partial(_take, connection, operation, load)
         return AsyncHandle(connection.start(operation), take, operation.describe)
 
-    def _load_item(self, items: list[Arrived]) -> Any:
+    def _load_item(self, items: Delivery) -> Any:
         item = items[0].load()
         if type(item) is Question:
             refuse_questions(self._name, [item])
-        note_taken(items)
+        if items.told.ids:
+            current_work().take(items.told.ids)
         return item
 
-    def _load_batch(self, items: list[Arrived]) -> Batch:
+    def _load_batch(self, items: Delivery) -> Batch:
         batch = load_all(items)
         refuse_questions(self._name, batch)
         return batch
@@ -167,7 +168,7 @@ def copies(items: Delivery) -> Delivery:
     return items
 
 
-def load_all(items: list[Arrived], begin: Callable[[int], None] | None = None) -> Batch:
+def load_all(items: Delivery, begin: Callable[[int], None] | None = None) -> Batch:
     """Return what came as a batch; `begin` is told before each of them.
 
     Raises:
@@ -184,5 +185,6 @@ def load_all(items: list[Arrived], begin: Callable[[int], None] | None = None) -
             problems.append((place, str(error)))
     if problems:
         raise BatchUndecodable(problems, values)
-    note_taken(items)
-    return items.batch(values) if isinstance(items, Delivery) else Batch(values)
+    if items.told.ids:
+        current_work().take(items.told.ids)
+    return items.batch(values)

@@ -77,7 +77,8 @@ def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> fl
     """Return a deadline in seconds, or None."""
     if timeout_s is None:
         return None
-    if is_seconds(timeout_s):
+    kind = type(timeout_s)
+    if ((kind is int or kind is float) and timeout_s >= 0) or is_seconds(timeout_s):
         return None if timeout_s > FOREVER_S else float(timeout_s)
     raise ChannelArgumentError(channel, f"{what} is a number of seconds of at least 0, not {timeout_s!r}")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from rlinf_scheduler.channel import wire
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.queueing import GroupName
 
@@ -104,6 +106,12 @@ class Delivery(list[Arrived]):
         delivery = cls(items)
         delivery.told = told
         return delivery
+
+    @classmethod
+    def of_frames(cls, told: wire.Delivered, frames: Iterable[Buffer]) -> Delivery:
+        """Items whose frames follow each other, as was said."""
+        left = iter(frames)
+        return cls.of(told, [Arrived(list(islice(left, count))) for count in told.num_frames])
 
     def batch(self, values: list[Any]) -> Batch:
         """Return what the caller of the get receives, made of the items' values."""

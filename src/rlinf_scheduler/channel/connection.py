@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
@@ -143,7 +142,7 @@ class ChannelConnection:
         self,
         operation: Operation,
         encoded: Encoded | None = None,
-        load: Callable[[list[Arrived]], Any] | None = None,
+        load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
         """Run an operation until it is over.
 
@@ -219,7 +218,7 @@ class ChannelConnection:
             origins = tuple(origin for origin in items.told.origins if origin is not None)
             TIMES.note_moved(GET, began, operation.kind, name, origins)
 
-    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+    def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
         """Return what `load` makes of the items of a get, which go back to where they were."""
         promise = self.hold(operation)
         try:
@@ -472,19 +471,25 @@ class ChannelConnection:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)
         self._own.__dict__["shortcut"] = shortcut
+        if type(said) is wire.Accepted:
+            return None
+        return self._read(answer, shortcut, operation)
+
+    def _read(self, answer: wire.DirectAnswer, shortcut: Shortcut, operation: Operation) -> Any:
+        """Return what a shortcut's answer brings, or raise what it says."""
         match answer.answer:
-            case wire.Accepted():
-                return None
             case wire.Delivered() as delivered:
                 if operation.waited_s > CONFIRM_DELAY_S:
                     # It came after a while: nothing may follow soon that the confirmation could travel with.
-                    self._hand_over(shell.deliveries.hurry, None)
-                frames = iter(answer.frames)
-                arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
-                return Delivery.of(delivered, arrived)
+                    self._hand_over(self._shell.deliveries.hurry, None)
+                if len(delivered.num_frames) != 1:
+                    return Delivery.of_frames(delivered, answer.frames)
+                items = Delivery((Arrived([*answer.frames]),))  # as mostly
+                items.told = delivered
+                return items
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
-                self._hand_over(shell.expect, operation)
+                self._hand_over(self._shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.taken = True

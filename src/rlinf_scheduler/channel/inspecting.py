@@ -17,6 +17,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_optional_count,
     checked_path,
 )
+from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.report import ChannelReport
@@ -186,11 +187,15 @@ def shown(items: Sequence[Any], num_items: int) -> str:
     return f"; next are {', '.join(texts)}{f' and {more} more' if more > 0 else ''}"
 
 
-def _load_copies(items: list[Arrived]) -> list[Any]:
-    return [_load_copy([item]) for item in items]
+def _load_copies(items: Delivery) -> list[Any]:
+    return [_copy_of(item) for item in items]
 
 
-def _load_copy(items: list[Arrived]) -> Any:
+def _load_copy(items: Delivery) -> Any:
+    return _copy_of(items[0])
+
+
+def _copy_of(arrived: Arrived) -> Any:
     with only_looked_at():
-        item = items[0].copied().load()
+        item = arrived.copied().load()
     return item.item if type(item) is Question else item

@@ -33,8 +33,7 @@ from rlinf_scheduler.channel.journal_records import (
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.framing import Buffer, encode_head
-from rlinf_scheduler.comm.guarded import run_guarded
-from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.loop import Timer, run_guarded
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise

@@ -15,8 +15,7 @@ from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationProm
 from rlinf_scheduler.channel.refusals import deleted_error, ending_error
 from rlinf_scheduler.channel.spec import ChannelSpec, ChannelStats
 from rlinf_scheduler.comm.forking import on_fork_in_child
-from rlinf_scheduler.comm.guarded import ending
-from rlinf_scheduler.comm.loop import IoLoop
+from rlinf_scheduler.comm.loop import IoLoop, ending
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import on_io_thread
 from rlinf_scheduler.comm.timekeeping import Cause, cause_at

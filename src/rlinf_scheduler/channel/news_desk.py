@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf_scheduler.channel.shortcut_door import ShortcutEnd
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.timekeeping import TIMES

@@ -18,7 +18,7 @@ from rlinf_scheduler.comm.timekeeping import Cause
 from rlinf_scheduler.comm.waits import CHANNEL, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.tape import Note
-from rlinf_scheduler.tape.work import current_step
+from rlinf_scheduler.tape.work import work_said
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.device_items import DeviceParcel
@@ -151,7 +151,8 @@ class Operation(Fate):
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
         self.parcel: SmallParcel | Parcel | HeldParcel | DeviceParcel | None = None
-        self.step = current_step()
+        work = work_said()
+        self.step = None if work is None else work.step
         self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()
         self.started = now()

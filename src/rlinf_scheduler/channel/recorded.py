@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 from msgspec.structs import astuple, replace
@@ -15,14 +14,12 @@ from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationProm
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.tape.tape import Note, Tape
 
 
 def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
     """A delivery as it was noted: what was told of it, field by field, and all its items' frames."""
-    delivered, left = wire.Delivered(*told), iter(frames)
-    return Delivery.of(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
+    return Delivery.of_frames(wire.Delivered(*told), frames)
 
 
 def what_of(operation: Operation, channel: str) -> tuple[str, str]:
@@ -52,12 +49,12 @@ class RecordedConnection:
         self,
         operation: Operation,
         encoded: Encoded | None = None,
-        load: Callable[[list[Arrived]], Any] | None = None,
+        load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
         """See `ChannelConnection`."""
         note = self._begin(operation, encoded)
 
-        def load_noted(items: list[Arrived]) -> Any:
+        def load_noted(items: Delivery) -> Any:
             _took(note, items)
             return load(items) if load is not None else items
 
@@ -102,7 +99,7 @@ class RecordedConnection:
         _took_end(note, promise)
         return promise
 
-    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+    def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
         """See `ChannelConnection`."""
         promise = self.hold(operation)
         try:
@@ -172,8 +169,7 @@ def _took_end(note: Note, promise: Promise[Any]) -> None:
         _took(note, promise.result(0))
 
 
-def _took(note: Note, items: list[Arrived]) -> None:
-    told = items.told if isinstance(items, Delivery) else wire.Delivered(0, [])
+def _took(note: Note, items: Delivery) -> None:
     parts = [item.frames() for item in items]
-    told = replace(told, num_frames=[len(part) for part in parts])
+    told = replace(items.told, num_frames=[len(part) for part in parts])
     note.took(lambda: [frame for part in parts for frame in part], astuple(told))

@@ -66,7 +66,7 @@ class ReplayedConnection:
         self,
         operation: Operation,
         encoded: Encoded | None = None,
-        load: Callable[[list[Arrived]], Any] | None = None,
+        load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
         """See `ChannelConnection`."""
         what = what_of(operation, self._name)
@@ -90,7 +90,7 @@ class ReplayedConnection:
         """See `ChannelConnection`."""
         return self.start(operation)
 
-    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+    def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
         """See `ChannelConnection`."""
         return load(self.start(operation).result(0))
 

@@ -13,7 +13,7 @@ from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise

@@ -37,7 +37,7 @@ from rlinf_scheduler.channel.users import Users, channel_note
 from rlinf_scheduler.comm.directory import DirectoryClient
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime

@@ -24,7 +24,7 @@ from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import Reporter

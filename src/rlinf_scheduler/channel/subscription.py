@@ -17,7 +17,6 @@ from rlinf_scheduler.channel.leasing import Leasing
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.slot import only_looked_at
 from rlinf_scheduler.channel.spec import ChannelRef
-from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing import QueueName, Tapped
@@ -100,11 +99,11 @@ class Subscription(Getting, Leasing, Inspecting):
 
     # Questions are seen as what was asked: their answers are others' business.
 
-    def _load_item(self, items: list[Arrived]) -> Any:
+    def _load_item(self, items: Delivery) -> Any:
         with only_looked_at():  # the queue's consumers have it, too
             return _asked(items[0].load())
 
-    def _load_batch(self, items: list[Arrived]) -> Batch:
+    def _load_batch(self, items: Delivery) -> Batch:
         with only_looked_at():
             return _all_asked(load_all(items))
 

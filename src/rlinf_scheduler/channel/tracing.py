@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.arguments import MAX_INTEGER
-from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.tape.work import current_step, current_work
 
 # An item says so many sources itself, and of more, how many; with so many bytes of names.
 MAX_NAMED = 4096
 MAX_NAMES_BYTES = 4 << 20
-
-
-def note_taken(items: Iterable[Any]) -> None:
-    """This thread or task has taken what was delivered: what it puts next is made of that."""
-    if isinstance(items, Delivery) and items.told.ids:
-        current_work().take(items.told.ids)
 
 
 def own_trace() -> wire.Trace | None:

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from rlinf_scheduler.comm.guarded import run_guarded
 from rlinf_scheduler.comm.reports import Reporter, forget_io_thread, note_io_thread
 
 logger = Reporter(__name__)
@@ -31,6 +30,27 @@ FINISHED = select.EPOLLHUP | select.EPOLLERR
 MAX_SLEEP_S = 3600.0
 # Cancelled timers stay in the heap until it has doubled, from this size on.
 MIN_SWEEP = 64
+
+
+def run_guarded(callback: Callable[..., None], *args: object) -> None:
+    """Run a callback; report what it raises, which ends nothing else."""
+    try:
+        callback(*args)
+    except Exception:
+        logger.exception("a callback on the I/O thread failed")
+
+
+def ending(step: Callable[[], None], fail: Callable[[Exception], object]) -> Callable[[], None]:
+    """Return `step`, to be handed over to the I/O thread; if it raises, `fail` ends what waits for it."""
+
+    def run() -> None:
+        try:
+            step()
+        except Exception as error:
+            logger.exception("a step on the I/O thread failed")
+            fail(error)
+
+    return run
 
 
 class Timer:
@@ -73,7 +93,7 @@ class IoLoop:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._ready: deque[Callable[[], None]] = deque()
-        self._before_sleep: list[Callable[[], None]] = []
+        self._after_round: list[Callable[[], None]] = []
         self._timers: list[tuple[float, int, Timer]] = []
         self._sweep_at = MIN_SWEEP
         self._order = itertools.count()
@@ -116,9 +136,9 @@ class IoLoop:
         if callback in self._finally:
             self._finally.remove(callback)
 
-    def before_sleep(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the thread after every round of work; added before the start."""
-        self._before_sleep.append(callback)
+    def after_round(self, callback: Callable[[], None]) -> None:
+        """Run `callback` at the end of this round of work; on the thread."""
+        self._after_round.append(callback)
 
     def register(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call `handler(events)` on the thread whenever `fd` is ready (level-triggered)."""
@@ -264,8 +284,8 @@ class IoLoop:
         # Callbacks that callbacks submit wait for the next round, so that descriptors get their turn.
         for _ in range(len(self._ready)):
             run_guarded(self._ready.popleft())
-        for callback in self._before_sleep:
-            run_guarded(callback)
+        while self._after_round:
+            run_guarded(self._after_round.pop())
 
     def _until_next_timer(self) -> float:
         if not self._timers:

@@ -16,8 +16,7 @@ from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf_scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf_scheduler.comm.framing import Buffer, Message
-from rlinf_scheduler.comm.guarded import run_guarded
-from rlinf_scheduler.comm.loop import READABLE, IoLoop, Timer
+from rlinf_scheduler.comm.loop import READABLE, IoLoop, Timer, run_guarded
 from rlinf_scheduler.comm.peer import Peer, Request, RequestFuture, decode_head
 from rlinf_scheduler.comm.peers import Peers
 from rlinf_scheduler.comm.port_range import PortRange

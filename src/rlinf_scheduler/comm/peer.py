@@ -12,8 +12,7 @@ import msgspec
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.failure import dump_failure, load_failure
 from rlinf_scheduler.comm.framing import Buffer, Message
-from rlinf_scheduler.comm.guarded import run_guarded
-from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.loop import Timer, run_guarded
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import CommError, PeerDied

@@ -11,14 +11,12 @@ from typing import Any, Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.forking import FORKED
-from rlinf_scheduler.comm.framing import Message
-from rlinf_scheduler.comm.guarded import run_guarded
-from rlinf_scheduler.comm.loop import IoLoop
+from rlinf_scheduler.comm.framing import Buffer, Message, StreamReader
+from rlinf_scheduler.comm.loop import IoLoop, run_guarded
 from rlinf_scheduler.comm.peer import Peer
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.peer_line import PeerLine
 from rlinf_scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
-from rlinf_scheduler.comm.transport.self_line import SelfLine
 from rlinf_scheduler.comm.transport.sockets import Sockets
 
 # So many that are gone are remembered.
@@ -108,7 +106,9 @@ class Peers:
         """This process is a peer of its own."""
         peer = self.by_id[process_id] = self._new_peer(process_id)
         peer.name = name
-        peer.line = SelfLine(self._loop.submit, lambda messages: self._events.on_messages(peer, messages))
+        peer.line = _SelfTransport(
+            self._loop.submit, lambda messages: self._events.on_messages(peer, messages)
+        )
 
     def line_to(self, process_id: str) -> PeerLine | None:
         """What leads to another process that is a peer."""
@@ -242,6 +242,40 @@ class Peers:
 def _bound(notes: OrderedDict[str, Any]) -> None:
     while len(notes) > MAX_LOST:
         notes.popitem(last=False)
+
+
+class _SelfTransport:
+    """The transport of a process to itself: no socket, but the same order, threads and independence of memory.
+
+    The bytes pass through the same framing as everywhere, so that a receiver gets memory of its own and a head that
+    looks the same (tuples have become lists) whoever the sender is.
+
+    Args:
+        submit: runs a callback on the I/O thread.
+        deliver: takes the messages there.
+    """
+
+    transport = "self"
+
+    def __init__(
+        self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]
+    ) -> None:
+        self._submit = submit
+        self._deliver = deliver
+
+    def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
+        """Deliver the pieces of a message in a later round."""
+        messages: list[Message] = []
+        reader = StreamReader()
+        for piece in pieces:
+            reader.feed(memoryview(piece), messages)
+        self._submit(lambda: self._deliver(messages))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
 
 
 class _LineHeard:

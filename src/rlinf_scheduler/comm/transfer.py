@@ -11,8 +11,7 @@ from typing import Any
 from rlinf_scheduler.checks import is_seconds
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.finder import Finder, Search
-from rlinf_scheduler.comm.guarded import ending
-from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise, Wake
 from rlinf_scheduler.comm.waits import MESSAGE, Wait

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rlinf_scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf_scheduler.comm.failure import dump_failure
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.shm.parcel import Parcel
 from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.host import protocol

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from rlinf_scheduler.comm import WAIT_S, Messenger, Request
 from rlinf_scheduler.comm.cancellation import working_in
 from rlinf_scheduler.comm.forking import children_end_here
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited

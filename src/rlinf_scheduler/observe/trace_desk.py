@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlinf_scheduler.comm import Endpoint
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.rundir import private_file

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 # Of what was taken for an item, so many are named; of more, how many.
 MAX_SOURCES = 64
@@ -40,6 +40,8 @@ class Work:
 
     __slots__ = ("_has_put", "counts", "lane", "num_left_out", "sources", "step")
 
+    has_taken: ClassVar[bool] = False  # until then nothing in this process has sources
+
     def __init__(self, lane: str, step: int | None = None, within: Work | None = None) -> None:
         self.lane = lane
         self.step = step
@@ -50,6 +52,7 @@ class Work:
 
     def take(self, items: Sequence[Any]) -> None:
         """Note the items that were taken."""
+        Work.has_taken = True
         if self._has_put and self.step is None:
             self.sources, self.num_left_out = [], 0
         self._has_put = False
@@ -77,18 +80,20 @@ class Places:
 
 
 _work: ContextVar[Work | None] = ContextVar("rlinf_work", default=None)
+# What this thread or task works at, where somebody said so; asked by every operation.
+work_said = _work.get
 # Of threads that no call has made known, by name: they have no context of their own that would last.
 _of_threads = threading.local()
 
 
 def current_work() -> Work:
     """What this thread or task works at."""
-    return _work.get() or _work_of_thread()
+    return work_said() or _work_of_thread()
 
 
 def current_step() -> int | None:
     """Which step this thread or task works at; None where nobody said."""
-    work = _work.get()
+    work = work_said()
     return None if work is None else work.step
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf_scheduler.comm.failure import Failure, load_failure
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf_scheduler.comm.timekeeping import Cause

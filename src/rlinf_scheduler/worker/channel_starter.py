@@ -29,7 +29,7 @@ from rlinf_scheduler.channel.starting import (
     check_group,
 )
 from rlinf_scheduler.comm import Endpoint, Request
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time

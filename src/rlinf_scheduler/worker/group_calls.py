@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlinf_scheduler.comm import Buffer, Endpoint, Request
 from rlinf_scheduler.comm.directory import WORLD_SIZE
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ClusterError, CommError, WorkerDied

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rlinf_scheduler.comm import Buffer, RequestFuture, decode, encode
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
-from rlinf_scheduler.comm.guarded import ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ClusterError, CodecError, ConfigError, LaunchTimeout
 from rlinf_scheduler.host.log_lines import level_to_forward

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.guarded import run_guarded
+from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.foreign import open_arena

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.loop import IoLoop, Timer
+from rlinf_scheduler.comm.loop import IoLoop, Timer, run_guarded
 from rlinf_scheduler.comm.port_range import PortRange, in_turn, listening_ports
 from rlinf_scheduler.comm.transport import handshake
 from rlinf_scheduler.comm.transport.door import Door, Judge
@@ -82,7 +82,6 @@ class Sockets:
         self._client_tls: ssl.SSLContext | None = None
         if host is not None:
             self._open_tcp_door(host, ports, judge)
-        loop.before_sleep(self._flush)
 
     def _open_tcp_door(self, host: str, ports: PortRange | None, judge: Judge) -> None:
         server_tls = None
@@ -162,12 +161,14 @@ class Sockets:
 
     def flush_soon(self, link: StreamLink) -> None:
         """Write what a link has at the end of this round."""
+        if not self._dirty:
+            self._loop.after_round(self._flush)
         self._dirty[link] = None
 
     def _flush(self) -> None:
         while self._dirty:
             link, _ = self._dirty.popitem()
-            link.flush()
+            run_guarded(link.flush)
 
     def watch(self, line: Watched) -> None:
         """Look after connections: the kernel notices when the other machine falls silent, and says so if asked."""
