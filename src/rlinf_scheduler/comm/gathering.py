@@ -73,7 +73,7 @@ class _AllDone(Promise[None]):
             self.set_result(None)
 
     def cancel(self) -> bool:
-        """See `Promise`."""
+        """Give up what is under way, unless it is complete; whether it was given up."""
         if super().cancel():
             self._give_up()
         return self.cancelled()
@@ -91,7 +91,7 @@ class _AllDone(Promise[None]):
         return structs.replace(waits[0], operation=self._what, peers=tuple(peers))
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """See `Promise`."""
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
         for handle in self.handles[:1]:
             handle.settled.explain(error, limit_s, waited_s)
 

@@ -480,11 +480,11 @@ class Messenger:
     # -- what peers bring ------------------------------------------------------------------------
 
     def on_connected(self, endpoint: Endpoint) -> None:
-        """See `PeersEvents`."""
+        """A process of this machine is connected for the first time."""
         self.parcels.on_connected(endpoint)
 
     def on_messages(self, peer: Peer, messages: list[Message]) -> None:
-        """See `PeersEvents`."""
+        """Messages of a peer, in order."""
         self.deliver(peer, messages if self.arrivals is None else self.arrivals.hold(peer, messages))
 
     def deliver(self, peer: Peer, messages: list[Message]) -> None:

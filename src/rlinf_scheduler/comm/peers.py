@@ -198,7 +198,7 @@ class Peers:
     # -- those who come ---------------------------------------------------------------------------
 
     def judge(self, who: Introduction, hello: Hello) -> Welcome:
-        """See `Judge`."""
+        """What to make of a process that has proved who it is."""
         peer = self.by_id.get(who.endpoint.process_id)
         line = self.line_to(who.endpoint.process_id)
         fenced = self.fenced.get(who.endpoint.process_id)
@@ -225,7 +225,7 @@ class Peers:
             return Welcome(Verdict.UNKNOWN)
 
     def came(self, who: Introduction, connection: socket.socket) -> None:
-        """See `Judge`."""
+        """Its connection, if it was taken."""
         line = self.line_to(who.endpoint.process_id)
         if line is None:
             connection.close()
@@ -233,7 +233,7 @@ class Peers:
             line.adopt(connection)
 
     def broke(self, who: Introduction, reason: str) -> None:
-        """See `Judge`."""
+        """Its connection broke after it was taken and before it came."""
         line = self.line_to(who.endpoint.process_id)
         if line is not None:
             line.lost_before_adopted(reason)
@@ -288,7 +288,7 @@ class _LineHeard:
         self._met = False
 
     def on_connected(self, line: PeerLine) -> None:
-        """See `LineEvents`."""
+        """There is a connection, the first or another."""
         self._peer.name = line.name
         if not self._met:
             self._met = True
@@ -297,9 +297,9 @@ class _LineHeard:
                 self._events.on_connected(line.endpoint)
 
     def on_messages(self, messages: list[Message]) -> None:
-        """See `LineEvents`."""
+        """Messages arrived, in order."""
         self._events.on_messages(self._peer, messages)
 
     def on_dead(self, _line: PeerLine, reason: str, loss: Loss) -> None:
-        """See `LineEvents`."""
+        """The other process is gone; nothing comes after this."""
         self._peers.lose(self._peer, reason, loss)

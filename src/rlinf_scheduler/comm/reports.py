@@ -93,19 +93,19 @@ class Reporter:
         self._logger = logging.getLogger(name)
 
     def debug(self, text: str, *args: Any) -> None:
-        """Log at that level, as `logging.Logger` does; so do the others."""
+        """Log at level DEBUG, as `logging.Logger` does."""
         self._log(logging.DEBUG, text, args)
 
     def info(self, text: str, *args: Any) -> None:
-        """See `debug`."""
+        """Log at level INFO, as `logging.Logger` does."""
         self._log(logging.INFO, text, args)
 
     def warning(self, text: str, *args: Any) -> None:
-        """See `debug`."""
+        """Log at level WARNING, as `logging.Logger` does."""
         self._log(logging.WARNING, text, args)
 
     def critical(self, text: str, *args: Any, exc_info: BaseException | None = None) -> None:
-        """See `debug`."""
+        """Log at level CRITICAL, as `logging.Logger` does."""
         self._log(logging.CRITICAL, text, args, exc_info)
 
     def exception(self, text: str, *args: Any) -> None:

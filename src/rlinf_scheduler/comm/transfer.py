@@ -69,11 +69,11 @@ class OwnedPromise(Promise[Any]):
         self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def awaits(self) -> Wait:
-        """See `Promise`."""
+        """What whoever waits for it waits for; None where that is not known here. From any thread."""
         return self._about()
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """See `Promise`."""
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
         self._messenger.explain(error, limit_s, waited_s)
 
     def cancel(self) -> bool:

@@ -114,7 +114,7 @@ class EmulatedArrivals:
         messenger.arrivals = self
 
     def hold(self, peer: Peer, messages: list[Message]) -> list[Message]:
-        """See `Arrivals`."""
+        """Return what is to be delivered now; the rest is given to `Messenger.deliver` when it is due."""
         return [message for message in messages if not self._holds(peer, message)]
 
     def _holds(self, peer: Peer, message: Message) -> bool:

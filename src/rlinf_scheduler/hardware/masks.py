@@ -37,7 +37,7 @@ class ListMask:
     hide_all: str = ""
 
     def read(self, text: str) -> tuple[str, ...]:
-        """See `Mask`."""
+        """The devices that a text makes visible, in order; None where it leaves all of them visible."""
         names: list[str] = []
         for name in map(str.strip, text.split(",")):
             if not name or name.startswith("-") or name == NO_DEVICES:
@@ -46,7 +46,7 @@ class ListMask:
         return tuple(names)
 
     def write(self, names: Sequence[str]) -> str:
-        """See `Mask`."""
+        """The text that makes these devices visible, and no other; without any, the text that hides all."""
         return ",".join(names) or self.hide_all
 
 
@@ -63,12 +63,12 @@ class DigitsMask:
     hide_all: str = "-1"
 
     def read(self, text: str) -> tuple[str, ...]:
-        """See `Mask`."""
+        """The devices that a text makes visible, in order; None where it leaves all of them visible."""
         match = re.match(r"\d+(?:,\d+)*", text, re.ASCII)
         return tuple(match[0].split(",")) if match else ()
 
     def write(self, names: Sequence[str]) -> str:
-        """See `Mask`."""
+        """The text that makes these devices visible, and no other; without any, the text that hides all."""
         return ",".join(names) or self.hide_all
 
 
@@ -88,7 +88,7 @@ class SelectorMask:
     kind: str = "gpu"
 
     def read(self, text: str) -> tuple[str, ...] | None:
-        """See `Mask`."""
+        """The devices that a text makes visible, in order; None where it leaves all of them visible."""
         if not text.strip() or text.strip() == NO_DEVICES:
             return ()
         terms = [term.strip().lower() for term in text.split(";") if term.strip()]
@@ -107,5 +107,5 @@ class SelectorMask:
         return tuple(names)
 
     def write(self, names: Sequence[str]) -> str:
-        """See `Mask`."""
+        """The text that makes these devices visible, and no other; without any, the text that hides all."""
         return f"{self.backend}:{','.join(names)}" if names else "*:cpu"

@@ -107,15 +107,15 @@ class _Receiving(Transfer):
         return self._promise() is not None
 
     def found(self, endpoint: Endpoint) -> None:
-        """See `Transfer`."""
+        """The peer is there."""
         self._inbox.note_found(self)
 
     def expire(self) -> None:
-        """See `Transfer`."""
+        """The deadline has passed, and the peer is there."""
         self._inbox.end(self, self.timeout(self._waiting_for))
 
     def ended(self, value: Any, error: BaseException | None) -> None:
-        """See `Transfer`."""
+        """It is over: give back what it holds, and tell its caller."""
         self._inbox.leave(self)
         promise = self._promise()
         if promise is not None:

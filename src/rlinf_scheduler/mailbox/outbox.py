@@ -86,12 +86,12 @@ class Sending(Transfer):
         self._recipient: _Recipient | None = None
 
     def found(self, endpoint: Endpoint) -> None:
-        """See `Transfer`."""
+        """The peer is there."""
         self._recipient = self._outbox.recipient(endpoint)
         self._recipient.put(self)
 
     def expire(self) -> None:
-        """See `Transfer`: the receiver is asked to forget it, and says whether it could."""
+        """Ask the receiver, once the deadline has passed, to forget it and to say whether it could."""
         self._waits_for_return = False
         if self._recipient is not None:
             self._recipient.follow(self._recipient.client.expire(self.ticket))
@@ -107,12 +107,12 @@ class Sending(Transfer):
             self.soon(lambda: self.end(error=CancelledError()))
 
     def lose(self, error: PeerDied) -> None:
-        """See `Transfer`."""
+        """The peer is gone: that is the end, or it is looked for again after a moment."""
         self._recipient = None
         super().lose(error)
 
     def ended(self, value: Any, error: BaseException | None) -> None:
-        """See `Transfer`."""
+        """It is over: give back what it holds, and tell its caller."""
         del value
         self.parcel = None
         if self._recipient is not None:

@@ -25,20 +25,20 @@ class ReplayedMailbox:
         self._player = player
 
     def send(self, obj: Any, dst: str, *, topic: str = "", **_options: Any) -> AsyncHandle[None]:
-        """See `Mailbox`."""
+        """Send any picklable object; the handle is done when the receiver's process holds it."""
         given = self._player.given("send", line(dst, topic), lambda: encode(obj))
         return AsyncHandle(given, None, f"send to '{dst}'")
 
     def send_tensor(self, tensor: Any, dst: str, **_options: Any) -> AsyncHandle[None]:
-        """See `Mailbox`."""
+        """Send a torch tensor for `recv_tensor` (or `recv`); otherwise as `send`."""
         return self.send(tensor.detach(), dst)
 
     def recv(self, src: str, *, topic: str = "", **_options: Any) -> AsyncHandle[Any]:
-        """See `Mailbox`."""
+        """The next object from `src`."""
         return AsyncHandle(self._player.promised("recv", line(src, topic)), _load, f"recv from '{src}'")
 
     def recv_tensor(self, tensor: Any, src: str, **_options: Any) -> AsyncHandle[Any]:
-        """See `Mailbox`."""
+        """Receive the next tensor from `src` into `tensor`, which is also the handle's result."""
         checked_target(tensor)
 
         def fill(brought: tuple[Any, list[bytearray]]) -> Any:
@@ -54,7 +54,7 @@ class ReplayedMailbox:
         src: tuple[str, Rank] | None = None,
         **_options: Any,
     ) -> AsyncHandle[Any]:
-        """See `Mailbox`."""
+        """One object from `src` to all members of `groups`; every one of them calls this."""
         own_name = self._player.recorded.address
         members = parse_members(groups, src, own_name)
         what = f"broadcast from '{members.source}'"

@@ -58,7 +58,7 @@ class MessageLane:
     wait_for_return: bool
 
     def send(self, block: RowBlock, part: Any) -> AsyncHandle[None]:
-        """See `Lane`."""
+        """Begin to send a part."""
         return self.mailbox.send(
             part,
             f"{self.route.target}:{block.receiver}",
@@ -69,7 +69,7 @@ class MessageLane:
         )
 
     def recv(self, block: RowBlock) -> AsyncHandle[Any]:
-        """See `Lane`."""
+        """Begin to receive a part."""
         return self.mailbox.recv(
             f"{self.route.source}:{block.sender}",
             timeout_s=self.timeout_s,
@@ -93,12 +93,12 @@ class ChannelLane:
     timeout_s: float | None = None
 
     def send(self, block: RowBlock, part: Any) -> AsyncHandle[None]:
-        """See `Lane`."""
+        """Begin to send a part."""
         queue = self.queue_of(block)
         return self.channel.put(part, block.rows, queue, async_op=True, timeout_s=self.timeout_s)
 
     def recv(self, block: RowBlock) -> AsyncHandle[Any]:
-        """See `Lane`."""
+        """Begin to receive a part."""
         return self.channel.get(self.queue_of(block), async_op=True, timeout_s=self.timeout_s)
 
 

@@ -84,11 +84,11 @@ class ReplayedPromise(Promise[T]):
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """See `Promise`: with a limit, as long as it took then to be over, by what was before it."""
+        """Wait, with a limit as long as it took then to be over, by what was before it."""
         return timeout_s is None or self._order.wait_for(self._number, timeout_s)
 
     def result(self, timeout: float | None = None) -> T:
-        """See `Promise`."""
+        """The value."""
         if self._number < math.inf:
             self._order.leave(int(self._number))
         return super().result(timeout)

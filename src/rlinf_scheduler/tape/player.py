@@ -123,7 +123,7 @@ class Player(Tape):
         return then
 
     def run(self, operation: str, subject: str, function: Callable[[], T]) -> T:
-        """See `Tape`: what it returned then."""
+        """Return what the function returned then, or raise it."""
         del function
         result: T = self.take(operation, subject)[0]
         return result

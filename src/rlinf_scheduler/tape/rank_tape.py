@@ -70,20 +70,20 @@ class RankTape(Tape):
         self.write(began, frames)
 
     def made_from(self, worker_class: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See `Tape`."""
+        """The worker is made from this class, with these arguments."""
         of_class, arguments = encode(worker_class).frames(), encode((args, kwargs)).frames()
         name = f"{worker_class.__module__}:{worker_class.__qualname__}"
         self.write(Factory(name, len(of_class)), [*of_class, *arguments])
 
     def begin(self, operation: str, subject: str, given: Encoded | None = None) -> Note:
-        """See `Tape`."""
+        """An operation begins, in the lane of what this thread or task works at."""
         work = current_work()
         digest = None if given is None else digest_of(given)
         place = self._places.next(work, operation, subject)
         return _Noting(self, Noted(work.lane, operation, subject, place, digest=digest))
 
     def run(self, operation: str, subject: str, function: Callable[[], T]) -> T:
-        """See `Tape`."""
+        """What a function returns, whose result is small and can be pickled, or raises."""
         note = self.begin(operation, subject)
         try:
             result = function()
@@ -95,7 +95,7 @@ class RankTape(Tape):
 
     @contextmanager
     def call(self, method: str, kind: str, frames: Frames) -> Iterator[Work]:
-        """See `Tape`."""
+        """A block that is a call."""
         lane = method if method == CONSTRUCTING else str(self._next_call())
         self.write(CallBegan(lane, method, kind, time.time()), frames())
         failed = ""
@@ -145,7 +145,7 @@ class _Noting(Note):
         self._entry: list[Noted] = [entry]
 
     def took(self, frames: Frames = list, about: Any = None) -> None:
-        """See `Note`."""
+        """It brought this: bytes, which are looked at if they are noted, and what is to be known about them."""
         # Again, by who was interrupted when it took it: it is there already.
         if self._entry:
             entry = self._entry[0]
@@ -153,7 +153,7 @@ class _Noting(Note):
             self._entry.clear()
 
     def failed(self, error: BaseException) -> None:
-        """See `Note`."""
+        """It raised."""
         if self._entry:
             entry = self._entry[0]
             failed = Noted(entry.lane, entry.operation, entry.subject, entry.place, True, entry.digest)
@@ -161,7 +161,7 @@ class _Noting(Note):
             self._entry.clear()
 
     def follow(self, promise: Promise[Any]) -> None:
-        """See `Note`."""
+        """Note what the promise of its end fails with; what it brings is noted by who takes it."""
         promise.add_done_callback(self._on_end)
 
     def _on_end(self, promise: Promise[Any]) -> None:

@@ -140,7 +140,7 @@ class Fetch(Transfer):
         return promise
 
     def awaits(self) -> Wait:
-        """See `Transfer`."""
+        """What whoever waits for it waits for; from any thread."""
         needs = self._min_version if self._min_version != NO_VERSION else -1
         option = "version" if self._exact else "min_version"
         text = f"fetch_weights('{self._name}'{f', {option}={needs}' if needs >= 0 else ''})"
@@ -153,7 +153,7 @@ class Fetch(Transfer):
             self.start()
 
     def found(self, endpoint: Endpoint) -> None:
-        """See `Transfer`."""
+        """The peer is there."""
         self._publisher = self._messenger.peer_name(endpoint.process_id)
         self._from = endpoint
         if not self._waits:
@@ -173,11 +173,11 @@ class Fetch(Transfer):
         self._reading.start()
 
     def expire(self) -> None:
-        """See `Transfer`."""
+        """The deadline has passed, and the peer is there."""
         self.end(error=self.timeout(self._what_is_missing()))
 
     def ended(self, value: Any, error: BaseException | None) -> None:
-        """See `Transfer`."""
+        """It is over: give back what it holds, and tell its caller."""
         if self._reading is not None:
             self._reading.stop()
         promise = self._promise()

@@ -21,12 +21,12 @@ class ReplayedWeights:
         self._player = player
 
     def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
-        """See `Weights`."""
+        """Make a version the one that readers get from now on. It waits for no reader."""
         del version
         self._player.give("publish", name, lambda: encode_state_dict(name, state_dict))
 
     def fetch(self, name: str, into: Any, **_options: Any) -> AsyncHandle[int]:
-        """See `Weights`."""
+        """Copy the newest version into `into`; the handle's result is that version's number."""
         writer = StateDictWriter(name, into)
 
         def write(brought: tuple[int, list[bytearray]]) -> int:

@@ -54,7 +54,7 @@ class CallEnd(Promise[None]):
         self.by = by
 
     def cause(self) -> Cause:
-        """See `Promise`."""
+        """What a wait for it is counted as; None: as what whoever waits says that it waits for."""
         return Cause(RESULT, self._title)
 
 

@@ -141,12 +141,12 @@ class ChannelStarter(Starter):
         self._messenger.on_peer_lost(self._on_peer_lost)
 
     def begin(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
-        """See `Starter`; near a worker, or on node 0 where none is named."""
+        """Have a channel held, without waiting for it: near a worker, or on node 0 where none is named."""
         self._check_free(wanted.spec.name)
         self._beside(self._place_and_open, wanted, None, started)
 
     def find_holder(self, found: Promise[Endpoint]) -> None:
-        """See `Starter`; of the driver's node."""
+        """Find the process that holds items of the driver's node, or have one started."""
         self._beside(self._find_holder, None, found)
 
     def launch(self, placement: Placement) -> Supervision:

@@ -100,7 +100,7 @@ class FollowedGroup(GroupCalls[FollowedRank]):
 
     @awaited(awaits_restart)
     def restart(self, number: int, timeout_s: float) -> None:
-        """See `GroupCalls`."""
+        """Have another process take a rank's place, and wait until it has."""
         try:
             self._ask(RESTART, RestartRank(self.number, number, timeout_s), timeout_s + ANSWER_TIMEOUT_S)
         except FutureTimeout:
@@ -108,11 +108,11 @@ class FollowedGroup(GroupCalls[FollowedRank]):
             raise LaunchTimeout(self.name, problem, ["the job's keeper does not say why"]) from None
 
     def stop(self) -> None:
-        """See `GroupCalls`."""
+        """End every process: after the call that it runs now, or after a grace period by force."""
         self._end(finishes=False, timeout_s=None)
 
     def shutdown(self, timeout_s: float | None) -> None:
-        """See `GroupCalls`."""
+        """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
         self._end(finishes=True, timeout_s=timeout_s)
 
     @awaited(awaits_end)

@@ -189,7 +189,7 @@ class KeptTraces:
         session.on_close_first(self.stop)
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int, opened: BinaryIO | None = None) -> JobTrace:
-        """See `Cluster.trace`.
+        """Write a timeline of all processes: calls, phases, items from put to get, weights, waits, events.
 
         Args:
             path: as there.

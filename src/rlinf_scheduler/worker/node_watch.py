@@ -92,7 +92,7 @@ class NodeWatch:
         self._session.messenger.submit(partial(self._lose, node_id, cause))
 
     def renew(self, nodes: Sequence[Node], alive: Collection[str]) -> None:
-        """See `NodeStates.renew`; from any thread but the I/O thread, returns when it is done."""
+        """Take nodes that were probed anew; returns when it is done. From any thread but the I/O thread."""
         done: Promise[None] = Promise()
 
         def renew() -> None:

@@ -54,19 +54,19 @@ class TorchMemory:
         self._pins = True
 
     def is_there(self, tensor: _Tensor) -> bool:
-        """See `OffloadDevice`."""
+        """Whether a tensor is on the device."""
         return bool(tensor.device == self._device)
 
     def is_in_host(self, tensor: _Tensor) -> bool:
-        """See `OffloadDevice`."""
+        """Whether a tensor is in host memory."""
         return bool(tensor.is_cpu)
 
     def allocate(self, size_bytes: int) -> _Tensor:
-        """See `OffloadDevice`."""
+        """Memory of the device, uint8 of shape (size_bytes,)."""
         return self._torch.empty(size_bytes, dtype=self._torch.uint8, device=self._device)
 
     def allocate_in_host(self, size_bytes: int) -> _Tensor:
-        """See `OffloadDevice`."""
+        """Host memory, uint8 of shape (size_bytes,)."""
         if self._pins:
             try:
                 return self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
@@ -81,11 +81,11 @@ class TorchMemory:
         return self._torch.empty(size_bytes, dtype=self._torch.uint8)
 
     def settle(self) -> None:
-        """See `OffloadDevice`."""
+        """Return when the device has done all that it was asked."""
         self._platform.synchronize(self._device)
 
     def trim(self) -> None:
-        """See `OffloadDevice`."""
+        """Give back to other processes what is kept of the device and not used."""
         self._platform.empty_cache()
 
 

@@ -80,7 +80,7 @@ class StreamCall(Call):
         self.taken_all([0] * len(self._targets))
 
     def go_on(self, target: Target) -> None:
-        """See `Call`."""
+        """A rank for whose process it waited has one."""
         super().go_on(target)
         if target.address in self.addresses:
             self.taken(self.addresses.index(target.address), 0)
@@ -139,12 +139,12 @@ class StreamCall(Call):
             self._take_value(index, slot, item, answer.result().frames)
 
     def abort(self, error: WorkerDied) -> None:
-        """See `Call`."""
+        """End the wait with `error`: a rank died that this call may depend on."""
         super().abort(error)
         self._end_slots()
 
     def cancel(self) -> None:
-        """See `Call`."""
+        """Give it up: nobody waits any more, and the ranks leave it where they wait."""
         super().cancel()
         self._end_slots()
 

@@ -266,7 +266,7 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     @awaited(awaits_restart)
     def restart(self, number: int, timeout_s: float) -> None:
-        """See `GroupCalls`."""
+        """Have another process take a rank's place, and wait until it has."""
         began = time.monotonic()
         asked: Promise[Promise[None] | None] = Promise()
         deadline = began + timeout_s
@@ -294,11 +294,11 @@ class Supervision(GroupCalls[LaunchedRank]):
         self.session.messenger.submit(lambda: self._on_verdict(rank, verdict))
 
     def stop(self) -> None:
-        """See `GroupCalls`."""
+        """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self], "group.terminate()")
 
     def shutdown(self, timeout_s: float | None) -> None:
-        """See `GroupCalls`."""
+        """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
         if self.begin_stop(protocol.FINISH):
             within = "" if timeout_s is None else f"timeout_s={timeout_s:g}"
             deadline = None if timeout_s is None else time.monotonic() + timeout_s

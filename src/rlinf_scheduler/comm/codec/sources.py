@@ -57,7 +57,7 @@ class StridedArray(ByteSource):
         return self._array.nbytes
 
     def write_into(self, target: Bytes) -> None:
-        """See `ByteSource.write_into`."""
+        """Copy the bytes into `target`, which has exactly their number."""
         array = self._array
         np.copyto(target.view(array.dtype).reshape(array.shape), array)
 
@@ -83,7 +83,7 @@ class StridedTensor(ByteSource):
         return int(self.tensor.nbytes)
 
     def write_into(self, target: Bytes) -> None:
-        """See `ByteSource.write_into`."""
+        """Copy the bytes into `target`, which has exactly their number."""
         tensor = self.tensor
         self._torch.from_numpy(target).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
@@ -101,7 +101,7 @@ class Pieces(ByteSource):
         return self._size
 
     def write_into(self, target: Bytes) -> None:
-        """See `ByteSource.write_into`."""
+        """Copy the bytes into `target`, which has exactly their number."""
         sizes = map(len, self._pieces)
         write_parts(self._pieces, target, list(accumulate(sizes, initial=0))[:-1])
 

@@ -55,43 +55,43 @@ class CudaDriver:
         _tell_of_expandable_segments()
 
     def device_of(self, tensor: Any) -> str:
-        """See `DeviceDriver`."""
+        """The UUID of the device that a tensor is on; "" if it is none of these, or cannot share memory."""
         return self._uuid(tensor.device.index) if tensor.is_cuda else ""
 
     def devices(self) -> Sequence[str]:
-        """See `DeviceDriver`."""
+        """The UUIDs of the devices that this process sees and can share memory of; from any thread."""
         there = (self._uuid(index) for index in range(self._torch.cuda.device_count()))
         return [device for device in there if device]
 
     def empty(self, device: str, size_bytes: int) -> Any:
-        """See `DeviceDriver`. It is memory of the calling thread's stream there."""
+        """A new `torch.Tensor` of uint8 on a device: memory of the calling thread's stream there."""
         torch = self._torch
         return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{self._index(device)}")
 
     def free_bytes(self, device: str) -> tuple[int, int]:
-        """See `DeviceDriver`."""
+        """How much memory a device has free, and in all."""
         return self._api.memory(self._index(device))
 
     def trim(self, device: str) -> None:
-        """See `DeviceDriver`."""
+        """Give back what torch keeps of a device and does not use."""
         with self._torch.cuda.device(self._index(device)):
             self._torch.cuda.empty_cache()
 
     def allocate(self, device: str, size_bytes: int) -> BucketMemory:
-        """See `DeviceDriver`."""
+        """Memory that other processes can open."""
         address = self._api.allocate(self._index(device), size_bytes)
         return self._memory(device, address, size_bytes, self._api.free)
 
     def handle(self, memory: BucketMemory) -> bytes:
-        """See `DeviceDriver`."""
+        """What another process opens memory of this one by."""
         return self._api.handle(self._index(memory.device), memory.token)
 
     def free(self, memory: BucketMemory) -> None:
-        """See `DeviceDriver`."""
+        """Give memory of this process back."""
         self._api.free(self._index(memory.device), memory.token)
 
     def open(self, device: str, size_bytes: int, handle: bytes) -> BucketMemory:
-        """See `DeviceDriver`."""
+        """Memory of another process."""
         if len(handle) != HANDLE_BYTES:
             raise DeviceUnusable(f"a handle of CUDA has {HANDLE_BYTES} bytes, not {len(handle)}")
         try:
@@ -101,22 +101,22 @@ class CudaDriver:
         return self._memory(device, address, size_bytes, self._api.close)
 
     def close(self, memory: BucketMemory) -> None:
-        """See `DeviceDriver`."""
+        """Undo `open`; nothing reads or writes the memory."""
         self._api.close(self._index(memory.device), memory.token)
 
     def pin(self, address: int, size_bytes: int) -> None:
-        """See `DeviceDriver`."""
+        """Let the devices read host memory by themselves; whole pages of this process."""
         used = self._in_use()
         if not used:
             raise DeviceUnusable("this process has not used a device yet")
         self._api.register(used[0], address, size_bytes)
 
     def unpin(self, address: int) -> None:
-        """See `DeviceDriver`."""
+        """Undo `pin`; no device reads the memory."""
         self._api.unregister(self._in_use()[0], address)
 
     def settle(self) -> None:
-        """See `DeviceDriver`."""
+        """Return when the devices have done all that this process has asked of them until now."""
         for index in self._in_use():
             self._api.synchronize(index)
 
@@ -124,7 +124,7 @@ class CudaDriver:
         return [index for index in range(self._torch.cuda.device_count()) if self._api.is_in_use(index)]
 
     def mark(self, device: str) -> Any:
-        """See `DeviceDriver`."""
+        """What this thread has asked of a device until now, for `copying`."""
         index = self._index(device)
         with self._torch.cuda.device(index):
             event = self._torch.cuda.Event()
@@ -133,7 +133,7 @@ class CudaDriver:
 
     @contextmanager
     def copying(self, device: str, mark: Any = None) -> Iterator[None]:
-        """See `DeviceDriver`. On a stream of its own, which is waited for: a version is told of when it is there."""
+        """Copy on a stream of its own, which is waited for: a version is told of when it is there."""
         cuda, index = self._torch.cuda, self._index(device)
         with cuda.device(index):
             stream = self._stream(index)
@@ -207,11 +207,11 @@ class NoDevices:
     """Stands for a driver that cannot be called: no tensor is on a device that it could share."""
 
     def device_of(self, _tensor: Any) -> str:
-        """See `DeviceDriver`."""
+        """The UUID of the device that a tensor is on; "" if it is none of these, or cannot share memory."""
         return ""
 
     def devices(self) -> Sequence[str]:
-        """See `DeviceDriver`."""
+        """The UUIDs of the devices that this process sees and can share memory of; from any thread."""
         return ()
 
     def __getattr__(self, name: str) -> Any:

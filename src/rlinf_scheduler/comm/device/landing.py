@@ -68,11 +68,11 @@ class Landed(Arrived):
         return self._merged(parts)
 
     def copied(self) -> Arrived:
-        """See `Arrived`: it is loaded into memory of its own anyhow."""
+        """Itself: it is loaded into memory of its own anyhow."""
         return self
 
     def load(self) -> Any:
-        """See `Arrived`.
+        """The object; its arrays and tensors are writable, and lie where the bytes are.
 
         Raises:
             CodecError, OSError: see `Arrived`; or its parts cannot be had, for good.

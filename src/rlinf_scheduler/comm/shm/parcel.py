@@ -125,11 +125,11 @@ class Written:
         return Descriptor(owner_id, pid, self._arena.fd, block.index, block.generation, sizes, shared)
 
     def when_free(self, tell: Callable[[], None]) -> None:
-        """See `Arena`."""
+        """Call `tell` on the I/O thread once nobody uses a block any more; by who has it."""
         self._arena.when_free(self._block, tell)
 
     def holders(self) -> list[int]:
-        """See `Arena`."""
+        """The ids of the processes that hold a block."""
         return self._arena.holders(self._block)
 
     def frames(self) -> list[Buffer]:

@@ -235,13 +235,13 @@ class PeerLine:
         self._loop.submit(self.poll)
 
     def on_messages(self, messages: list[Message]) -> None:
-        """See `LinkEvents`."""
+        """Messages arrived, in order."""
         self._doubted = False
         self.session.heard()
         self._events.on_messages(messages)
 
     def on_cut(self, link: StreamLink, reason: str, *, for_good: bool) -> None:
-        """See `LinkEvents`."""
+        """The connection ended; nothing comes after this. `for_good`: what comes could never be taken."""
         if link is not self.link:
             return
         self.link = None
@@ -260,7 +260,7 @@ class PeerLine:
             self.poll()
 
     def look(self) -> bool:
-        """See `Watched`."""
+        """Look whether they have; False if there are none any more."""
         if self.link is not None:
             silent_s = silence_of(self.link.connection)
             if silent_s >= SILENCE_S:
