@@ -30,8 +30,8 @@ DATE = "a date in a file, for people"
 EXCEPTIONS = {
     "channel/checkpoint.py": (1, DATE),
     "channel/found_journal.py": (3, "a journal that is locked, tried again in a thread of its own"),
-    "channel/record_desk.py": (2, DATE),
-    "channel/save_desk.py": (1, DATE),
+    "channel/features/checkpoints.py": (1, DATE),
+    "channel/features/recording.py": (2, DATE),
     "comm/loop.py": (1, "the real clock"),
     "comm/promise.py": (2, KERNELS),
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),

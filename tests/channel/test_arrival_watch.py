@@ -2,61 +2,66 @@
 
 from __future__ import annotations
 
-from rlinf_scheduler.channel.arrival_watch import ArrivalWatch
-from rlinf_scheduler.queueing import ChannelState
+import pytest
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.clients import KnownClient
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from served import DrivenRuntime, served
 
 
-class Clock:
-    """The time, and who is to be called when."""
+class Request:
+    """A request of a client; its answer goes nowhere."""
 
-    def __init__(self):
-        self.time = 0.0
-        self.due = []
+    def __init__(self, head):
+        self.head = head
 
-    def now(self):
-        return self.time
-
-    def call_later(self, after_s, call):
-        self.due.append((self.time + after_s, call))
-        return object()
-
-    def run(self, until):
-        while self.due and self.due[0][0] <= until:
-            self.time, call = self.due.pop(0)
-            call()
-        self.time = until
+    def reply(self, _answer):
+        pass
 
 
-def watched():
-    clock, state, out = Clock(), ChannelState(), []
-    return clock, state, out, ArrivalWatch(clock, "channel", state, out.extend)
+@pytest.fixture
+def runtime():
+    return DrivenRuntime()
 
 
-def test_it_sleeps_where_nothing_is_on_its_way():
-    clock, state, _, watch = watched()
-    state.end("queue")
-    watch.begin()
-    clock.run(1000.0)
-    assert clock.due == []
+@pytest.fixture
+def server(runtime):
+    server = served(runtime)
+    for client in ("p", "stopped", "waits"):
+        server.clients[client] = KnownClient(client, None, client)
+    return server
 
 
-def test_what_is_delivered_after_the_end_is_looked_after():
-    clock, state, out, watch = watched()
-    state.put("p", 1, "queue", "item")
-    state.end("queue")
-    watch.begin()
-    clock.run(1000.0)
-    state.get("stopped", 1, "queue")
-    watch.note_delivery()
-    state.get("waits", 1, "queue")
-    clock.run(1020.0)
-    assert out == []
-    clock.run(1100.0)
-    assert [each.client for each in out] == ["waits"]
-    assert clock.due == []
+def end(server):
+    server.answer(Request(control_wire.EndQueue("queue")))
 
 
-def test_before_an_end_nothing_is_looked_after():
-    clock, _, _, watch = watched()
-    watch.note_delivery()
-    assert clock.due == []
+def put(server):
+    server.carry_out(server.state.put("p", 1, "queue", Arrived([b"item"])))
+
+
+def test_it_sleeps_where_nothing_is_on_its_way(runtime, server):
+    end(server)
+    runtime.run_until(1000.0)
+    assert not runtime.waiting
+
+
+def test_what_is_delivered_after_the_end_is_looked_after(runtime, server):
+    put(server)
+    end(server)
+    runtime.run_until(1000.0)
+    server.carry_out(server.state.get("stopped", 1, "queue"))
+    server.carry_out(server.state.get("waits", 1, "queue"))
+    runtime.run_until(1020.0)
+    assert server.state.knows("waits", 1)
+    runtime.run_until(1100.0)
+    assert not server.state.knows("waits", 1)
+    assert not runtime.waiting
+
+
+def test_before_an_end_nothing_is_looked_after(runtime, server):
+    put(server)
+    server.carry_out(server.state.get("stopped", 1, "queue"))
+    runtime.run_until(0.0)
+    assert not runtime.waiting

@@ -15,9 +15,9 @@ from rlinf_scheduler.channel import (
     ChannelRef,
     ChannelSpec,
     StartChannel,
-    arrival_watch,
     control_wire,
 )
+from rlinf_scheduler.channel.features import ends
 from rlinf_scheduler.errors import ChannelLost, ChannelUnanswered
 
 DEADLINE_S = 30.0
@@ -74,7 +74,7 @@ def test_a_closed_channel_waits_for_items_on_their_way(sockets):
 
 
 def test_a_closed_channel_waits_for_a_consumer_that_is_stopped_for_a_while_only(sockets, monkeypatch):
-    monkeypatch.setattr(arrival_watch, "ARRIVAL_S", 0.3)
+    monkeypatch.setattr(ends, "ARRIVAL_S", 0.3)
     spec = ChannelSpec(sockets.name())
     held_here = Channel(ChannelRef(spec, HeldHere(sockets.runtime).start(StartChannel(spec))))
     ready = sockets.create()

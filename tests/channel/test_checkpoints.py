@@ -11,8 +11,9 @@ import pytest
 
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel, Starter, control_wire, load_job, save_job
-from rlinf_scheduler.channel import save_desk as desk
 from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.channel.features import checkpoints
+from rlinf_scheduler.channel.features.checkpoints import Checkpoints
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
@@ -232,15 +233,16 @@ def test_what_is_taken_while_it_is_written_is_written_as_it_was(in_process, tmp_
     channel = in_process.create()
     for number in range(6):
         channel.put(np.full(LARGE, number))
-    may_write, wrote = threading.Event(), desk.write_channel
+    writes, may_write, wrote = threading.Event(), threading.Event(), checkpoints.write_channel
 
     def write_later(*args):
+        writes.set()
         assert may_write.wait(DEADLINE_S)
         return wrote(*args)
 
-    monkeypatch.setattr(desk, "write_channel", write_later)
+    monkeypatch.setattr(checkpoints, "write_channel", write_later)
     saving = in_process.run(channel.save, str(tmp_path / "tasks"))
-    wait_until(lambda: server_of(channel)._saves._held)
+    assert writes.wait(DEADLINE_S)
     assert roles.take_and_write_into(channel, 4) == [0, 1, 2, 3]
     may_write.set()
     saving.result(DEADLINE_S)
@@ -291,7 +293,7 @@ def test_a_batch_some_of_which_subscribers_read_is_written_as_it_was_put(in_proc
     with channel.subscribe("log"):
         channel.put(np.full(LARGE, 7))
     channel.put(np.full(LARGE, 7))
-    items = server_of(channel)._state.snapshot(at_rest=True).items
+    items = server_of(channel).state.snapshot(at_rest=True).items
     for array in channel.get_batch(min_items=2, max_items=2):
         array[:] = -1
     for item in items:
@@ -302,7 +304,7 @@ def test_the_blocks_of_a_file_are_free_when_it_is_written(in_process, tmp_path):
     channel = in_process.create()
     channel.put(np.full(LARGE, 1))
     channel.save(tmp_path / "tasks")
-    assert not server_of(channel)._saves._held
+    assert not server_of(channel).find(Checkpoints)._held
 
 
 def test_a_file_is_the_same_in_another_job(sockets, tmp_path):
@@ -393,7 +395,7 @@ def test_a_lease_that_is_over_is_not_acknowledged_in_a_file(in_process, tmp_path
     channel = in_process.create()
     channel.put("item")
     with channel.lease() as lease:
-        state = server_of(channel)._state
+        state = server_of(channel).state
         in_process_lapse(channel, lease.generation)
         with pytest.raises(LeaseExpired, match="the lease is over: it was not kept alive"):
             channel.save(tmp_path / "tasks", acknowledge=lease)
@@ -402,11 +404,16 @@ def test_a_lease_that_is_over_is_not_acknowledged_in_a_file(in_process, tmp_path
     assert not os.path.exists(tmp_path / "tasks")
 
 
+def looks_of(server):
+    checkpoints = server.find(Checkpoints)
+    return checkpoints is not None and checkpoints._looks
+
+
 def in_process_lapse(channel, generation):
     server, done = server_of(channel), threading.Event()
 
     def lapse():
-        server._carry_out(server._state.lapse(generation))
+        server.carry_out(server.state.lapse(generation))
         done.set()
 
     current_session().messenger.submit(lapse)
@@ -486,7 +493,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
     one, other = in_process.create(), in_process.create()
     one.put("item")
     save(tmp_path / "job", one, other, extra="first")
-    wrote = desk.write_channel
+    wrote = checkpoints.write_channel
 
     def fail(path, head, items):
         if head.spec.name == other.name:
@@ -494,7 +501,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
             raise OSError(message)
         return wrote(path, head, items)
 
-    monkeypatch.setattr(desk, "write_channel", fail)
+    monkeypatch.setattr(checkpoints, "write_channel", fail)
     with one.lease() as lease:
         with pytest.raises(
             CheckpointError, match=f"channel '{other.name}': it cannot be written: OSError.*no space"
@@ -502,7 +509,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
             save(tmp_path / "job", one, other, extra="second", acknowledge=lease)
         assert lease.num_left == 1
     assert load_job(tmp_path / "job").extra == "first"
-    monkeypatch.setattr(desk, "write_channel", wrote)
+    monkeypatch.setattr(checkpoints, "write_channel", wrote)
     save(tmp_path / "job", one, other, extra="third")
     assert load_job(tmp_path / "job").extra == "third"
     assert len(os.listdir(tmp_path / "job")) == 4
@@ -510,7 +517,7 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
 
 def test_two_do_not_save_one_job_at_a_time(in_process, tmp_path, monkeypatch):
     channel = in_process.create()
-    wrote, problems = desk.write_channel, []
+    wrote, problems = checkpoints.write_channel, []
 
     def write_and_try(*args):
         with pytest.raises(CheckpointError, match="another process, or thread, writes it now") as error:
@@ -518,7 +525,7 @@ def test_two_do_not_save_one_job_at_a_time(in_process, tmp_path, monkeypatch):
         problems.append(error)
         return wrote(*args)
 
-    monkeypatch.setattr(desk, "write_channel", write_and_try)
+    monkeypatch.setattr(checkpoints, "write_channel", write_and_try)
     save(tmp_path / "job", channel, extra="first")
     assert len(problems) == 1
     assert load_job(tmp_path / "job").extra == "first"
@@ -588,14 +595,14 @@ def test_when_one_channel_fails_the_others_keep_nothing_for_it(in_process, tmp_p
         with pytest.raises(ChannelUnanswered):
             save(tmp_path / "job", *channels)
         for server in (server_of(one), server_of(other)._server):
-            wait_until(lambda server=server: not server._saves._looks)
-            assert not server._state._tally.watches
+            wait_until(lambda server=server: not looks_of(server))
+            assert not server.state._tally.watches
     monkeypatch.undo()
     save(tmp_path / "job", one, other)
 
 
 def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_path, monkeypatch):
-    monkeypatch.setattr(desk, "WATCHED_BYTES", 1 << 20)
+    monkeypatch.setattr(checkpoints, "WATCHED_BYTES", 1 << 20)
     one, other = Channel.create(in_process.name(), max_bytes=1 << 20), in_process.create()
     begin_to_ask = ChannelConnection.begin_to_ask
 
@@ -604,7 +611,7 @@ def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_
             for number in range(num_items):
                 one.put(np.full(LARGE, number))
                 one.get(timeout_s=DEADLINE_S)
-            assert len(server_of(one)._state._tally.watches) == (num_items < 3)
+            assert len(server_of(one).state._tally.watches) == (num_items < 3)
         return begin_to_ask(connection, message, *args)
 
     monkeypatch.setattr(ChannelConnection, "begin_to_ask", put_much_in_between)
@@ -614,8 +621,8 @@ def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_
         match=f"channel '{one.name}': more than 1 MiB were put after its first look, before all.*save once more",
     ):
         save(tmp_path / "job", one, other)
-    assert not server_of(one)._saves._looks
-    assert not server_of(one)._saves._given_up
+    assert not server_of(one).find(Checkpoints)._looks
+    assert not server_of(one).find(Checkpoints)._given_up
     num_items = 1
     save(tmp_path / "job", one, other)
 
@@ -627,7 +634,7 @@ def test_what_was_lost_is_known_to_a_restored_channel(in_process, tmp_path):
     server, lost = server_of(channel), threading.Event()
 
     def lose():
-        server._state.lose_items(lambda payload: "went")
+        server.state.lose_items(lambda payload: "went")
         lost.set()
 
     current_session().messenger.submit(lose)

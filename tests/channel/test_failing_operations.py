@@ -6,11 +6,13 @@ from itertools import count
 import pytest
 
 from rlinf.testing.local import LocalRuntime
-from rlinf_scheduler.channel import Channel, control_wire, receiving, run_desk, wire
+from rlinf_scheduler.channel import Channel, control_wire, receiving, wire
+from rlinf_scheduler.channel import server as channel_server
+from rlinf_scheduler.channel.clients import Users
 from rlinf_scheduler.channel.deliveries import Deliveries
-from rlinf_scheduler.channel.record_desk import RecordDesk
+from rlinf_scheduler.channel.features import operations
+from rlinf_scheduler.channel.outbox import Outbox
 from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
-from rlinf_scheduler.channel.users import Users
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.shm.parcel import Arrived
@@ -36,7 +38,7 @@ def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same
     with LocalRuntime() as runtime:
         channel = Channel.create("items")
         channel.qsize()
-        monkeypatch.setattr(run_desk, "Arrived", fails_at_third())
+        monkeypatch.setattr(operations, "Arrived", fails_at_third())
         puts = begin_together(
             runtime, lambda: [channel.put(n, async_op=True, timeout_s=DEADLINE_S) for n in range(8)]
         )
@@ -89,7 +91,7 @@ def test_a_get_that_cannot_be_told_of_its_item_gives_it_back_and_leaves_the_othe
         channel = Channel.create("items")
         for number in range(8):
             channel.put(number)
-        fails_once(monkeypatch, RecordDesk, "note", at=3)
+        fails_once(monkeypatch, Outbox, "deliver", at=3)
         gets = begin_together(
             runtime, lambda: [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
         )
@@ -125,7 +127,7 @@ def test_a_get_by_a_shortcut_that_cannot_be_told_of_its_item_gives_it_back(monke
             channel.put(number, timeout_s=DEADLINE_S)
             assert channel.get(timeout_s=DEADLINE_S) == number
         channel.put("an item", timeout_s=DEADLINE_S)
-        fails_once(monkeypatch, RecordDesk, "note", at=1)
+        fails_once(monkeypatch, channel_server, "deliver_directly", at=1)
         with pytest.raises(ChannelError, match="MemoryError"):
             channel.get(timeout_s=DEADLINE_S)
         assert channel.get(timeout_s=DEADLINE_S) == "an item"

@@ -8,49 +8,24 @@ import pytest
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
-from rlinf_scheduler.channel.lease_desk import LeaseDesk
+from rlinf_scheduler.channel.clients import KnownClient
+from rlinf_scheduler.channel.features.leases import Leases
 from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.queueing import ChannelState, LeaseTerms, StartClock, StopClock
+from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.queueing import LeaseTerms, StartClock
+from served import DrivenRuntime, served
 
 
-class Timer:
-    def __init__(self, due, callback):
-        self.due = due
-        self.callback = callback
-
-    def cancel(self):
-        self.callback = None
-
-
-class Clock:
-    """A messenger that has timers only, and what was told by whoever has it."""
+class Clock(DrivenRuntime):
+    """It hears what a client tells."""
 
     def __init__(self):
-        self.time = 100.0
-        self.timers = []
+        super().__init__()
         self.told = []
-
-    def now(self):
-        return self.time
-
-    def call_later(self, delay_s, callback):
-        self.timers.append(Timer(self.time + delay_s, callback))
-        return self.timers[-1]
 
     def tell(self, message):
         self.told.append((round(self.time - 100, 3), message))
-
-    def run_until(self, seconds):
-        while True:
-            due = [each for each in self.timers if each.callback and each.due <= 100 + seconds]
-            if not due:
-                self.time = 100 + seconds
-                return
-            timer = min(due, key=lambda each: each.due)
-            self.timers.remove(timer)
-            self.time = timer.due
-            timer.callback()
 
 
 @pytest.fixture
@@ -126,18 +101,16 @@ def test_nothing_is_kept_alive_after_the_end(clock):
 
 
 def lend(clock, ttl_s=10.0):
-    """(the desk, the state, how many items are on lease): one item is."""
-    state = ChannelState()
-
-    def carry_out(instructions):
-        for each in instructions:
-            if isinstance(each, StartClock | StopClock):
-                desk.keep_time(each)
-
-    desk = LeaseDesk(clock, state, carry_out, lambda _items, then: then())
-    state.put("p", 1, "default", "x")
+    """(its leases, an extension, how many items are on lease) of a server, where one item is."""
+    server = served(clock)
+    state, carry_out = server.state, server.carry_out
+    for client in ("p", "c"):
+        server.clients[client] = KnownClient(client, None, client)
+    carry_out(state.put("p", 1, "default", Arrived([b"x"])))
     carry_out(state.lease("c", 1, "default", LeaseTerms(ttl_s)))
-    return desk, lambda: carry_out(state.extend("c", 1)), lambda: state.depths()[0].num_leased
+    clock.run_until(0)
+    leases = server.feature(Leases)
+    return leases, lambda: carry_out(state.extend("c", 1)), lambda: state.depths()[0].num_leased
 
 
 def test_a_lease_of_which_nothing_is_heard_lapses(clock):
@@ -159,8 +132,8 @@ def test_a_lease_that_is_heard_of_lasts(clock):
 
 
 def test_a_shorter_time_shortens_no_lease(clock):
-    desk, _, num_leased = lend(clock)
-    desk.keep_time(StartClock("c", 1, 1, 2.0))
+    leases, _, num_leased = lend(clock)
+    leases.keep_time(StartClock("c", 1, 1, 2.0))
     clock.run_until(9.9)
     assert num_leased() == 1
 
@@ -168,10 +141,7 @@ def test_a_shorter_time_shortens_no_lease(clock):
 @pytest.mark.parametrize("stopped_s", [10.1, 60])
 def test_when_this_process_was_stopped_consumers_are_heard_first(clock, stopped_s):
     _, extend, num_leased = lend(clock)
-    clock.time += stopped_s  # nothing ran
-    late = min(clock.timers, key=lambda each: each.due)
-    clock.timers.remove(late)
-    late.callback()
+    clock.ring_next(stopped_s - 10)  # nothing ran
     assert num_leased() == 1
     extend()  # is read now
     clock.run_until(stopped_s + 9)
@@ -180,47 +150,39 @@ def test_when_this_process_was_stopped_consumers_are_heard_first(clock, stopped_
     assert num_leased() == 0
 
 
-def ring_late(clock, late_s):
-    """Nothing runs for so long beyond what is due next."""
-    late = min((each for each in clock.timers if each.callback), key=lambda each: each.due)
-    clock.timers.remove(late)
-    clock.time = late.due + late_s
-    late.callback()
-
-
 def test_a_process_that_is_always_late_puts_off_the_end_of_a_lease_no_more_than_twice(clock):
     _, _, num_leased = lend(clock)
-    ring_late(clock, 0.1)
-    ring_late(clock, 0.1)
+    clock.ring_next(0.1)
+    clock.ring_next(0.1)
     assert num_leased() == 1
     assert round(clock.time - 100, 3) == 10.7
-    ring_late(clock, 0.1)
+    clock.ring_next(0.1)
     assert num_leased() == 0
 
 
 def test_each_extension_of_a_lease_may_be_put_off_anew(clock):
     _, extend, num_leased = lend(clock)
     for _ in range(3):
-        ring_late(clock, 0.1)
-        ring_late(clock, 0.1)
+        clock.ring_next(0.1)
+        clock.ring_next(0.1)
         extend()
-    ring_late(clock, 0.1)
+    clock.ring_next(0.1)
     assert num_leased() == 1
 
 
-def test_a_desk_that_goes_on_knows_how_often_an_end_was_put_off(clock):
-    desk, _, num_leased = lend(clock)
-    ring_late(clock, 0.1)
-    ring_late(clock, 0.1)
-    dues = desk.dues
-    desk.close()
-    desk.resume(dues)
-    ring_late(clock, 0.1)
+def test_a_server_that_goes_on_knows_how_often_an_end_was_put_off(clock):
+    leases, _, num_leased = lend(clock)
+    clock.ring_next(0.1)
+    clock.ring_next(0.1)
+    dues = leases.dues
+    leases.close()
+    leases.resume(dues)
+    clock.ring_next(0.1)
     assert num_leased() == 0
 
 
 def test_after_the_end_no_clock_rings(clock):
-    desk, _, num_leased = lend(clock)
-    desk.close()
+    leases, _, num_leased = lend(clock)
+    leases.close()
     clock.run_until(100)
     assert num_leased() == 1

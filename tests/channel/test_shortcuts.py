@@ -19,9 +19,9 @@ import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.features.shortcuts import ACCEPT_PAUSE_S, MAX_SHORTCUTS, Shortcuts
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.shortcut import WELCOME, ShortcutRequest
-from rlinf_scheduler.channel.shortcut_door import ACCEPT_PAUSE_S, MAX_SHORTCUTS, ShortcutDoor
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelClosed,
@@ -31,6 +31,7 @@ from rlinf_scheduler.errors import (
     ChannelTimeout,
     ChannelUnanswered,
 )
+from served import served
 from waits import wait_until
 
 
@@ -284,10 +285,9 @@ def signal_when_waiting(channel):
 
 
 def test_a_stranger_gets_no_shortcut():
-    calls = []
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        door = ShortcutDoor(messenger, lambda end, call: calls.append((end.client, call)), lambda _: None)
+        door = Shortcuts(served(messenger))
         invitations = []
         ready = threading.Event()
 
@@ -316,7 +316,6 @@ def test_a_stranger_gets_no_shortcut():
         for friend in friends:
             friend.close()
         messenger.submit(door.close)
-    assert calls == []
 
 
 def test_a_channel_of_this_process_has_them_too():
@@ -487,7 +486,7 @@ def test_a_process_that_has_used_up_half_of_its_descriptors_invites_nobody():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        doors = [ShortcutDoor(messenger, lambda _end, _call: None, lambda _: None) for _ in range(2)]
+        doors = [Shortcuts(served(messenger)) for _ in range(2)]
         invitations = queue.SimpleQueue()
 
         def invite(door):
@@ -512,7 +511,7 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
     accepts = 0
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        door = ShortcutDoor(messenger, lambda _end, _call: None, lambda _: None)
+        door = Shortcuts(served(messenger))
         ready = threading.Event()
 
         class Starved:

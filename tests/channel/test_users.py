@@ -1,7 +1,7 @@
 """Who uses which queues of a channel, as told to whoever looks."""
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.channel.users import MAX_LEFT, MAX_SHOWN, MAX_USES, Users, channel_note
+from rlinf_scheduler.channel.clients import MAX_LEFT, MAX_SHOWN, MAX_USES, Users, channel_note
 from rlinf_scheduler.observe.notes import ChannelNote
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.surveying import NUM_IN_USE

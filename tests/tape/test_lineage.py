@@ -14,8 +14,9 @@ import pytest
 from disks import PAGE_BYTES
 from rlinf.scheduler import Channel, Worker
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.channel import Starter, control_wire, record_desk
-from rlinf_scheduler.channel.record_desk import RecordDesk
+from rlinf_scheduler.channel import Starter, control_wire
+from rlinf_scheduler.channel.features import recording
+from rlinf_scheduler.channel.features.recording import Recording
 from rlinf_scheduler.channel.spec import channels_of
 from rlinf_scheduler.comm import encode
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
@@ -26,19 +27,17 @@ from rlinf_scheduler.tape.files import TapeFile, TapeReader
 from rlinf_scheduler.tape.ids import ItemId, Trace
 from rlinf_scheduler.tape.lineage import Recordings
 from rlinf_scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
+from served import DrivenRuntime, served
 from waits import wait_until
 
 DEADLINE_S = 60.0
 
 
-class AtOnce:
-    """What a desk has things done by."""
+class AtOnce(DrivenRuntime):
+    """Nothing is put off."""
 
     def submit(self, step):
         step()
-
-    def call_later(self, _delay_s, step):
-        """Nothing here waits so long."""
 
 
 @pytest.fixture(autouse=True)
@@ -493,19 +492,19 @@ def test_the_file_is_of_its_user_alone(channels, tmp_path):
 
 def test_a_recording_for_which_nobody_waits_any_more_is_not_begun(tmp_path):
     answers, wanted = [], control_wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
-    desk = RecordDesk("items", AtOnce())
-    desk.answer(SimpleNamespace(head=wanted, is_cancelled=True, reply=answers.append))
+    server = served(AtOnce())
+    server.answer(SimpleNamespace(head=wanted, is_cancelled=True, reply=answers.append))
     wait_until(lambda: answers)
-    assert desk._log is None
+    assert not server.on_delivery
 
 
 def test_the_step_of_a_get_that_is_refused_is_forgotten(channels):
     prompts, _ = channels
     prompts.set_version(1, "paced", batch_items=1)
-    desk = current_session().service(Starter)._servers["prompts"]._records
+    server = current_session().service(Starter)._servers["prompts"]
     with Worker.at_step(3), pytest.raises(ChannelError, match="gives slots"):
         prompts.get_group(2, "paced")
-    assert not desk._steps
+    assert not server.find(Recording)._steps
 
 
 class SlowDisk:
@@ -533,7 +532,7 @@ def disk(monkeypatch):
 def test_a_recording_that_is_not_written_in_time_is_told_of_and_nobody_waits_for_it(
     channels, tmp_path, disk, monkeypatch, caplog
 ):
-    monkeypatch.setattr(record_desk, "CLOSE_S", 0.05)
+    monkeypatch.setattr(recording, "CLOSE_S", 0.05)
     prompts, _ = channels
     disk.hold()
     prompts.put("late")
@@ -547,7 +546,7 @@ def test_a_recording_that_is_not_written_in_time_is_told_of_and_nobody_waits_for
 def test_a_channel_whose_disk_is_slow_is_deleted_while_others_go_on(
     channels, tmp_path, disk, recordings, monkeypatch, durable
 ):
-    monkeypatch.setattr(record_desk, "CLOSE_S", 20.0)
+    monkeypatch.setattr(recording, "CLOSE_S", 20.0)
     slow, other = Channel.create("slow", durable=tmp_path / "journal" if durable else None), channels[1]
     slow.record(tmp_path / "slow.rec", payload=True)
     disk.hold()

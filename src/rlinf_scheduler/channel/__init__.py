@@ -5,7 +5,9 @@
 - `local.py`: a channel inside one process, whose queues are in `local_queues.py`
 - `connections.py`, `connection.py`, `shell.py`, `operation.py`, `operation_ends.py`, `fixed_parcel.py`,
   `puts_under_way.py`, `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
-- `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
+- `server.py`: the process that holds the queues, around the state machine of `queueing`, with `clients.py`, the
+  processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
+- `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it
 - `line.py`: what leads from the one to the other
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
   it, and `journal_growth.py`, when it is written anew; `journaled.py`, between its server and the world; `lifeline.py`,
@@ -16,11 +18,8 @@
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
 - `lease_keeper.py`: what a process does for the leases that it has
 - `report.py`: what goes on in a channel, for people
-- `operation_desk.py`, `run_desk.py`: what the server does with operations, alone and in a row; `news_desk.py`: what it
-  tells its clients; `known_client.py`: what it keeps of each
-- `producer_desk.py`, `lease_desk.py`, `arrival_watch.py`, `byte_bound.py`: what the server does besides
-- `explaining.py`: what it says of itself; `heap.py`: its memory after a peak
-- `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's
+- `byte_bound.py`: how many bytes it holds; `heap.py`: its memory after a peak
+- `saving.py`: checkpoints, as users take them
 - `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
 - `wire.py`: what the two say to each other of operations; `control_wire.py`: of everything else
 - `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise

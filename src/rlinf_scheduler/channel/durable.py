@@ -11,6 +11,9 @@ import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.checkpoint import SavedChannel
+from rlinf_scheduler.channel.features import FEATURES, record_of, resume
+from rlinf_scheduler.channel.features.checkpoints import restore
+from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import FoundJournal, FoundTurn, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
 from rlinf_scheduler.channel.journal_growth import JournalGrowth
@@ -90,9 +93,12 @@ class DurableChannel:
         if image is not None:
             self._runtime.load(image)
         beside = self._session.messenger
-        self._server = ChannelServer(self._runtime, self.spec, saved=saved, image=image, beside=beside)
+        self._server = ChannelServer(self._runtime, self.spec, FEATURES, beside)
         self._server.on_stopped = self._on_deleted
+        if saved is not None:
+            restore(self._server, saved)
         if image is not None:
+            resume(self._server, image)
             self._runtime.resume_timers(image.world.timers)
 
     def recover(self, turns: deque[FoundTurn]) -> None:
@@ -172,7 +178,7 @@ class DurableChannel:
         self._journal.close()
 
     def _is_recording_behind(self) -> bool:
-        return self._server is not None and self._server.is_recording_behind()
+        return self._server is not None and is_behind(self._server)
 
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
@@ -187,7 +193,7 @@ class DurableChannel:
         if self._server is None:
             self._beside(self._remove)
         else:  # whoever deletes it may read what was recorded next
-            self._server.end_recording(partial(self._beside, self._remove))
+            end_recording(self._server, partial(self._beside, self._remove))
 
     def _remove(self) -> None:
         """Remove the journal, in a thread of its own: of a large one it takes a while."""
@@ -223,7 +229,7 @@ class DurableChannel:
         if self._server is None:
             self._on_recorded()
         else:
-            self._server.end_recording(self._on_recorded)
+            end_recording(self._server, self._on_recorded)
 
     def _on_recorded(self) -> None:
         self._session.messenger.off_stay(self._is_recording_behind)
@@ -252,7 +258,7 @@ class DurableChannel:
         if self._server is None:
             return lambda: (b"", [])
         world, said = self._runtime.look()
-        snapshot, server = self._server.look()
+        snapshot, server = self._server.state.snapshot(), record_of(self._server)
         return partial(write_image, snapshot, server, world, said)
 
     def _write(self, image: Callable[[], tuple[bytes, Iterable[Buffer]]], since: int) -> None:

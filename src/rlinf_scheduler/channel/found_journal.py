@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.channel.byte_bound import SHARE
+from rlinf_scheduler.channel.byte_bound import max_bytes_of
 from rlinf_scheduler.channel.journal import Journal, JournalBlock
 from rlinf_scheduler.channel.journal_records import JournaledTurn, ReadImage, read_image
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.shm.limit import memory_bytes
 from rlinf_scheduler.errors import ChannelJournalError
 
 # To be raised when the queues decide otherwise of what clients said, or records change.
@@ -79,8 +78,7 @@ def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
     spec = msgspec.structs.replace(spec, restore="")
     if not journal.exists:
         # A share of this machine's memory is fixed now: it decides who waits, and must not change.
-        bound = memory_bytes() // SHARE if spec.max_bytes is None else spec.max_bytes
-        return FoundJournal(msgspec.structs.replace(spec, max_bytes=bound))
+        return FoundJournal(msgspec.structs.replace(spec, max_bytes=max_bytes_of(spec)))
     blocks = journal.read()
     spec = _checked(journal, next(blocks), spec)
     image = next(blocks)

@@ -9,6 +9,9 @@ from typing import Any
 from rlinf_scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.durable_opening import open_durable
+from rlinf_scheduler.channel.features import FEATURES
+from rlinf_scheduler.channel.features.checkpoints import restore
+from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.refusals import why_unregistered
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
@@ -80,21 +83,31 @@ def _open(
     opened: Promise[HeldChannel],
     saved: SavedChannel | None,
 ) -> None:
-    server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
+    server = ChannelServer(session.messenger, spec, FEATURES)
+    if saved is not None:
+        restore(server, saved)
     forget = watch_channel(session, spec, server.note, server.vitals)
 
-    session.messenger.stay_while(server.is_recording_behind)
+    def records() -> bool:
+        return is_behind(server)
+
+    session.messenger.stay_while(records)
 
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
         forget()
-        server.end_recording(partial(left, tell))
+        end_recording(server, partial(left, tell))
 
     def left(tell: Callable[[], None] | None) -> None:
-        session.messenger.off_stay(server.is_recording_behind)
+        session.messenger.off_stay(records)
         if tell is not None:
             tell()
 
-    server.on_stopped = stopped
+    def free_names(then: Callable[[], None]) -> None:
+        freed = [session.directory.unregister_async(name) for name in (*claims, spec.address)]
+        # The directory answers in order. Whoever deletes it may read what was recorded next.
+        freed[-1].add_done_callback(lambda _: end_recording(server, then))
+
+    server.on_stopped, server.on_delete = stopped, free_names
 
     def settle(registered: Promise[Any]) -> None:
         error = registered.exception()

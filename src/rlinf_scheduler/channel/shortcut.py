@@ -139,6 +139,35 @@ class Shortcut:
             self._connection.shutdown(socket.SHUT_RDWR)
 
 
+class ShortcutEnd:
+    """The server's end of one thread's shortcut.
+
+    Attributes:
+        client: the process whose thread it is.
+        connection: the socket.
+    """
+
+    __slots__ = ("client", "connection")
+
+    def __init__(self, client: str, connection: socket.socket) -> None:
+        self.client = client
+        self.connection = connection
+
+    def answer(self, answer: wire.DirectAnswer) -> bool:
+        """Send an answer; False if it does not go this way."""
+        datagram = _encode(answer)
+        return len(datagram) <= MAX_DATAGRAM_BYTES and is_sent(self.connection, datagram)
+
+
+def is_sent(connection: socket.socket, datagram: bytes) -> bool:
+    """Send a datagram; False if its reader is gone, or has not read an earlier one."""
+    try:
+        connection.send(datagram)
+    except OSError:
+        return False
+    return True
+
+
 class ShortcutRequest:
     """A thread's request for a shortcut to its I/O thread.
 

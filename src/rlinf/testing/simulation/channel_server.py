@@ -44,10 +44,10 @@ from rlinf.testing.simulation.queue_book import Asked
 from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.shortcut import Way
 from rlinf.testing.simulation.world import Violation
-from rlinf_scheduler.channel import control_wire as desk_wire
-from rlinf_scheduler.channel.producer_desk import ProducerDesk
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.features.producers import ProducerPlaces
+from rlinf_scheduler.channel.features.subscriptions import Subscriptions
 from rlinf_scheduler.channel.spec import ChannelSpec
-from rlinf_scheduler.channel.subscription_desk import SubscriptionDesk
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
     Accept,
@@ -95,7 +95,6 @@ class ChannelServer:
         spec = ChannelSpec(CHANNEL, producers=script.producers, successor_s=script.successor_us / 1e6)
         self._spec = spec
         self._producers = machines.producers(script.producers)
-        self._desk = ProducerDesk(self._call_later, spec, self._producers, self._on_producers_done)
         self.host = host
         self.name = host.name
         self.world = host.world
@@ -105,9 +104,12 @@ class ChannelServer:
         # In microseconds, as its clock here.
         self.state._tally.clock.priority_wait_s = script.priority_wait_us
         self._tap, self._successor_us = script.tap, script.successor_us
-        self._subscriptions = SubscriptionDesk(
-            self._call_later, self.state, 0, script.successor_us / 1e6, self._subscription_ends
+        served: Any = _Served(
+            self.state, spec, self._call_later, self._subscription_ends, self._on_producers_done
         )
+        self._handlers = served.handlers
+        self._desk, self._subscriptions = ProducerPlaces(served), Subscriptions(served)
+        self._desk.producers = self._producers
         self._clocks: dict[int, int] = {}  # by the generation of a lease: when its time is over
         self._ledger = ledger
         self._gone: set[str] = set()
@@ -304,8 +306,7 @@ class ChannelServer:
         """Go on with what another one knew."""
         (record, payloads), producers, self._clocks, self._gone = image
         self.state.restore(record, payloads)
-        self._producers.resume(producers)
-        self._desk.resume()
+        self._desk.resume(producers)
         self._subscriptions.resume()
         for generation, due_us in self._clocks.items():
             self.host.later(max(11, due_us - self.host.now_us), self._lapse, generation)
@@ -412,11 +413,11 @@ class ChannelServer:
             case Subscribe(ticket):
                 queue, *bounds = self._tap
                 self._ledger.subscribes(client, ticket, self._tap)
-                self._subscriptions.answer(client, desk_wire.Subscribe(ticket, TAP, queue, *bounds))
+                self._ask(client, control_wire.Subscribe(ticket, TAP, queue, *bounds))
             case Unsubscribe(_, number, failed):
                 until_us = self.world.now_us + (self._successor_us if failed else 0)
                 self._ledger.unsubscribes(client, number, until_us)
-                self._subscriptions.answer(client, desk_wire.Unsubscribe(number, TAP, failed))
+                self._ask(client, control_wire.Unsubscribe(number, TAP, failed))
 
     def give_up_subscription(self) -> None:
         """Nobody comes any more, whatever the time."""
@@ -425,7 +426,13 @@ class ChannelServer:
                 self._ledger.subscription_ends(NEVER_US)
                 return
 
-    def _subscription_ends(self, _name: str, _num_left: int, instructions: list[Instruction]) -> None:
+    def _ask(self, client: str, message: Any) -> Any:
+        """Ask a feature of the real server."""
+        request = _Asked(client, message)
+        self._handlers[type(message)](request)
+        return request.answer
+
+    def _subscription_ends(self, instructions: list[Instruction]) -> None:
         self._ledger.subscription_ends(self.world.now_us)
         self._carry_out(instructions)
 
@@ -467,8 +474,7 @@ class ChannelServer:
                 answers.append(Done(ticket))
                 return state.flush(queue)
             case Join(ticket, name):
-                joined = self._desk.answer(client, desk_wire.Join(ticket, name))
-                problem = joined.problem if joined is not None else ""
+                problem = self._ask(client, control_wire.Join(ticket, name)).problem
                 self._places.join(client, ticket, name, self.world.now_us, admitted=not problem)
                 answers.append(Done(ticket, "no place" if problem else ""))
                 return []
@@ -478,7 +484,7 @@ class ChannelServer:
             case Leave(ticket, number, failed):
                 self._places.leave(client, number, self.world.now_us, failed=failed)
                 answers.append(Done(ticket))
-                self._desk.answer(client, desk_wire.Leave(number, failed))
+                self._ask(client, control_wire.Leave(number, failed))
                 return []
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
@@ -553,6 +559,39 @@ class ChannelServer:
         news, self._news = self._news, {}
         for client, its_news in news.items():
             self.host.send(client, CHANNEL, its_news)
+
+
+class _Served:
+    """A server, as producers and subscriptions see it."""
+
+    def __init__(
+        self,
+        state: Any,
+        spec: ChannelSpec,
+        call_later: Callable[[float, Callable[[], None]], None],
+        carry_out: Callable[[list[Instruction]], None],
+        end_all: Callable[[], None],
+    ) -> None:
+        self.state, self.spec, self.max_bytes = state, spec, 0
+        self.call_later, self.carry_out, self.end_all = call_later, carry_out, end_all
+        self.runtime = self
+        self.handlers: dict[type, Callable[..., Any]] = {}
+        self.on_lost: list[Callable[[str], None]] = []
+
+    def feature(self, _kind: Any) -> Any:
+        """The ends."""
+        return self
+
+
+class _Asked:
+    """A request to it."""
+
+    def __init__(self, client: str, message: Any) -> None:
+        self.peer_id, self.head, self.answer = client, message, None
+
+    def reply(self, answer: Any) -> None:
+        """Answer."""
+        self.answer = answer
 
 
 class _Ignored:

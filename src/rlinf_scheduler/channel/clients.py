@@ -1,4 +1,4 @@
-"""Who puts into which queue of a channel, and who gets from it: remembered for a while, also of those that are gone."""
+"""The processes that use a channel, as its server knows them, and which queues each uses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,60 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.shortcut import ShortcutEnd
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
-from rlinf_scheduler.queueing import ChannelState, QueueName, QueueSnapshot, Unfinished
+from rlinf_scheduler.queueing import ChannelState, DirectOperations, QueueName, QueueSnapshot, Unfinished
+
+# A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
+MIN_PAUSE_S = 1.0
+MAX_PAUSE_S = 60.0
+
+
+class KnownClient:
+    """One process that uses the channel, and the responses that have gathered for it."""
+
+    __slots__ = (
+        "accepted",
+        "answers",
+        "bytes_until",
+        "client",
+        "direct",
+        "endpoint",
+        "frames",
+        "name",
+        "num_got",
+        "num_put",
+        "pause_s",
+        "unreadable",
+        "who",
+    )
+
+    def __init__(self, client: str, endpoint: Endpoint, name: str) -> None:
+        self.client = client
+        self.endpoint = endpoint
+        self.name = name
+        # As the origins of its items name it: one object for all of them.
+        self.who = name, client
+        # Items accepted from it, and delivered to it, by this process.
+        self.num_put = self.num_got = 0
+        self.accepted: list[int] = []
+        self.answers: list[wire.Answer] = []
+        self.frames: list[Buffer] = []
+        # Its puts that lie in shared memory which cannot be read here, and why.
+        self.unreadable: dict[int, str] = {}
+        # It could not open shared memory that it was sent: until then it gets bytes.
+        self.bytes_until = 0.0
+        self.pause_s = MIN_PAUSE_S
+        self.direct: DirectOperations[ShortcutEnd, wire.Direct] = DirectOperations()
+
+    def send_bytes(self, now: float) -> None:
+        """It cannot open shared memory, and gets bytes for a while."""
+        if now >= self.bytes_until:
+            self.bytes_until = now + self.pause_s
+            self.pause_s = min(2 * self.pause_s, MAX_PAUSE_S)
+
 
 # So many pairs of a process and a queue are remembered: queues' names may be used once each.
 MAX_USES = 2048
@@ -62,7 +114,7 @@ class Users:
                 queue = operation.queue  # type: ignore[union-attr]
                 use = self._use(uses, (client, wire.as_name(queue)))
                 use.at = now
-            use.count += len(wire.tickets_of(operation))
+            use.count += len(operation.tickets) if isinstance(operation, wire.Puts | wire.Gets) else 1
 
     def _use(self, uses: OrderedDict[tuple[str, QueueName], _Use], key: tuple[str, QueueName]) -> _Use:
         use = uses.get(key)

@@ -1,20 +1,21 @@
-"""Records what a channel delivers; on the I/O thread, which opens and writes nothing itself."""
+"""Recordings of what a channel delivers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.remote_items import RemoteItem
+from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.queueing import Deliver, Tapped, rounded
+from rlinf_scheduler.queueing import Deliver, Instruction, Refuse, Tapped, rounded
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 
@@ -26,19 +27,33 @@ CLOSE_S = 1.0
 # What an item takes in memory until it is written.
 _ITEM_BYTES = 256
 
+Handler = Callable[..., list[Instruction]]
 
-class RecordDesk:
-    """The recording of one channel, if there is any.
 
-    Args:
-        channel: its name.
-        beside: of the I/O thread, and no part of what happens to the channel.
-    """
+def end_recording(server: ChannelServer, then: Callable[[], None]) -> None:
+    """Record no more at a server, and have `then` called once all is written, or that takes long."""
+    recording = server.find(Recording)
+    if recording is None:
+        then()
+    else:
+        recording.close(then)
 
-    def __init__(self, channel: str, beside: Runtime) -> None:
-        self._channel = channel
-        self._call_later = beside.call_later
-        self._submit = beside.submit
+
+def is_behind(server: ChannelServer) -> bool:
+    """Say whether something is recorded and not written yet: its process stays until it is."""
+    recording = server.find(Recording)
+    return recording is not None and recording.is_behind
+
+
+class Recording:
+    """The recordings of one channel. On the I/O thread, which opens and writes nothing itself."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._channel = server.spec.name
+        self._server = server
+        # No part of what happens to the channel.
+        self._call_later = server.beside.call_later
+        self._submit = server.beside.submit
         self._is_closed = False
         self._log: DeliveryLog | None = None
         # The last one, of which something is to be written yet, perhaps.
@@ -48,6 +63,11 @@ class RecordDesk:
         self._steps: dict[tuple[str, int], int] = {}
         # What is to be sent once more.
         self._again: set[tuple[str, int]] = set()
+        # The handlers that stand in the server's table otherwise.
+        self._replaced: dict[type, Callable[..., Any]] = {}
+        server.handlers[control_wire.Record] = self.answer
+        server.on_lost.append(self.lose)
+        server.on_stop.append(partial(self.close, _nothing))
 
     def answer(self, request: Request) -> None:
         """Begin to record, or end it: then the answer comes when all is written."""
@@ -75,29 +95,57 @@ class RecordDesk:
     def _take(self, request: Request, log: DeliveryLog | None) -> None:
         """Record into that from now on; the answer comes when what there was before is written."""
         before = self._log
-        self._log, self._has_payload = log, request.head.payload
-        self._again.clear()
+        self._watch(log)
+        self._has_payload = request.head.payload
         if before is None:
             request.reply(control_wire.Done(""))
         else:
             before.close()
             before.ended.add_done_callback(lambda _: request.reply(control_wire.Done("")))
 
-    def expect(self, client: str, get: wire.Get | wire.Gets) -> None:
-        """Somebody asks for items."""
-        if get.step is not None:
-            for ticket in wire.tickets_of(get):
-                self._steps[client, ticket] = get.step
+    def _watch(self, log: DeliveryLog | None) -> None:
+        """Hear of gets and deliveries as long as there is a log, and of none without."""
+        handlers, observers = self._server.handlers, self._server.on_delivery
+        if self._log is None and log is not None:
+            watched: dict[type, Callable[..., Any]] = {
+                wire.Get: self._expect,
+                wire.Gets: self._expect,
+                wire.Resend: self._repeat,
+                Refuse: self._forget,
+            }
+            self._replaced = {kind: handlers[kind] for kind in watched}
+            handlers |= {kind: partial(watch, handlers[kind]) for kind, watch in watched.items()}
+            observers.append(self.note)
+        elif self._log is not None and log is None:
+            handlers |= self._replaced
+            observers.remove(self.note)
+        self._log = log
+        self._again.clear()
 
-    def forget(self, client: str, ticket: int) -> None:
-        """Somebody gets nothing for what they asked."""
-        if self._steps:
-            self._steps.pop((client, ticket), None)
+    def _expect(
+        self, handle: Handler, known: KnownClient, get: wire.Get | wire.Gets, frames: Iterator[Buffer]
+    ) -> list[Instruction]:
+        """Note at which step somebody works who asks for items."""
+        keys = [] if get.step is None else [(known.client, ticket) for ticket in wire.tickets_of(get)]
+        self._steps |= dict.fromkeys(keys, get.step or 0)
+        try:
+            return handle(known, get, frames)
+        except Exception:
+            for key in keys:
+                self._steps.pop(key, None)
+            raise
 
-    def repeat(self, client: str, ticket: int) -> None:
+    def _forget(self, handle: Callable[[Refuse], None], refused: Refuse) -> None:
+        """Forget somebody who gets nothing."""
+        self._steps.pop((refused.client, refused.ticket), None)
+        handle(refused)
+
+    def _repeat(
+        self, handle: Handler, known: KnownClient, resend: wire.Resend, frames: Iterator[Buffer]
+    ) -> list[Instruction]:
         """Note that a delivery is sent once more: it is recorded already."""
-        if self._log is not None:
-            self._again.add((client, ticket))
+        self._again.add((known.client, resend.ticket))
+        return handle(known, resend, frames)
 
     def lose(self, client: str) -> None:
         """A client is gone."""
@@ -105,9 +153,9 @@ class RecordDesk:
             del self._steps[key]
         self._again = {key for key in self._again if key[0] != client}
 
-    def note(self, delivery: Deliver, consumer: str) -> list[Any] | None:
-        """Items go to a consumer; their ids, for it to name them, if that is recorded."""
-        step = self._steps.pop((delivery.client, delivery.ticket), None) if self._steps else None
+    def note(self, delivery: Deliver, consumer: KnownClient) -> list[Any] | None:
+        """Record a delivery, and return the ids of its items, for the consumer to name them."""
+        step = self._steps.pop((delivery.client, delivery.ticket), None)
         if self._log is None or not delivery.items or type(delivery.queue) is Tapped:
             return None  # a slot, or what a subscription reads
         if step is None and delivery.part is not None:
@@ -119,7 +167,7 @@ class RecordDesk:
             items = [self._item(item, frames) for item in delivery.items]
             queue = delivery.queue if isinstance(delivery.queue, str) else repr(delivery.queue)
             size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
-            self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
+            self._log.add((time.time(), queue, consumer.name, step, items), frames, size_bytes)
         return [_id(item) or ("", "", 0) for item in delivery.items]
 
     @property
@@ -132,7 +180,8 @@ class RecordDesk:
         self._is_closed = True
         if self._log is not None:
             self._log.close()
-            self._ending, self._log = self._log, None
+            self._ending = self._log
+            self._watch(None)
         ending = self._ending
         if ending is None or ending.ended.done():
             then()
@@ -162,6 +211,10 @@ class RecordDesk:
             frames.extend(its)
         trace = None if item.origin is None else item.origin[2]
         return _id(item), trace, item.version, rounded(item.weight), item.size_bytes, len(its)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _id(item: Item) -> tuple[str, str, int] | None:

@@ -1,4 +1,4 @@
-"""What a channel's server tells its clients: it gathers, and is sent together."""
+"""The responses of a channel's server: they gather for each client, and are sent together."""
 
 from __future__ import annotations
 
@@ -7,46 +7,42 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.channel.known_client import KnownClient
+from rlinf_scheduler.channel.clients import KnownClient
+from rlinf_scheduler.channel.heap import Heap
 from rlinf_scheduler.channel.remote_items import RemoteItem
-from rlinf_scheduler.channel.shortcut import DIRECT_BYTES
-from rlinf_scheduler.channel.shortcut_door import ShortcutEnd
+from rlinf_scheduler.channel.shortcut import DIRECT_BYTES, ShortcutEnd
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import CodecError
-from rlinf_scheduler.queueing import NOTHING, Deliver, Item, marks_tell, rounded
+from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell, rounded
 
 
-class NewsDesk:
-    """Sends news of one channel.
+class Outbox:
+    """The responses of one channel's server: they gather for each client, and are sent together.
 
     Args:
-        messenger: sends them.
+        runtime: sends them.
         channel_id: the channel.
-        is_kept: whether an item is held for others than its getter.
-        before: called each time before what has gathered is sent.
+        state: its queues.
         give_back: gives back what was delivered to an operation of a client.
 
     Attributes:
         is_due: something has gathered, and is about to be sent.
+        holders: say of an item whether it is held for others than its getter.
     """
 
     def __init__(
-        self,
-        messenger: Runtime,
-        channel_id: str,
-        is_kept: Callable[[Item], bool],
-        before: Callable[[], None],
-        give_back: Callable[[str, int], None],
+        self, runtime: Runtime, channel_id: str, state: ChannelState, give_back: Callable[[str, int], None]
     ) -> None:
         self.is_due = False
-        self._messenger = messenger
+        self.holders: list[Callable[[Item], bool]] = []
+        self._runtime = runtime
         self._service = wire.service(channel_id, wire.NEWS)
-        self._is_kept = is_kept
-        self._before = before
+        self._state = state
+        self._heap = Heap(runtime.call_later)
         self._give_back = give_back
         self._waiting: dict[KnownClient, None] = {}
 
@@ -55,7 +51,7 @@ class NewsDesk:
         self.gather_for(known)
         if ids is None and TIMES.spool is None and _join(known, instruction):
             return
-        as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
+        as_bytes = known.bytes_until > 0 and self._runtime.now() < known.bytes_until
         counts = []
         sent: list[Buffer] = []
         is_read = not marks_tell(instruction.items)
@@ -67,38 +63,38 @@ class NewsDesk:
                 # What is written into a part, or into what is on lease, is not to be seen by who has it next; what
                 # others read too, not by them.
                 may_return = instruction.part is not None or instruction.lease is not None or is_read
-                shared = may_return or self._is_kept(item)
-                frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
+                shared = may_return or any(holds(item) for holds in self.holders)
+                frames = self._runtime.parcels.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
             sent += frames
         # All or none: the frames of others follow.
         known.answers.append(_delivered(instruction, counts, ids))
         known.frames += sent
 
-    def tell(
+    def respond(
         self, known: KnownClient, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None
     ) -> None:
-        """Send an answer, or give it by the shortcut by which the operation came."""
+        """Send a response, or give it by the shortcut by which the operation came."""
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):
             self.gather_for(known).answers.append(answer)
 
     def gather_for(self, known: KnownClient) -> KnownClient:
-        """Return the client, and make sure that it gets its news when everything at hand has been read."""
+        """Return a client, and make sure that its responses are sent when everything at hand has been read."""
         self._waiting[known] = None
         if not self.is_due:
             self.is_due = True
-            self._messenger.submit(self.flush)
+            self._runtime.submit(self.flush)
         return known
 
     def flush(self) -> None:
         """Send everything that has gathered."""
         self.is_due = False
-        self._before()
+        self._heap.note(self._state.bounded_bytes)
         clients, self._waiting = self._waiting, {}
         for client in sorted(clients, key=lambda client: not client.frames):
-            run_guarded(self._send_news, client)
+            run_guarded(self._send_gathered, client)
 
-    def _send_news(self, client: KnownClient) -> None:
+    def _send_gathered(self, client: KnownClient) -> None:
         accepted, answers, frames = client.accepted, client.answers, client.frames
         client.accepted, client.answers, client.frames = [], [], []
         self._send(client, accepted, answers, frames)
@@ -106,11 +102,11 @@ class NewsDesk:
     def _send(
         self, client: KnownClient, accepted: list[int], answers: list[wire.Answer], frames: list[Buffer]
     ) -> None:
-        """Send news, in several messages where they are too much for one."""
+        """Send responses, in several messages where they are too much for one."""
         try:
             # Nobody writes into frames that the state machine holds.
             news = wire.News(accepted, answers)
-            self._messenger.notify(client.endpoint, self._service, news, frames, snapshot=False)
+            self._runtime.notify(client.endpoint, self._service, news, frames, snapshot=False)
         except CodecError as error:
             if accepted and answers:
                 self._send(client, accepted, [], [])
@@ -124,19 +120,19 @@ class NewsDesk:
                 self._refuse(client, answers[0], error)
 
     def _refuse(self, client: KnownClient, answer: wire.Answer, error: CodecError) -> None:
-        """No message has room for what is said of a delivery: it goes back."""
+        """Take back a delivery that no message has room for."""
         if isinstance(answer, wire.Delivered):
             problem = f"{len(answer.num_frames)} items are too many at once: {error}"
             self._send(client, [], [wire.Refused(answer.ticket, wire.INVALID, problem)], [])
-            self._messenger.submit(partial(self._give_back, client.who[1], answer.ticket))
+            self._runtime.submit(partial(self._give_back, client.client, answer.ticket))
 
     def forget(self, known: KnownClient) -> None:
-        """A client is gone."""
+        """Drop the responses to a client that is gone."""
         self._waiting.pop(known, None)
 
     def leave(self, known: KnownClient) -> None:
         """Tell a client that the server is no more."""
-        self._messenger.notify(known.endpoint, self._service, wire.News([], [], left=True))
+        self._runtime.notify(known.endpoint, self._service, wire.News([], [], left=True))
 
 
 def _join(known: KnownClient, instruction: Deliver) -> bool:

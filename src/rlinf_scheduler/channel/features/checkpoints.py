@@ -1,4 +1,4 @@
-"""Where a channel's server takes checkpoints of its channel: looks on the I/O thread, and writes beside it."""
+"""Checkpoints at a channel's server: it looks on the I/O thread, and writes beside it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.checkpoint import ChannelHead, write_channel
+from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_channel
+from rlinf_scheduler.channel.features.producers import ProducerPlaces
+from rlinf_scheduler.channel.features.subscriptions import Subscriptions
 from rlinf_scheduler.channel.fetching import Fetching
 from rlinf_scheduler.channel.operation import is_marked
 from rlinf_scheduler.channel.remote_items import RemoteItem
+from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
@@ -22,7 +25,6 @@ from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing import (
-    ChannelState,
     Item,
     ItemRecord,
     Producers,
@@ -38,36 +40,36 @@ LOOK_S = 60.0
 WATCHED_BYTES = 1 << 30
 
 
-class SaveDesk:
-    """Takes checkpoints of one channel.
+def restore(server: ChannelServer, saved: SavedChannel) -> None:
+    """Let a server that is new hold what a checkpoint has."""
+    server.state.set_clock(server.runtime.now())
+    server.state.restore(saved.head.state, saved.items)
+    server.feature(ProducerPlaces).producers.restore(saved.head.producers)
+    server.feature(Subscriptions).resume()
 
-    Args:
-        messenger: of the channel's process.
-        spec: the channel.
-        state: its queues.
-        producers: its producers.
-        max_bytes: how much it holds; 0 is unbounded.
-    """
 
-    def __init__(
-        self,
-        messenger: Runtime,
-        spec: ChannelSpec,
-        state: ChannelState,
-        producers: Producers,
-        max_bytes: int,
-    ) -> None:
-        self._messenger = messenger
-        self._spec = spec
-        self._state = state
-        self._producers = producers
-        self._watched_bytes = max(WATCHED_BYTES, max_bytes)
+class Checkpoints:
+    """The handlers of checkpoints at one server."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        # What is saved is no part of what happens to a channel.
+        self._runtime = server.beside
+        self._server = server
+        self._state = server.state
+        self._watched_bytes = max(WATCHED_BYTES, server.max_bytes)
         self._looks: dict[tuple[str, str], Snapshot] = {}
         # First looks after which too much was put.
         self._given_up: set[tuple[str, str]] = set()
         # What is to be written, one file after the other, the first of them just now.
         self._line: deque[_Writing] = deque()
         self._held: set[int] = set()
+        server.handlers |= {
+            control_wire.Look: self._look,
+            control_wire.Save: self._save,
+            control_wire.Forget: self._drop_look,
+        }
+        server.outbox.holders.append(self.holds)
+        server.on_lost.append(self.lose)
 
     def holds(self, item: Any) -> bool:
         """Whether an item is, or will be, written to disk, so that who takes it must not write into its bytes."""
@@ -78,49 +80,57 @@ class SaveDesk:
         for key in [key for key in (*self._looks, *self._given_up) if key[0] == client]:
             self._forget(key)
 
-    def answer(self, request: Request) -> None:
-        """Look at the channel, or have it written, or forget that it was looked at."""
-        client, message = request.peer_id, request.head
-        if isinstance(message, control_wire.Forget):
-            self._forget((client, message.token))
-            request.reply(None)
-            return
-        over = self._first_over(client, message.done)
-        if over is not None:
-            request.reply(control_wire.Saved(over, self._state.leases.why_over(over)))
-            return
-        snapshot = self._state.snapshot(at_rest=True, done=message.done)
-        if isinstance(message, control_wire.Look):
-            key = client, message.token
+    def _drop_look(self, request: Request) -> None:
+        self._forget((request.peer_id, request.head.token))
+        request.reply(None)
+
+    def _look(self, request: Request) -> None:
+        """Remember what the channel holds now, for a second look."""
+        snapshot = self._snapshot(request)
+        if snapshot is not None:
+            key = request.peer_id, request.head.token
             self._looks[key] = snapshot
             self._state.watch(snapshot, self._watched_bytes, lambda: self._give_up(key))
-            self._messenger.call_later(LOOK_S, lambda: self._expire(key))
+            self._runtime.call_later(LOOK_S, lambda: self._expire(key))
             request.reply(control_wire.Saved())
-        else:
-            key = client, message.token
-            problem = self._why_gone(key)
-            first = self._forget(key)
-            if message.token and first is None:
-                request.reply(control_wire.Saved(0, problem))
-                return
-            self._line.append(
-                _Writing(self._messenger, request, self._spec, first, snapshot, self._producers)
-            )
-            if len(self._line) == 1:
-                self._begin_to_write()
+            self._note_held()
+
+    def _save(self, request: Request) -> None:
+        """Have what the channel holds written, and what it held since a first look."""
+        snapshot = self._snapshot(request)
+        if snapshot is None:
+            return
+        key = request.peer_id, request.head.token
+        problem = self._why_gone(key)
+        first = self._forget(key)
+        if request.head.token and first is None:
+            request.reply(control_wire.Saved(0, problem))
+            return
+        producers = self._server.feature(ProducerPlaces).producers
+        self._line.append(_Writing(self._runtime, request, self._server.spec, first, snapshot, producers))
+        if len(self._line) == 1:
+            self._begin_to_write()
         self._note_held()
+
+    def _snapshot(self, request: Request) -> Snapshot | None:
+        """Return what there is now; None if a lease that is to be done with is over, as is then answered."""
+        over = self._first_over(request.peer_id, request.head.done)
+        if over is not None:
+            request.reply(control_wire.Saved(over, self._state.leases.why_over(over)))
+            return None
+        return self._state.snapshot(at_rest=True, done=request.head.done)
 
     def _first_over(self, client: str, done: Collection[int]) -> int | None:
         """The first of these leases that its client has no more; 0 is none."""
         return next((each for each in done if self._state.leases.find(client, each) is None), None)
 
     def _begin_to_write(self) -> None:
-        run_beside_in_time(self._messenger.call_later, self._write, self._line[0])
+        run_beside_in_time(self._runtime.call_later, self._write, self._line[0])
 
     def _write(self, writing: _Writing) -> None:
         """Write a file, on a thread of its own."""
         writing.run()
-        self._messenger.submit(partial(self._on_written, writing))
+        self._runtime.submit(partial(self._on_written, writing))
 
     def _on_written(self, writing: _Writing) -> None:
         self._line.popleft()
@@ -162,14 +172,14 @@ class _Writing:
 
     def __init__(
         self,
-        messenger: Runtime,
+        runtime: Runtime,
         request: Request,
         spec: ChannelSpec,
         first: Snapshot | None,
         second: Snapshot,
         producers: Producers,
     ) -> None:
-        self._messenger = messenger
+        self._runtime = runtime
         self.request = request
         self.snapshots = [second] if first is None else [first, second]
         self.result = control_wire.Saved(0, "it was not written")
@@ -221,7 +231,7 @@ class _Writing:
                 raise CheckpointError(self.request.head.path, f"an item {item.lost}; save once more")
             return list(payload.frames())
         fetched: Promise[Arrived] = Promise()
-        self._messenger.submit(partial(self._fetch, payload, fetched))
+        self._runtime.submit(partial(self._fetch, payload, fetched))
         return fetched.result().frames()
 
     def _fetch(self, item: RemoteItem, fetched: Promise[Arrived]) -> None:
@@ -232,7 +242,7 @@ class _Writing:
                 problem = f"an item on {item.at.node} cannot be had: {error}"
                 fetched.set_exception(CheckpointError(self.request.head.path, problem))
 
-        Fetching(self._messenger, [item.at], done).begin()
+        Fetching(self._runtime, [item.at], done).begin()
 
 
 def _without(snapshot: Snapshot, gone: Collection[int]) -> StateRecord:

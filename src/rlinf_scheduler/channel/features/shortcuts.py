@@ -7,16 +7,21 @@ import os
 import resource
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket
+from rlinf_scheduler.channel.clients import KnownClient
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket, ShortcutEnd, is_sent
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.rundir import SHORTCUTS_NAME
-from rlinf_scheduler.comm.runtime import Runtime
+from rlinf_scheduler.queueing import Instruction
 
 logger = Reporter(__name__)
 
@@ -27,37 +32,8 @@ GREETING_S = 5.0
 # Out of descriptors, no further ones are taken for so long.
 ACCEPT_PAUSE_S = 0.1
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(wire.Direct).decode
 _next_number = itertools.count(1).__next__
-
-
-class ShortcutEnd:
-    """The server's end of one thread's shortcut.
-
-    Attributes:
-        client: the process whose thread it is.
-        connection: the socket.
-    """
-
-    __slots__ = ("client", "connection")
-
-    def __init__(self, client: str, connection: socket.socket) -> None:
-        self.client = client
-        self.connection = connection
-
-    def answer(self, answer: wire.DirectAnswer) -> bool:
-        """Send an answer; False if it does not go this way."""
-        datagram = _encode(answer)
-        return len(datagram) <= MAX_DATAGRAM_BYTES and _is_sent(self.connection, datagram)
-
-
-def _is_sent(connection: socket.socket, datagram: bytes) -> bool:
-    try:
-        connection.send(datagram)
-    except OSError:  # its thread is gone, or has not read an earlier one
-        return False
-    return True
 
 
 def _descriptors_are_scarce() -> bool:
@@ -66,30 +42,36 @@ def _descriptors_are_scarce() -> bool:
     return limit != resource.RLIM_INFINITY and 2 * len(os.listdir("/proc/self/fd")) > limit
 
 
-class ShortcutDoor:
+class Shortcuts:
     """A listening socket in this process's private directory, and what was connected there.
 
     Args:
-        messenger: this process's messenger.
-        on_call: called with each operation that comes.
-        on_left: called with what its thread has left.
+        server: of the channel.
     """
 
-    def __init__(
-        self,
-        messenger: Runtime,
-        on_call: Callable[[ShortcutEnd, wire.Direct], None],
-        on_left: Callable[[ShortcutEnd], None],
-    ) -> None:
-        self._messenger = messenger
-        self._on_call = on_call
-        self._on_left = on_left
+    def __init__(self, server: ChannelServer) -> None:
+        self._server = server
+        self._runtime = server.runtime
         self._listener: socket.socket | None = None
         self._path = ""
         self._invited: dict[bytes, str] = {}
         self._strangers: set[socket.socket] = set()
         self._ends: dict[str, set[ShortcutEnd]] = {}
         self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
+        server.handlers |= {control_wire.Invite: self._answer, wire.Recall: self._recall}
+        server.on_open.append(self.drop)
+        server.on_lost.append(self.drop)
+        server.on_stop.append(self.close)
+
+    def _answer(self, request: Request) -> None:
+        known = request.peer_id in self._server.clients
+        request.reply(self.invite(request.peer_id) if known else control_wire.Invitation("", b""))
+
+    def _recall(
+        self, known: KnownClient, recall: wire.Recall, _frames: Iterator[Buffer]
+    ) -> list[Instruction]:
+        """Say what became of an operation that came by a shortcut; nobody listens there any more."""
+        return known.direct.recall(known.client, recall.ticket, self._server.state, self.read_all)
 
     def invite(self, client: str) -> control_wire.Invitation:
         """Make an invitation for one thread of a client; an empty one if there are too many."""
@@ -99,7 +81,7 @@ class ShortcutDoor:
         token = secrets.token_bytes(16)
         self._invited[token] = client
         # It goes with the answer to its request; whoever does not come at once does not come.
-        self._messenger.call_later(GREETING_S, lambda: self._forget_invitation(token))
+        self._runtime.call_later(GREETING_S, lambda: self._forget_invitation(token))
         return control_wire.Invitation(self._path, token)
 
     def _forget_invitation(self, token: bytes) -> None:
@@ -108,7 +90,7 @@ class ShortcutDoor:
     def _listen(self) -> bool:
         if self._listener is not None:
             return True
-        directory = os.path.dirname(self._messenger.endpoint.unix_path)
+        directory = os.path.dirname(self._runtime.endpoint.unix_path)
         self._path = os.path.join(directory, f"{SHORTCUTS_NAME}{_next_number()}")
         listener = OwnedSocket()
         try:
@@ -131,17 +113,17 @@ class ShortcutDoor:
             return
         except OSError:
             # Out of descriptors, most likely: it stays in the line, and we would be called at once.
-            self._messenger.unwatch(self._listener.fileno())
-            self._messenger.call_later(ACCEPT_PAUSE_S, self._watch_listener)
+            self._runtime.unwatch(self._listener.fileno())
+            self._runtime.call_later(ACCEPT_PAUSE_S, self._watch_listener)
             return
         connection = OwnedSocket(accepted.detach())
         self._strangers.add(connection)
-        self._messenger.watch(connection.fileno(), lambda: self._greet(connection))
-        self._messenger.call_later(GREETING_S, lambda: self._forget_stranger(connection))
+        self._runtime.watch(connection.fileno(), lambda: self._greet(connection))
+        self._runtime.call_later(GREETING_S, lambda: self._forget_stranger(connection))
 
     def _watch_listener(self) -> None:
         if self._listener is not None:
-            self._messenger.watch(self._listener.fileno(), self._accept)
+            self._runtime.watch(self._listener.fileno(), self._accept)
 
     def _greet(self, connection: socket.socket) -> None:
         token = b""
@@ -152,19 +134,19 @@ class ShortcutDoor:
         except OSError:
             pass
         client = self._invited.pop(token, None)
-        if client is None or not _is_sent(connection, WELCOME):
+        if client is None or not is_sent(connection, WELCOME):
             self._forget_stranger(connection)
             return
         self._strangers.discard(connection)
-        self._messenger.unwatch(connection.fileno())
+        self._runtime.unwatch(connection.fileno())
         end = ShortcutEnd(client, connection)
         self._ends.setdefault(client, set()).add(end)
-        self._messenger.watch(connection.fileno(), lambda: self._on_readable(end))
+        self._runtime.watch(connection.fileno(), partial(self._on_readable, end))
 
     def _forget_stranger(self, connection: socket.socket) -> None:
         if connection in self._strangers:
             self._strangers.discard(connection)
-            self._messenger.unwatch(connection.fileno())
+            self._runtime.unwatch(connection.fileno())
             connection.close()
 
     def _on_readable(self, end: ShortcutEnd) -> None:
@@ -187,10 +169,17 @@ class ShortcutDoor:
             return False
         except OSError:
             self._close(end)
-            self._on_left(end)
+            self._server.clients[end.client].direct.leave(end)
             return False
         self._on_call(end, direct)
         return True
+
+    def _on_call(self, end: ShortcutEnd, direct: wire.Direct) -> None:
+        server = self._server
+        server.tick()
+        known = server.clients[end.client]
+        if known.direct.arrive(end, direct.operation.ticket, direct, direct.after):
+            server.run_direct(known, direct)
 
     def read_all(self, client: str) -> None:
         """Read what a client's threads have sent until now; on what is not welcome yet they have sent nothing."""
@@ -211,7 +200,7 @@ class ShortcutDoor:
             ends.discard(end)
             if not ends:
                 del self._ends[end.client]
-            self._messenger.unwatch(end.connection.fileno())
+            self._runtime.unwatch(end.connection.fileno())
             end.connection.close()
 
     def close(self) -> None:
@@ -222,7 +211,7 @@ class ShortcutDoor:
             self._forget_stranger(connection)
         self._invited.clear()
         if self._listener is not None:
-            self._messenger.unwatch(self._listener.fileno())
+            self._runtime.unwatch(self._listener.fileno())
             self._listener.close()
             self._listener = None
             with suppress(OSError):

@@ -1,0 +1,151 @@
+"""Leases at a channel's server: what consumers say of their items, dead letters, and the time of leases."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.queueing import Instruction, Item, StartClock, StopClock
+
+# A clock that rings so much later than it should says more about this process than about a consumer.
+LATE_S = 0.05
+# So long it then reads what consumers have said meanwhile; and if it was stopped again, what lies there after that.
+# Then the time is over, however busy this process is.
+DEFERRALS_S = (0.5, 0.0)
+
+
+class _Clock(NamedTuple):
+    due: float
+    num_deferred: int
+    timer: Timer
+
+
+class Leases:
+    """The handlers of leases at one server, and the time that `queueing.Leases` does not know."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._runtime = server.runtime
+        self._state = server.state
+        self._carry_out = server.carry_out
+        self._bring = server.bring
+        self._clocks: dict[int, _Clock] = {}
+        server.handlers |= {
+            control_wire.Settle: self._settle,
+            control_wire.Extend: self._extend,
+            control_wire.DonePart: self._finish_part,
+            control_wire.ListDead: self._list_dead,
+            control_wire.ReadDead: self._read_dead,
+            control_wire.MoveDead: self._move_dead,
+            StartClock: self.keep_time,
+            StopClock: self.keep_time,
+        }
+        server.on_stop.append(self.close)
+
+    def keep_time(self, instruction: StartClock | StopClock) -> None:
+        """Start a clock, or stop it."""
+        generation = instruction.generation
+        clock = self._clocks.get(generation)
+        if isinstance(instruction, StartClock):
+            if clock is not None and self._runtime.now() + instruction.after_s <= clock.due:
+                return
+            self._start(generation, instruction.after_s)
+        else:
+            self._clocks.pop(generation, None)
+        if clock is not None:
+            clock.timer.cancel()
+
+    def _start(self, generation: int, after_s: float, num_deferred: int = 0) -> None:
+        due = self._runtime.now() + after_s
+        timer = self._runtime.call_later(after_s, partial(self._lapse, generation))
+        self._clocks[generation] = _Clock(due, num_deferred, timer)
+
+    def _lapse(self, generation: int) -> None:
+        due, num_deferred, _ = self._clocks.pop(generation)
+        if self._runtime.now() - due > LATE_S and num_deferred < len(DEFERRALS_S):
+            # It was this process that was stopped: what consumers have said meanwhile is still to be read.
+            self._start(generation, DEFERRALS_S[num_deferred], num_deferred + 1)
+        else:
+            self._carry_out(self._state.lapse(generation))
+
+    @property
+    def dues(self) -> dict[int, tuple[float, int]]:
+        """When the time of each lease and delay is over, by the clock of `runtime`; how often that was put off."""
+        return {generation: (clock.due, clock.num_deferred) for generation, clock in self._clocks.items()}
+
+    def resume(self, dues: dict[int, tuple[float, int]]) -> None:
+        """Keep the time of leases that another server has begun."""
+        for generation, (due, num_deferred) in dues.items():
+            left_s = max(0.0, due - self._runtime.now())
+            timer = self._runtime.call_later(left_s, partial(self._lapse, generation))
+            self._clocks[generation] = _Clock(due, num_deferred, timer)
+
+    def _settle(self, request: Request) -> None:
+        settle: control_wire.Settle = request.head
+        client, generation, places = request.peer_id, settle.generation, settle.places
+        if settle.done:
+            out = self._state.acknowledge(client, generation, places)
+        else:
+            out = self._state.give_back(
+                client, generation, places, delay_s=settle.delay_s, reason=settle.reason
+            )
+        request.reply(self._after(generation, out))
+
+    def _extend(self, request: Request) -> None:
+        extend: control_wire.Extend = request.head
+        out = self._state.extend(request.peer_id, extend.generation, extend.for_s)
+        request.reply(self._after(extend.generation, out))
+
+    def _finish_part(self, request: Request) -> None:
+        part: control_wire.DonePart = request.head
+        out = self._state.finish_part(request.peer_id, wire.as_name(part.queue), part.index, part.step)
+        request.reply(self._done(out, NO_PART))
+
+    def _after(self, generation: int, out: list[Instruction] | None) -> control_wire.Done:
+        return self._done(out, self._state.leases.why_over(generation) if out is None else "")
+
+    def _done(self, out: list[Instruction] | None, problem: str) -> control_wire.Done:
+        if out is None:
+            return control_wire.Done(problem)
+        self._carry_out(out)
+        return control_wire.Done("")
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def _list_dead(self, request: Request) -> None:
+        queue = request.head.queue
+        name = None if queue is None else wire.as_name(queue)
+        notes = [
+            control_wire.DeadNote(e.number, e.queue.name, e.item.size_bytes, e.attempts, e.reason, e.consumer)
+            for e in self._state.leases.dead_letters(name)
+        ]
+        request.reply(control_wire.DeadNotes(notes))
+
+    def _read_dead(self, request: Request) -> None:
+        letter = self._state.leases.dead.get(request.head.number)
+        items = [] if letter is None else [letter.item]
+        self._bring(items, lambda: self._reply_item(request, items))
+
+    def _reply_item(self, request: Request, items: list[Item]) -> None:
+        problem = items[0].lost and f"the item {items[0].lost}" if items else NO_LETTER
+        request.reply(control_wire.Done(problem), [] if problem else items[0].payload.frames())
+
+    def _move_dead(self, request: Request) -> None:
+        move = self._state.put_back if request.head.again else self._state.discard
+        try:
+            request.reply(self._done(move(request.head.number), NO_LETTER))
+        except ValueError as error:
+            request.reply(control_wire.Done(str(error)))
+
+    def close(self) -> None:
+        """Stop every clock."""
+        for clock in self._clocks.values():
+            clock.timer.cancel()
+        self._clocks.clear()
+
+
+NO_PART = "it was acknowledged before, or another one asks for this shard now"
+NO_LETTER = "it is not there any more: it was put back, or discarded"

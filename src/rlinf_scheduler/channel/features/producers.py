@@ -1,0 +1,65 @@
+"""Producers of a channel at its server: who joins and leaves, and how long a place is kept for a successor."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.features.ends import Ends
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.queueing import Producers, ProducersRecord
+
+
+class ProducerPlaces:
+    """The handlers of producers at one server, and the time that `queueing.Producers` does not know.
+
+    Attributes:
+        producers: those of the channel.
+    """
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._server = server
+        self._spec = server.spec
+        self.producers = Producers(server.spec.producers)
+        server.handlers |= {control_wire.Join: self._join, control_wire.Leave: self._leave}
+        server.on_lost.append(self.lose)
+        if server.spec.producers:
+            server.describe_producers = self.producers.describe
+
+    def _join(self, request: Request) -> None:
+        join: control_wire.Join = request.head
+        request.reply(control_wire.Joined(self._why_refused(request.peer_id, join)))
+
+    def _leave(self, request: Request) -> None:
+        leave: control_wire.Leave = request.head
+        vacancy = self.producers.leave(request.peer_id, leave.number, failed=leave.failed)
+        self._after_leaving([] if vacancy is None else [vacancy])
+        request.reply(None)
+
+    def lose(self, client: str) -> None:
+        """A client is gone."""
+        self._after_leaving(self.producers.lose(client))
+
+    def resume(self, record: ProducersRecord) -> None:
+        """Go on with what another server knew, and keep the places for successors that it has kept."""
+        self.producers.resume(record)
+        for vacancy in self.producers.vacancies:
+            self._server.runtime.call_later(self._spec.successor_s, partial(self._give_up, vacancy))
+
+    def _why_refused(self, client: str, message: control_wire.Join) -> str:
+        if not self._spec.producers:
+            return "its producers are not counted; create it with producers=n"
+        if self.producers.join(client, message.number, message.name):
+            return ""
+        return f"there is no place for another producer: {self.producers.describe()}"
+
+    def _after_leaving(self, vacancies: list[int]) -> None:
+        for vacancy in vacancies:
+            self._server.runtime.call_later(self._spec.successor_s, partial(self._give_up, vacancy))
+        if self.producers.over:
+            self._server.feature(Ends).end_all()
+
+    def _give_up(self, vacancy: int) -> None:
+        self.producers.give_up(vacancy)
+        self._after_leaving([])
