@@ -643,7 +643,7 @@ def test_a_channel_that_no_process_holds_is_listed_and_said_to_be_so(holders):
 def kill_and_notice(holders, channel):
     """Until then a save is asked of the process that dies, and is not begun again."""
     holders.kill()
-    wait_until(lambda: channel._connection()._shell.condition)
+    wait_until(lambda: channel._connection()._client.condition)
 
 
 def num_items(file):
@@ -736,10 +736,10 @@ def test_a_journal_with_messages_of_another_shape_is_refused(holders):
 def test_a_client_that_says_what_cannot_be_read_hears_so_and_harms_no_journal(holders):
     channel = holders.start()
     channel.put("item")
-    shell = channel._connection()._shell
+    client = channel._connection()._client
     answer = Promise()
     holders.runtime.messenger.submit(
-        lambda: shell._line.ask(UNKNOWN, DEADLINE_S).add_done_callback(answer.set_result)
+        lambda: client._line.ask(UNKNOWN, DEADLINE_S).add_done_callback(answer.set_result)
     )
     with pytest.raises(CommError, match="another shape"):
         answer.result(DEADLINE_S).result(0)

@@ -34,7 +34,7 @@ def clock():
 
 
 def keep(clock, ttl_s=30.0, keep_s=1e9):
-    keeper = LeaseKeeper(clock, clock.tell)
+    keeper = LeaseKeeper(clock, clock)
     operation = Operation("lease", "default", None, clock.now)
     operation.lease = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s

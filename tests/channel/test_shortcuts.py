@@ -361,8 +361,8 @@ def test_a_get_whose_shortcut_breaks_goes_on_the_usual_way():
                 channel.put(number)
                 assert waits.result(DEADLINE_S) == number
                 shortcut = pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
-        shell = connection_of(channel)._shell
-        wait_until(lambda: not (shell._operations or shell.deliveries._here or shell.deliveries._soon))
+        client = connection_of(channel)._client
+        wait_until(lambda: not (client.operations or client.deliveries._here or client.deliveries._soon))
         assert channel.stats().queues == ()
 
 
@@ -397,26 +397,26 @@ def take_own_shortcut(channel):
 def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     _, holder, channel = held
     connection = connection_of(channel)
-    shell = connection._shell
+    client = connection._client
     holder.kill()
-    wait_until(lambda: shell.lost)
+    wait_until(lambda: client.lost)
     operation = Operation("get", "default", None, connection._messenger.now)
-    shell.direct.append(operation)
-    connection._hand_over(shell.recall, operation)
-    wait_until(lambda: not (shell.direct or shell.inbox or shell.deliveries._soon or shell._operations))
+    client.direct.append(operation)
+    connection._hand_over(client.recall, operation)
+    wait_until(lambda: not (client.direct or client.inbox or client.deliveries._soon or client.operations))
 
 
 def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):
     _, holder, channel = held
     connection = connection_of(channel)
-    shell = connection._shell
+    client = connection._client
     holder.kill()
-    wait_until(lambda: shell.lost)
+    wait_until(lambda: client.lost)
     promise = Promise()
     operation = Operation("get", "default", None, connection._messenger.now)
     operation.promise_to(promise)
-    shell.direct.append(operation)
-    connection._hand_over(shell.expect, operation)
+    client.direct.append(operation)
+    connection._hand_over(client.expect, operation)
     with pytest.raises(ChannelLost):
         promise.result(DEADLINE_S)
 
@@ -425,12 +425,12 @@ def test_a_deadline_holds_for_items_that_come_elsewhere(held):
     """The server has said that they come the usual way; they do not."""
     _, _, channel = held
     connection = connection_of(channel)
-    shell = connection._shell
+    client = connection._client
     promise = Promise()
     operation = Operation("get", "default", 0.05, connection._messenger.now)
     operation.promise_to(promise)
-    shell.direct.append(operation)
-    connection._hand_over(shell.expect, operation)
+    client.direct.append(operation)
+    connection._hand_over(client.expect, operation)
     with pytest.raises(ChannelTimeout):
         promise.result(DEADLINE_S)
 

@@ -6,9 +6,8 @@ import pytest
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.channel.line import DirectLine
-from rlinf_scheduler.channel.sender import OperationSender
-from rlinf_scheduler.channel.shell import ClientShell
+from rlinf_scheduler.channel.client import ChannelClient
+from rlinf_scheduler.channel.sender import DirectLine, OperationSender
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError
 
 # Who is not told waits longer.
@@ -76,7 +75,7 @@ def test_a_question_that_cannot_be_sent_fails_at_once(ask, channel, monkeypatch)
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
-    ("owner", "name"), [(OperationSender, "begin"), (DirectLine, "tell"), (ClientShell, "begin")]
+    ("owner", "name"), [(OperationSender, "begin"), (DirectLine, "tell"), (ChannelClient, "begin")]
 )
 @pytest.mark.parametrize(
     "do",

@@ -15,7 +15,7 @@ NOT_NEEDED = (
     "pydantic",
     "ray.cluster_utils",
     "pdb",
-    "rlinf_scheduler.channel.client",
+    "rlinf_scheduler.channel.channel",
     "rlinf_scheduler.channel.server",
     "rlinf_scheduler.config",
     "rlinf_scheduler.engine.engine",

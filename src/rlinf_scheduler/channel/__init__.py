@@ -1,14 +1,14 @@
 """Channels: named FIFO queues between workers.
 
-- `client.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`, all
-  of them by `access.py`; `arguments.py`: what they accept
+- `channel.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`,
+  all of them by `access.py`; `arguments.py`: what they accept
 - `local.py`: a channel inside one process, whose queues are in `local_queues.py`
-- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `operation_ends.py`, `fixed_parcel.py`,
-  `puts_under_way.py`, `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
+- `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
+  I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the
+  way past both; `fixed_parcel.py`, `refusals.py`
 - `server.py`: the process that holds the queues, around the state machine of `queueing`, with `clients.py`, the
   processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
 - `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it
-- `line.py`: what leads from the one to the other
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
   it, and `journal_growth.py`, when it is written anew; `journaled.py`, between its server and the world; `lifeline.py`,
   the line that leads to it, `durable_wire.py`; `durable_opening.py`, how a process comes to hold it, and
@@ -34,8 +34,8 @@ from rlinf_scheduler.lazy import loader
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.batch import Batch, GroupBatch, ShardBatch
+    from rlinf_scheduler.channel.channel import Channel
     from rlinf_scheduler.channel.checkpoint import Checkpoint, load_job
-    from rlinf_scheduler.channel.client import Channel
     from rlinf_scheduler.channel.dead_letter import DeadLetter
     from rlinf_scheduler.channel.durable import DurableChannel
     from rlinf_scheduler.channel.lease import Lease, LeaseContext

@@ -1,557 +1,626 @@
-"""The channel as its users hold it."""
+"""What a process does on a channel, on its I/O thread: `queueing.ClientState` decides, this carries it out."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, overload
+from typing import Any
 
-from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.admitting import Admitting
-from rlinf_scheduler.channel.answering import Answering
-from rlinf_scheduler.channel.arguments import (
-    DEFAULT_QUEUE,
-    checked_device_items,
-    checked_durable,
-    checked_group,
-    checked_holds,
-    checked_max_bytes,
-    checked_maxsize,
-    checked_name,
-    checked_optional_count,
-    checked_place,
-    checked_priority,
-    checked_producers,
-    checked_queue_name,
-    checked_stall,
-    checked_subscription,
-    checked_successor,
-    checked_timeout,
-    checked_version,
-    or_forever,
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.deliveries import Deliveries
+from rlinf_scheduler.channel.device_items import DeviceItems, DeviceParcel
+from rlinf_scheduler.channel.holding import HeldParcel, Holding
+from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation, mark_of
+from rlinf_scheduler.channel.receiving import Receiving
+from rlinf_scheduler.channel.refusals import (
+    NO_ANSWER,
+    deleted_error,
+    ending_error,
+    gone_error,
+    lost_error,
+    request_error,
+    unanswered_error,
 )
-from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S
-from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
-from rlinf_scheduler.channel.getting import Getting
-from rlinf_scheduler.channel.inspecting import Inspecting
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
-from rlinf_scheduler.channel.producer import Producer
-from rlinf_scheduler.channel.saving import Restorable, Saving, file_to_restore
-from rlinf_scheduler.channel.slot import Slot
-from rlinf_scheduler.channel.spec import (
-    ChannelRef,
-    ChannelSpec,
-    address_of,
-    channels_of,
-    inherited_channel,
-    unheld_channels,
+from rlinf_scheduler.channel.sender import OperationSender, ServerLine
+from rlinf_scheduler.channel.shortcut import ShortcutOpening
+from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
+from rlinf_scheduler.comm.loop import run_guarded
+from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.promise import Promise, PromiseRef
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.errors import ChannelError, ChannelLost
+from rlinf_scheduler.queueing import (
+    ClientInstruction,
+    ClientState,
+    End,
+    Ending,
+    Reason,
+    Send,
+    SendItem,
+    SendRecall,
 )
-from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel, start_or_find
-from rlinf_scheduler.channel.subscription import Subscription
-from rlinf_scheduler.channel.tracing import trace_of
-from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
-from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.errors import (
-    ChannelArgumentError,
-    ChannelLost,
-    ChannelNotFound,
-    CommError,
-    PeerDied,
-    PeerNotFound,
-)
-from rlinf_scheduler.keywords import called_directly, explains_calls
-from rlinf_scheduler.queueing import GroupName, QueueName
-from rlinf_scheduler.session import Session, SideBySide, current_session
-from rlinf_scheduler.tape.tape import tape_of
-from rlinf_scheduler.wording import did_you_mean, list_names
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.tape.shared_devices import open_devices
 
-# A subscription has room for so many items unless it is said.
-TAP_ITEMS = 1024
+logger = Reporter(__name__)
 
 
-@explains_calls
-class Channel(Getting, Answering, Admitting, Inspecting, Saving):
-    """A set of named FIFO queues that any worker and the driver put into and get from.
+class ChannelClient:
+    """One process's operations on one channel. On the I/O thread only, but where something else is said.
 
-    Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
-    as an item; there it connects by itself when it is first used.
+    Args:
+        session: this process's.
+        ref: the channel.
+        line: leads to its server.
+        on_lost: called when its server is gone.
 
-    Operations that take `async_op` wait for their end and return the result, or with `async_op=True` return a
-    handle at once (`wait(timeout_s)`, `await`, `done()`, `then(f)`, `cancel()`). Either way, puts of one
-    process to one queue keep their order, and getters of a queue are served in the order in which they
-    came. An asynchronous put takes the item as it is during the call. An asynchronous get whose handle is
-    dropped gives up its place in line, and gives back the item if it has one.
-
-    `timeout_s` bounds an operation, in seconds; None waits as long as it takes. An operation that raises
-    ChannelTimeout has put or taken nothing; only what became of a put that raises its subclass ChannelUnanswered
-    is not known. `key=` is another name of `queue_name=`.
-
-    Every operation raises ChannelLost when the process that holds the channel is gone, and
-    ChannelArgumentError for arguments that make no sense.
+    Attributes:
+        inbox: what users' threads have handed over: a step and its argument.
+        operations: those that have not ended, and those whose items are here, by their tickets.
+        sender: of what is said to the server; `outbox` is what it has of operations.
+        leases: keeps those of this process alive.
+        dropped: promises of gets whose handles are gone.
+        lost: why nothing works here any more; None as long as it does.
+        direct: gets that users' threads send by shortcuts.
+        deliveries: the operations whose items are here.
+        hands_over: large items stay on this node, in the hands of its holder.
+        on_devices: puts items into the memory of devices; None: the channel has none there.
+        shortcuts: of this process's threads.
     """
 
-    # What makes a channel inside a process, set by the class that is one (`local.py`), which stands above this one.
-    _make_local: ClassVar[Callable[[ChannelSpec], Channel]]
+    def __init__(
+        self, session: Session, ref: ChannelRef, line: ServerLine, on_lost: Callable[[], None]
+    ) -> None:
+        messenger = session.messenger
+        elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
+        self.hands_over = elsewhere and ref.spec.holds == HOLDS_NODE
+        self.on_devices = _on_devices(session, ref)
+        self._session = session
+        # Puts whose bytes this node's holder is about to take.
+        self._handing: set[int] = set()
+        self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self.dropped: deque[PromiseRef] = deque()
+        self.lost: ChannelLost | None = None
+        self.direct: deque[Operation] = deque()
+        self.name = ref.spec.name
+        self._ref = ref
+        self._messenger = messenger
+        self._line = line
+        self._on_lost = on_lost
+        self._is_open = False
+        self._state = ClientState(ref.spec.credit_bytes)
+        self.operations: dict[int, Operation] = {}
+        # Those that wait for credit; and whether what was handed over is being looked at.
+        self._held: dict[int, Operation] = {}
+        self._busy = False
+        self.sender = OperationSender(line, ref, self._on_unsent)
+        self.outbox = self.sender.waiting
+        # Who waits until certain puts are over, and for which.
+        self._awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
+        self.shortcuts = ShortcutOpening(messenger, self._invite)
+        self.leases = LeaseKeeper(self, messenger)
+        self._receiving = Receiving(self, messenger, self.on_devices)
+        self.deliveries = Deliveries(self, messenger.call_later)
 
-    @classmethod
-    def create(
-        cls,
-        name: str,
-        maxsize: int = 0,
-        group_affinity: str | bool | None = None,
-        group_rank_affinity: int | None = None,
-        *,
-        max_bytes: int | None = None,
-        producers: int | None = None,
-        successor_s: float = SUCCESSOR_S,
-        max_attempts: int | None = None,
-        max_leased: int | None = None,
-        restore: Restorable | None = None,
-        own_process: bool | None = None,
-        holds: str | None = None,
-        durable: str | os.PathLike[str] | None = None,
-        survives: Survives = "machine",
-        stall_after_s: float | None = None,
-        device_items: bool = False,
-        priority_wait_s: float | None = None,
-        node_rank: int | None = None,
-        distributed: bool = False,
-        local: bool = False,
-        exist_ok: bool = False,
-        disable_distributed_log: bool = True,
-    ) -> Channel:
-        """Make a channel, whose address is `name:0`; with `local`, one inside this process.
+    # -- what this process does -------------------------------------------------------------------
 
-        In a block of `cluster.starting()` it returns at once; what is done with the channel waits until it is there.
+    def drain(self) -> None:
+        """Do what was handed over."""
+        # Each hand-over asks for this; the first one to run does what all of them brought.
+        if self.inbox or self.dropped or self.direct:
+            self.catch_up()
+            self.deliveries.look()
+            self.flush()
 
-        Args:
-            name: its name in the cluster.
-            maxsize: how many items each of its queues holds before puts wait; 0 is unbounded.
-            group_affinity: the worker group on whose node and device it is held; by default the caller's own
-                (node 0 from the driver). True or False in its place is `distributed`, and `node_rank` follows.
-            group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
-            max_bytes: how many bytes all its queues hold before puts wait; 0 is unbounded, None a quarter of the memory
-                of the machine that holds it. They are the `nbytes` of arrays and tensors, and the pickle of what has
-                none, or less than its pickle. An item that is larger is taken where nothing else is held, and what
-                somebody waits for does not wait for what other queues hold.
-            producers: how many there will be (see `producer`); the channel ends when the last of them is done.
-            successor_s: how long a producer that failed or died may be replaced before it counts as done; likewise the
-                last member of a subscription, which is gone then.
-            max_attempts: how often an item is given out on lease (see `lease`) before it is a dead letter; None: any
-                number of times.
-            max_leased: how many items one process may have on lease before its further leases wait, and others are
-                served; a batch may exceed it. None: any number.
-            restore: what it holds in the beginning: the file of a `save`, read by the process that holds it, or what
-                `Cluster.load` returned. What was on lease is given out again, in order; what was acknowledged is not
-                there. None, or a job that has no checkpoint yet: nothing.
-            own_process: whether the process that holds it holds no other channel; None: what `channel_process` in the
-                cluster's config says, which is that channels of a node share processes.
-            holds: where large items of other machines' producers are. "node": they stay there, in the hands of a
-                process of that machine, go straight to whoever gets them, and are lost with that machine. "channel":
-                they go to the process that holds the channel, and from there to whoever gets them. None: "node", or
-                "channel" of one that is durable.
-            durable: a folder on the node that holds the channel, for its journal: then it survives the end of its
-                process with all that was accepted, and whoever uses it goes on by itself. Where there is a journal of
-                this channel already, the channel has what that knows. It has a process of its own.
-            survives: what a durable channel is to survive. "machine": an operation is answered when it is on the disk.
-                "process": when the operating system has it, which is faster, and lost with the machine's power.
-            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits, and why; None:
-                never.
-            device_items: whether tensors on a device stay there, for getters that have the same device: an item with
-                at least 64 KiB of them is copied on the device by `put`, and by `get`, and never through host memory.
-                Such items are lost with the end of the process that put them (`ItemsLost`). Getters elsewhere get them
-                through host memory. All items of a producer do that while what it has put keeps too much of the device
-                (`RLINF_DEVICE_POOL_MIB`), or where the channel's process is on another machine.
-            priority_wait_s: for how many seconds an item is passed over by those of a higher priority: one that has
-                been in its queue for so long is next, the oldest first, whatever comes. None: a higher one always comes
-                first.
-            node_rank: the node whose process holds it, instead of one beside a worker.
-            distributed: that its items' bytes stay on their node until somebody gets them, which is how it is anyhow
-                (see `holds`); accepted, and without effect.
-            local: no process holds it, and it needs no cluster: each process that has it has queues of its own, which
-                begin empty, and in which items are the objects that were put (see `LocalChannel`). It goes with
-                `maxsize` alone.
-            exist_ok: if there is a channel of that name that was created with the same options, return that one. So all
-                ranks of a group may create it.
-            disable_distributed_log: accepted, and without effect: a channel's process writes no log of items.
+    def catch_up(self) -> None:
+        """Do what was handed over, and know of what threads have sent by themselves."""
+        self._run_inbox()
+        if self.direct:
+            self._note_direct()
 
-        A worker that took the place of one that died gets the channel that that one created, as it is now.
+    def _run_inbox(self) -> None:
+        inbox = self.inbox
+        was_busy, self._busy = self._busy, True
+        while inbox:
+            step, what = inbox.popleft()
+            try:
+                step(what)
+            except Exception as error:
+                logger.exception("channel '%s': a step on the I/O thread failed", self.name)
+                run_guarded(self._fail, what, error)
+        self._look_at_dropped()
+        self._busy = was_busy
 
-        Raises:
-            ChannelExists: the name is taken; or the worker whose place this one took had created it otherwise.
-            ChannelJournalError: a living process holds the channel of that folder; or its journal is damaged, or of a
-                channel that was created otherwise.
-            ChannelError: the worker to be beside is not there, or no process starts.
-            CheckpointError: what it is restored from cannot be read, or breaks its bounds.
-        """
-        del disable_distributed_log
-        if local:
-            options = {
-                "group_affinity": group_affinity or None,
-                "group_rank_affinity": group_rank_affinity,
-                "max_bytes": max_bytes,
-                "producers": producers,
-                "max_attempts": max_attempts,
-                "max_leased": max_leased,
-                "restore": restore,
-                "own_process": own_process,
-                "holds": holds,
-                "durable": durable,
-                "stall_after_s": stall_after_s,
-                "device_items": device_items or None,
-                "priority_wait_s": priority_wait_s,
-                "distributed": distributed or None,
-            }
-            return cls._create_local(name, maxsize, options)
-        spec = ChannelSpec(
-            checked_name(name),
-            checked_maxsize(name, maxsize),
-            max_bytes=checked_max_bytes(name, max_bytes),
-            producers=checked_producers(name, producers),
-            successor_s=checked_successor(name, successor_s),
-            max_attempts=checked_optional_count(name, "max_attempts", max_attempts),
-            max_leased=checked_optional_count(name, "max_leased", max_leased),
-            restore=file_to_restore(restore, name),
-            holds=checked_holds(name, holds, durable=durable is not None),
-            stall_after_s=checked_stall(name, stall_after_s),
-            device_items=checked_device_items(name, device_items, durable=durable is not None),
-            priority_wait_s=checked_timeout(name, priority_wait_s, "priority_wait_s"),
-            **checked_durable(name, durable, survives, own_process),
-        )
-        session = current_session()
-        spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
-        tape = tape_of(session)
-        inherited = tape.run("inherit", name, lambda: inherited_channel(session, spec))
-        if inherited is not None:
-            return cls(inherited)
-        own_process = True if spec.durable else own_process
-        wanted = StartChannel(
-            spec,
-            *checked_place(name, group_affinity, group_rank_affinity, node_rank),
-            own_process=own_process,
-        )
-        starter, block = session.service(Starter), session.service(SideBySide).block
-        if exist_ok:
-            existing = tape.run("exist", name, lambda: start_or_find(session, starter, wanted))
-            return cls(existing)
-        if block is None:
-            return cls(ChannelRef(spec, tape.run("create", name, lambda: starter.start(wanted))))
-        started: Promise[Endpoint] = Promise()
-        starter.begin(wanted, started)
-        block.add(started)
-        return cls(StartingChannel(spec, started))
+    def _fail(self, what: Any, error: Exception) -> None:
+        """End what the thread waits for that has handed over a step which failed."""
+        for each in what if isinstance(what, tuple) else (what,):
+            if isinstance(each, Promise):
+                each.set_exception(error)
+        if isinstance(what, Operation):
+            promise = what.find_promise()
+            if promise is not None and not promise.done():
+                self.refuse(what.ticket, repr(error))
+                # One that had not begun is over, too.
+                failure = ChannelError(self.name, f"{what.kind} cannot be begun: {error!r}")
+                failure.__cause__ = error
+                promise.set_exception(failure)
 
-    @classmethod
-    def _create_local(cls, name: str, maxsize: int, options: Mapping[str, object]) -> Channel:
-        given = [option for option, value in options.items() if value is not None]
-        if given:
-            problem = (
-                f"local=True goes with maxsize alone; {', '.join(given)} is for channels that a process holds"
-            )
-            raise ChannelArgumentError(str(name), problem)
-        return cls._make_local(ChannelSpec(checked_name(name), checked_maxsize(name, maxsize)))
+    def _on_unsent(self, operations: list[wire.OperationMessage], error: Exception) -> None:
+        """What the server has not been told of ends here."""
+        for ticket in (ticket for each in operations for ticket in wire.tickets_of(each)):
+            self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, str(error) or repr(error))))
+
+    def begin(self, operation: Operation) -> None:
+        """Begin an operation."""
+        if operation.dropped or operation.find_promise() is None:
+            return
+        # First of all what was given up before: it stands in front of what is asked for now.
+        if self.dropped:
+            self._look_at_dropped()
+        if not self._is_open:
+            self._open()
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        ticket = operation.ticket
+        self.operations[ticket] = operation
+        if operation.kind == "set_version":
+            # What was taken until now is not waited for.
+            self._note_direct()
+            self.deliveries.look_at_all()
+            self._carry_out(self._state.say(ticket, operation.queue_name))
+        elif operation.parcel is None:
+            self._state.know_get(ticket, operation.queue_name)
+            self.sender.begin(operation)
+        else:
+            self._begin_put(operation)
+        # Most have no deadline.
+        if operation.timeout_s is not None or not operation.wait:
+            self._start_clock(operation)
+
+    def _begin_put(self, operation: Operation) -> None:
+        parcel, ticket = operation.parcel, operation.ticket
+        is_ready = not (self.hands_over and isinstance(parcel, Parcel) and parcel.in_shared_memory)
+        inline_bytes = self.sender.inline_bytes(operation) if is_ready else 0
+        if self._state.may_put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready):
+            self.sender.begin(operation)
+        else:
+            self._held[ticket] = operation
+        if isinstance(parcel, Parcel) and not is_ready:
+            self._handing.add(ticket)
+            holding = self._session.service(Holding)
+            holding.hold(parcel, self._ref.endpoint, partial(self._on_handed_over, operation))
+
+    def _on_handed_over(self, operation: Operation, held: HeldParcel | None) -> None:
+        """This node's holder has the bytes of a put; or (None) they are to travel."""
+        self._handing.discard(operation.ticket)
+        if operation.ticket not in self._held:
+            return  # it was given up, or the channel is gone
+        if held is not None:
+            operation.parcel = held
+        self._carry_out(self._state.ready(operation.ticket, self.sender.inline_bytes(operation)))
+        self.flush()
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        self._line.begin(self._on_news, self.lose)
+        opened = self._line.ask(control_wire.Open(self._messenger.endpoint))
+        self._is_open = True
+        opened.add_done_callback(self._on_opened)
+
+    def _on_opened(self, opened: Any) -> None:
+        error = None if opened.cancelled() else opened.exception()
+        if error is not None:
+            self.lose(lost_error(self.name, error))
+
+    def ask(
+        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+    ) -> None:
+        """Send a request after all operations that began before; `what` it is, for messages."""
+        self._open()
+        self._note_direct()
+        self.deliveries.look()
+        self.flush()
+        asked = self._line.ask(message, timeout_s, kind)
+
+        def answered(reply: Any) -> None:
+            error = reply.exception()
+            if error is None:
+                answer.set_result(reply.result())
+            else:
+                queue = message.queue if isinstance(message, control_wire.Query) else None
+                answer.set_exception(self._failure(error, what, queue))
+
+        asked.add_done_callback(answered)
+
+    def tell(self, message: control_wire.Control) -> None:
+        """Send what nobody waits for the answer of."""
+        self.ask(message, None, "", ANSWER_S, Promise())
 
     @property
-    def is_local(self) -> bool:
-        """Whether it is one inside a process, which others do not share (see `create`)."""
-        return False
+    def condition(self) -> str:
+        """Why nothing comes from the server now; from any thread."""
+        return self._line.condition
 
-    @classmethod
-    def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
-        """Return the channel `name`, as soon as somebody has created it.
+    def _failure(self, error: BaseException, what: str, queue: Any) -> BaseException:
+        failure = request_error(self.name, error, what, queue, self._line.condition)
+        if self.lost is not None and isinstance(failure, ChannelLost):
+            return self.lost  # for the first reason
+        return failure
 
-        Args:
-            name: its name in the cluster.
-            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
+    # -- what users' threads do by themselves -----------------------------------------------------
 
-        Raises:
-            ChannelNotFound: nobody created it within `timeout_s` seconds.
-            ChannelLost: it was there, and its process is gone.
+    def sent_before(self) -> int | None:
+        """Return after how many messages a shortcut's operation comes (see `wire.Direct`); None if some are not sent.
+
+        From any thread: what a thread has handed over passes through these from the first to the last.
         """
-        limit_s = checked_timeout(name, timeout_s)
-        session = current_session()
+        if self.inbox or self.dropped or self._busy or self._held or self.outbox:
+            return None
+        return self.sender.num_sent
+
+    def _invite(self) -> Promise[Reply]:
+        self._open()
+        return self._line.ask(control_wire.Invite(), None, control_wire.Invitation)
+
+    def _note_direct(self) -> None:
+        """Know of the gets that users' threads have sent: their items are to be confirmed."""
+        if self.lost is not None:
+            self.direct.clear()
+            return
+        while self.direct:
+            operation = self.direct.popleft()
+            self._know_direct(operation)
+            self.deliveries.expect(operation)
+        self.deliveries.hurry()
+
+    def _know_direct(self, operation: Operation) -> None:
+        ticket = operation.ticket
+        self.operations[ticket] = operation
+        self._state.direct(ticket, operation.queue_name, is_get=operation.kind != "put")
+
+    def recall(self, operation: Operation) -> None:
+        """A user's thread has sent an operation and cannot wait for its answer; or nobody waits for it any more."""
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        self._note_direct()
+        if operation.taken:  # it came another way
+            return
+        if operation.recalled:
+            self.drop(operation)
+            return
+        operation.recalled = True
+        if operation.ticket not in self.operations:
+            self._know_direct(operation)
+        if operation.dropped:
+            self.drop(operation)
+        elif operation.left_s == 0:
+            self._expire(operation)
+        else:
+            self.cancel(operation)
+            self._start_clock(operation)
+
+    def expect(self, operation: Operation) -> None:
+        """A user's thread was told by its shortcut that the items of a get come the usual way."""
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        self._note_direct()
+        if operation.ticket not in self.deliveries:
+            self._start_clock(operation)
+
+    # -- what the server says ---------------------------------------------------------------------
+
+    def _on_news(self, request: Request) -> None:
+        if request.peer_id != self._ref.endpoint.process_id or self.lost is not None:
+            return
+        if self.direct:
+            self._note_direct()
+        news: wire.News = request.head
+        if self.hands_over:
+            for ticket in news.accepted:
+                self._note_accepted(ticket)
+        self._answer(news.accepted, self._state.accepted_run(news.accepted))
+        frames = iter(request.frames)
+        for answer in news.answers:
+            if isinstance(answer, wire.Handed):
+                self._receiving.receive_run(answer, frames)
+            elif isinstance(answer, wire.Delivered):
+                self._receiving.receive(answer.ticket, answer, frames)
+            elif isinstance(answer, wire.Refused):
+                self._on_refused(answer)
+            else:
+                self._on_granted(answer)
+        if news.left:
+            self.lose(deleted_error(self.name))
+            return
+        self._run_inbox()
+        self.deliveries.look()
+        self.flush()
+
+    def _note_accepted(self, ticket: int) -> None:
+        operation = self.operations.get(ticket)
+        if operation is not None and isinstance(operation.parcel, HeldParcel):
+            operation.parcel.is_accepted = True
+
+    def on_items(self, ticket: int, items: Delivery) -> None:
+        """Give an operation its items, which are here, unless nobody waits for them."""
+        if self._state.may_take(ticket):
+            if self._receiving.is_fetching:
+                self._receiving.stop(ticket)
+            self._deliver(self.operations[ticket], items)
+
+    def _on_granted(self, answer: wire.Granted) -> None:
+        if answer.problem:
+            self._messenger.parcels.distrust(self._ref.endpoint.process_id, answer.problem)
+        self._carry_out(self._state.granted(answer.ticket))
+
+    def _on_refused(self, answer: wire.Refused) -> None:
+        withdrawn = answer.reason == Reason.CANCELLED.value
+        detail = answer.state if withdrawn else (answer.reason, answer.state)
+        self._answer((answer.ticket,), self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
+
+    # -- given up, dropped, late -----------------------------------------------------------------
+
+    def cancel(self, operation: Operation) -> None:
+        """Somebody who waits for an operation gives it up."""
+        self._carry_out(self._state.cancel(operation.ticket))
+
+    def drop(self, operation: Operation) -> None:
+        """Nobody waits for an operation any more."""
+        if not operation.is_taken:
+            self._receiving.stop(operation.ticket)
+            operation.stop_clock()
+            self._carry_out(self._state.drop(operation.ticket))
+            if not self._state.knows(operation.ticket):
+                self._forget(operation)
+
+    def _start_clock(self, operation: Operation) -> None:
+        left_s = operation.left_s
+        if left_s is not None and operation.ticket in self.operations:
+            operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
+
+    def _expire(self, operation: Operation) -> None:
+        self._carry_out(self._state.expire(operation.ticket))
+        if operation.ticket in self.operations:
+            give_up = partial(self._give_up, operation)
+            operation.timer = self._messenger.call_later(operation.grace_s, give_up)
+        self.flush()
+
+    def _give_up(self, operation: Operation) -> None:
+        self._carry_out(self._state.give_up(operation.ticket))
+        self.flush()
+
+    # -- delivered items -------------------------------------------------------------------------
+
+    def _look_at_dropped(self) -> None:
+        while self.dropped:
+            operation = self.operations.get(self.dropped.popleft().ticket)
+            if operation is not None:
+                self.look_at(operation)
+
+    def look_at(self, operation: Operation) -> None:
+        """Confirm what an operation brought if its caller has it, and give it back if nobody wants it."""
+        promise = operation.find_promise()
+        if operation.is_taken:
+            if promise is not None:
+                promise.forget()
+            self._forget(operation)
+            if self._state.may_confirm(operation.ticket):
+                self.sender.confirmed.append(operation.ticket)
+        elif promise is None or operation.dropped:
+            self.drop(operation)
+
+    def settled(self, operation: Operation) -> None:
+        """Expect nothing more of items on lease: of all of them the server is told what became."""
+        self._state.settled(operation.ticket)
+        self._forget(operation)
+
+    def _forget(self, operation: Operation) -> None:
+        ticket = operation.ticket
+        self.deliveries.forget(ticket)
+        if self._held or self._handing:
+            self._held.pop(ticket, None)
+            self._handing.discard(ticket)
+        self.operations.pop(ticket, None)
+        if operation.lease is not None:
+            self.leases.end(ticket)
+
+    # -- instructions ----------------------------------------------------------------------------
+
+    def _carry_out(self, instructions: list[ClientInstruction]) -> None:
+        for instruction in instructions:
+            kind = type(instruction)
+            if kind is End:
+                self._end(*instruction)
+            elif kind is Send:
+                self._send_or_refuse(self.sender.begin, self.operations[instruction.ticket])
+                self._held.pop(instruction.ticket, None)
+            elif kind is SendItem:
+                self._send_or_refuse(self._fill, self.operations[instruction.ticket])
+            elif kind is SendRecall:
+                self.outbox.append((wire.Recall(instruction.ticket), []))
+            else:
+                self.outbox.append((wire.Withdraw(instruction.ticket), []))
+
+    def _send_or_refuse(self, send: Callable[[Operation], None], operation: Operation) -> None:
+        """Send a part of an operation; what cannot be sent ends that, and nothing beside it."""
         try:
-            address = address_of(checked_name(name))
-            look_up = partial(session.directory.lookup, address, or_forever(limit_s))
-            entry = tape_of(session).run("connect", name, look_up)
-        except PeerNotFound as error:
-            waited = f" within {error.waited_s:.1f} s" if limit_s != 0 else ""
-            problem = f"nobody created it{waited}; {_what_there_is(session, name)}"
-            raise ChannelNotFound(name, problem) from error
-        except PeerDied as error:
-            raise ChannelLost(name, str(error)) from error
-        return cls(ChannelRef.from_entry(name, entry))
+            send(operation)
+        except Exception as error:
+            logger.exception("channel '%s': an operation cannot be sent", self.name)
+            self.refuse(operation.ticket, repr(error))
 
-    @overload
-    def put(
-        self,
-        item: Any,
-        weight: float = ...,
-        queue_name: QueueName = ...,
-        async_op: Now = ...,
-        timeout_s: Seconds = ...,
-        *,
-        priority: int = ...,
-        group: GroupName | None = ...,
-        version: int | None = ...,
-        slot: Slot | None = ...,
-        sources: Any = ...,
-        key: QueueName | None = ...,
-    ) -> None: ...
-    @overload
-    def put(
-        self,
-        item: Any,
-        weight: float = ...,
-        queue_name: QueueName = ...,
-        *,
-        async_op: Later,
-        timeout_s: Seconds = ...,
-        priority: int = ...,
-        group: GroupName | None = ...,
-        version: int | None = ...,
-        slot: Slot | None = ...,
-        sources: Any = ...,
-        key: QueueName | None = ...,
-    ) -> AsyncHandle[None]: ...
+    def _fill(self, operation: Operation) -> None:
+        """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
+        if isinstance(operation.parcel, DeviceParcel):
+            operation.parcel.bring(partial(self._on_brought, operation))
+        else:
+            self.sender.fill(operation)
 
-    @called_directly("Channel")
-    def put(
-        self,
-        item: Any,
-        weight: float = 0,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: bool = False,
-        timeout_s: float | None = None,
-        *,
-        priority: int = 0,
-        group: GroupName | None = None,
-        version: int | None = None,
-        slot: Slot | None = None,
-        sources: Any = None,
-        key: QueueName | None = None,
-    ) -> AsyncHandle[None] | None:
-        """Put an item at the tail of a queue; done when the queue holds it.
+    def _on_brought(self, operation: Operation, copied: Parcel | BaseException) -> None:
+        if operation.ticket not in self.operations or operation.parcel is None:
+            return
+        if isinstance(copied, BaseException):
+            self.refuse(operation.ticket, f"its item cannot be copied off its device: {copied!r}")
+        else:
+            operation.parcel = copied
+            self.sender.fill(operation)
+        self.flush()
 
-        A full queue makes the put wait before the bytes of a large item move. Other queues and other
-        producers are not held up.
+    def refuse(self, ticket: int, problem: str) -> None:
+        """End an operation by this side's own fault."""
+        self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, problem)))
+        self.outbox.append((wire.Withdraw(ticket), []))
 
-        Args:
-            item: any picklable object.
-            weight: what it counts in `get_batch`, at least 0.
-            queue_name: the queue; it appears with its first item.
-            async_op: see the class, like the rest.
-            timeout_s: seconds.
-            priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
-                the oldest of all is next, so that none waits for ever.
-            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
-                `get_group`.
-            version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
-                the slot's by default. An earlier one than that is refused. A later one is noted, also one that
-                `set_version` has not said yet: when the item is to be taken is the slot's to say.
-            slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
-            sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
-                ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
-                or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
-            key: another name of `queue_name`.
+    def _answer(self, tickets: Iterable[int], instructions: list[ClientInstruction]) -> None:
+        self._carry_out(instructions)
+        for ticket in tickets:
+            operation = self.operations.pop(ticket, None)
+            if operation is not None:
+                operation.stop_clock()
 
-        Raises:
-            ChannelTimeout: there was no room in time.
-            ChannelUnanswered: the channel's process did not answer; the item may be in the queue or not.
-            ChannelClosed: the channel is closed; the item is still the caller's alone.
-            SlotExpired: an item was put with this slot before, or it was given back.
-            CodecError: the item cannot be pickled.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
-        if (
-            priority != 0
-            or group is not None
-            or version is not None
-            or slot is not None
-            or sources is not None
-        ):
-            self._say(operation, priority, group, version, slot, sources)
-        return self._put(item, weight, operation, async_op)
+    def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
+        operation = self.operations[ticket]
+        if ending is Ending.ACCEPTED:
+            self._accept(operation)
+            return
+        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
+        if ending is Ending.TIMED_OUT:
+            if fetch is not None:
+                detail = fetch.describe()
+            elif ticket in self._handing:
+                detail = "the process that holds this node's items has not taken it yet"
+        if self._held:
+            self._held.pop(ticket, None)
+        if operation.kind != "put":
+            self.deliveries.forget(ticket)
+        if ending is not Ending.UNANSWERED:
+            # An unanswered one keeps its item: the server may still read it.
+            del self.operations[ticket]
+            operation.parcel = None
+            if operation.held is not None:
+                operation.held.unused()
+                operation.held = None
+            if operation.lease is not None:
+                self._forget(operation)  # its time is over, perhaps after it came
+        self._finish(operation, ending, detail)
 
-    @called_directly("Channel")
-    def put_nowait(
-        self,
-        item: Any,
-        weight: float = 0,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        *,
-        priority: int = 0,
-        group: GroupName | None = None,
-        version: int | None = None,
-        slot: Slot | None = None,
-        sources: Any = None,
-        key: QueueName | None = None,
-    ) -> None:
-        """Put an item if there is room now.
+    def _accept(self, operation: Operation) -> None:
+        del self.operations[operation.ticket]
+        operation.parcel = None
+        if operation.held is not None:
+            operation.held.used()
+            operation.held = None
+        if operation.timer is not None:
+            operation.stop_clock()
+        promise = operation.find_promise()
+        if promise is not None:
+            promise.set_result(None)
+            operation.let_go()
 
-        Raises:
-            ChannelFull: there is none.
-            ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
-            ChannelClosed: the channel is closed.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, None, self._now, wait=False)
-        self._say(operation, priority, group, version, slot, sources)
-        self._put(item, weight, operation, False)
+    def _deliver(self, operation: Operation, items: Delivery) -> None:
+        if operation.timer is not None:
+            operation.stop_clock()
+        self.deliveries.add(operation)
+        promise = operation.find_promise()
+        if promise is None or operation.dropped:
+            self.drop(operation)
+            return
+        operation.mark = mark_of(items)
+        promise.by = items.told.by
+        promise.set_result(items)
+        if operation.lease is not None:
+            # Its server keeps it, wherever it is, until it is settled.
+            self.leases.begin(operation, items)
+            self.deliveries.look_later()
+        elif operation.kind == "admit":
+            self.deliveries.look_later()  # whether anybody keeps it
+        else:
+            self.deliveries.tell(operation)
 
-    def _say(
-        self,
-        operation: Operation,
-        priority: int,
-        group: GroupName | None,
-        version: int | None,
-        slot: Slot | None,
-        sources: Any,
-    ) -> None:
-        """Say of a put what its item is, where its caller has."""
-        operation.priority = checked_priority(self._name, priority)
-        if group is not None:
-            operation.group = checked_group(self._name, group)
-        if version is not None:
-            operation.version = checked_version(self._name, version)
-        if slot is not None:
-            self._use(slot, operation)
-        if sources is not None:
-            operation.trace = trace_of(self._name, sources)
+    def _finish(self, operation: Operation, ending: Ending, detail: Any) -> None:
+        if operation.timer is not None:
+            operation.stop_clock()
+        promise = operation.find_promise()
+        if promise is None:
+            return
+        if ending is Ending.CANCELLED:
+            promise.set_cancelled()
+        elif ending is Ending.LOST:
+            promise.set_exception(self.lost or gone_error(self.name, NO_ANSWER))
+        elif ending is Ending.UNANSWERED:
+            promise.set_exception(unanswered_error(self.name, operation, self._line.condition))
+        else:
+            promise.set_exception(ending_error(self.name, operation, ending, detail))
 
-    def end(
-        self,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        timeout_s: float | None = None,
-        *,
-        key: QueueName | None = None,
-    ) -> None:
-        """Say that nothing will be put into a queue any more, once this process's puts are over.
+    # -- this process, and the server ------------------------------------------------------------
 
-        What it holds is delivered, what is left of a batch as an incomplete one; after that, and for puts at once,
-        ChannelClosed is raised, and iterating ends. Puts of other processes that wait for room still enter. A queue
-        stays ended as long as there is the channel; of queues that are empty, the latest 65,536 ends are remembered.
+    def flush(self) -> None:
+        """Send everything that has gathered."""
+        self.sender.send()
+        if self._awaited_puts:
+            self._look_at_puts()
 
-        Args:
-            queue_name: the queue.
-            timeout_s: how long puts of this process may take that still wait for room, in seconds.
-            key: another name of `queue_name`.
+    def finish_puts(self, over: Promise[None]) -> None:
+        """Complete a promise when every put that has begun here is over."""
+        puts = [operation for operation in self.operations.values() if operation.kind == "put"]
+        self._awaited_puts.append((puts, over))
 
-        Raises:
-            ChannelTimeout: they took longer; the queue has not ended.
-            ChannelUnanswered: the channel's process did not answer within 5 s; the queue may have ended or not.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        connection = self._connection()
-        connection.finish_puts("end", checked_timeout(self._name, timeout_s))
-        connection.ask(control_wire.EndQueue(queue))
+    def say_held(self, answer: Promise[bool]) -> None:
+        """Say whether items of this process are not in their queues yet."""
+        answer.set_result(any(operation.parcel is not None for operation in self.operations.values()))
 
-    def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
-        """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
+    def _look_at_puts(self) -> None:
+        awaited, self._awaited_puts = self._awaited_puts, []
+        for puts, over in awaited:
+            left = [operation for operation in puts if self._is_under_way(operation)]
+            if left:
+                self._awaited_puts.append((left, over))
+            else:
+                over.set_result(None)
 
-        Raises:
-            ChannelTimeout, ChannelUnanswered: as of `end`.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        connection = self._connection()
-        connection.finish_puts("flush", ANSWER_S)
-        connection.ask(control_wire.Flush(queue))
+    def _is_under_way(self, operation: Operation) -> bool:
+        promise = operation.find_promise()
+        return operation.ticket in self.operations and not (promise is not None and promise.done())
 
-    def producer(self) -> Producer:
-        """Be one of the channel's `producers` for the time of a `with` block.
+    def lose(self, lost: ChannelLost) -> None:
+        """End everything: the channel's server cannot be reached any more. On the I/O thread."""
+        if self.lost is not None:
+            return
+        self.lost = lost
+        self._line.end()
+        self._on_lost()
+        self.sender.clear()
+        self._carry_out(self._state.lose())
+        for operation in self.operations.values():
+            operation.stop_clock()
+        for held in (self.operations, self._held, self._receiving, self.deliveries):
+            held.clear()
+        self.leases.close()
+        self._look_at_puts()
+        self.shortcuts.end()
 
-        The channel ends, as if each queue were ended, when all of them have left their blocks. Leaving one waits for
-        this process's puts. Who leaves by an exception, or dies, may be replaced for `successor_s` seconds: by another
-        thread or process that enters such a block, first of all one of the same name (`rollout:3`).
+    def leave(self, reason: str) -> None:
+        """Confirm what was taken, and end everything: this process leaves the cluster."""
+        if self.lost is None:
+            self._note_direct()
+            self.deliveries.look_at_all()
+            self.flush()
+            self.lose(gone_error(self.name, reason))
 
-            with channel.producer():
-                for item in items:
-                    channel.put(item)
-        """
-        return Producer(self._connection(), current_session().name)
-
-    def subscribe(
-        self,
-        name: str,
-        queue_name: QueueName | None = DEFAULT_QUEUE,
-        *,
-        maxsize: int = TAP_ITEMS,
-        max_bytes: int | None = None,
-        key: QueueName | None = None,
-    ) -> Subscription:
-        """Read every item that is put from now on, beside the consumers, who get each of them all the same.
-
-            with channel.subscribe("logger") as seen:
-                for item in seen:
-                    log(item)
-
-        Whoever subscribes under one name shares its items; each name sees all of them. What is large lies in shared
-        memory once until its last reader is done; what one writes into an array of it, no other sees. The subscription
-        ends when its queue has ended, or the channel is closed, and it has read what there was.
-
-        Args:
-            name: the subscription's, in this channel.
-            queue_name: the queue; None for all, in the order in which their items were accepted.
-            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded. One that is
-                full gives up its oldest items and counts them (`num_dropped`, `explain`): nobody waits for it.
-            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
-                quarter of what the channel may hold. It counts for the subscription alone.
-            key: another name of `queue_name`.
-
-        Raises:
-            ChannelArgumentError: there is a subscription of this name with other options.
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        queue = None if queue_name is None and key is None else self._queue(queue_name, key)
-        bound = checked_max_bytes(self._name, max_bytes)
-        subscription = Subscription(
-            self._ref, checked_subscription(self._name, name), checked_maxsize(self._name, maxsize)
-        )
-        return subscription._subscribe(queue, bound)
-
-    def close(self) -> None:
-        """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
-        """
-        self._connection().ask(control_wire.Close())
-
-    def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
-        """Close the channel, drop what it holds, end its process and free its name.
-
-        What waits fails, with ChannelClosed or ChannelLost; later operations raise ChannelLost. To lose
-        nothing, `close` it and take what is there first.
-
-        Args:
-            timeout_s: how long that may take, in seconds; None: as long as it takes.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer in time.
-        """
-        limit_s = or_forever(checked_timeout(self._name, timeout_s))
-        self._connection().ask(control_wire.Delete(), timeout_s=limit_s)
-
-    def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
-        return Channel, (self._ref,)
-
-    def __repr__(self) -> str:
-        # What it holds is one question away; a repr asks nobody and moves nothing.
-        return f"<Channel '{self._name}' maxsize={self.maxsize}>"
+    def abandon(self, lost: ChannelLost) -> None:
+        """Make it unusable in a forked child; the parent's operations go on."""
+        self.lost = lost
 
 
-def _what_there_is(session: Session, name: str) -> str:
-    try:
-        if name in unheld_channels(session):
-            return (
-                "its process is gone, and what it holds is in its journal: whoever creates it again holds it"
-            )
-        known = channels_of(session)
-    except CommError as error:
-        return f"what there is is not known: {error}"
-    hint = did_you_mean(name, known)
-    there = f"there are {list_names(known)}" if known else "there is no channel"
-    return f"{there}; {hint}" if hint else there
+def _on_devices(session: Session, ref: ChannelRef) -> DeviceItems | None:
+    if not ref.spec.device_items:
+        return None
+    return DeviceItems(session.messenger, session.service(open_devices), ref.spec.name, ref.endpoint)

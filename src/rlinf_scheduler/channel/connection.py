@@ -1,7 +1,7 @@
 """The channel connection: what one process has of one channel, as its users' threads see it.
 
 All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item,
-hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the
+hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `client`), which is the
 only one that touches what is under way. So an interruption of the user's thread finds nothing half done.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf_scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
 from rlinf_scheduler.channel.holding import HELD_BYTES
-from rlinf_scheduler.channel.line import ServerLine
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
-from rlinf_scheduler.channel.refusals import ending_error
-from rlinf_scheduler.channel.shell import ClientShell
+from rlinf_scheduler.channel.refusals import ending_error, gone_error, unanswered_error
+from rlinf_scheduler.channel.sender import ServerLine
 from rlinf_scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
@@ -105,10 +105,10 @@ class ChannelConnection:
         self._session = session
         self._messenger = messenger = session.messenger
         self.now = messenger.now
-        self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
+        self._client = ChannelClient(session, ref, line, lambda: on_lost(self))
         self._is_unused_said = False
-        self._drain = self._shell.drain
-        self._on_devices = self._shell.on_devices
+        self._drain = self._client.drain
+        self._on_devices = self._client.on_devices
         self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
         self._hurry = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
@@ -118,7 +118,7 @@ class ChannelConnection:
     @property
     def lost(self) -> ChannelLost | None:
         """Why the channel cannot be used by it any more; None as long as it can."""
-        return self._shell.lost
+        return self._client.lost
 
     @property
     def held_by(self) -> str:
@@ -159,14 +159,14 @@ class ChannelConnection:
         self._messenger.check_process()
         operation.promise_to(Promise())
         operation.blocks = True
-        give_up = self._shell.drop
+        give_up = self._client.drop
         try:
             shortcut = self._take_shortcut(operation)
             call = None if shortcut is None else self._call(shortcut, operation, encoded)
             if shortcut is None or call is None:
                 value = items = self._run_by_io_thread(operation, encoded)
             else:
-                give_up = self._shell.recall
+                give_up = self._client.recall
                 value = items = self._exchange(shortcut, call, operation)
             if TIMES.notes_moves:
                 self.note_moved(operation, items)
@@ -200,8 +200,8 @@ class ChannelConnection:
             operation.promise_to(promise)
         else:
             promise = OperationPromise(self, operation, self._hurry)
-            operation.promise_to(promise, self._shell.dropped)
-        self._hand_over(self._shell.begin, operation)
+            operation.promise_to(promise, self._client.dropped)
+        self._hand_over(self._client.begin, operation)
         if TIMES.notes_moves and encoded is not None:
             self.note_moved(operation, None)
         return promise
@@ -262,14 +262,14 @@ class ChannelConnection:
             room_s = WAIT_S if left_s is None else min(WAIT_S, left_s)
         # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
         # What stays on this node lies in shared memory, whether the channel's process can read it or not.
-        is_held = self._shell.hands_over and encoded.size_bytes >= HELD_BYTES
+        is_held = self._client.hands_over and encoded.size_bytes >= HELD_BYTES
         peer = None if is_held else self.ref.endpoint
         operation.parcel = self._messenger.parcels.pack(encoded, peer, snapshot=True, wait_s=room_s)
 
     def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
         if encoded is not None and operation.parcel is None:
             self._pack(operation, encoded, blocks=True)
-        self._hand_over(self._shell.begin, operation)
+        self._hand_over(self._client.begin, operation)
         return self._wait(operation)
 
     def _wait(self, operation: Operation) -> Any:
@@ -281,12 +281,12 @@ class ChannelConnection:
     def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
-            raise self._shell.unanswered(operation, _STUCK)
+            raise unanswered_error(self.ref.spec.name, operation, _STUCK)
 
     def look_after(self, operation: Operation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
-        deliveries = self._shell.deliveries
-        self._shell.inbox.append((deliveries.touch, operation))
+        deliveries = self._client.deliveries
+        self._client.inbox.append((deliveries.touch, operation))
         # Read only here: if the I/O thread is to look anyhow, it need not be woken.
         if not deliveries.looks_soon:
             self._hand_over(deliveries.touch, operation)
@@ -309,7 +309,7 @@ class ChannelConnection:
         """As `ask`, and return at once; the reply is to come."""
         answer: Promise[Any] = Promise()
         what = type(message).__name__.lower()
-        self._hand_over(partial(self._shell.ask, message, kind, what, timeout_s), answer)
+        self._hand_over(partial(self._client.ask, message, kind, what, timeout_s), answer)
         return answer
 
     @awaited(_awaits_answer)
@@ -323,7 +323,7 @@ class ChannelConnection:
         self._check_may_block()
         limit_s = timeout_s + (RESTART_S if self.ref.spec.durable else IO_THREAD_S)
         if not answer.wait(limit_s):
-            why = self._shell.condition or _STUCK
+            why = self._client.condition or _STUCK
             raise ChannelUnanswered(self.ref.spec.name, None, what, limit_s, why)
         return answer.result(0)
 
@@ -331,7 +331,7 @@ class ChannelConnection:
         """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
         ask = partial(
-            self._shell.ask, control_wire.ReadDead(number), control_wire.Done, "dead_letters", ANSWER_S
+            self._client.ask, control_wire.ReadDead(number), control_wire.Done, "dead_letters", ANSWER_S
         )
         self._hand_over(ask, answer)
         reply, there = self.answer_to(answer, "dead_letters"), self._on_devices
@@ -344,19 +344,19 @@ class ChannelConnection:
     def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
         """Say what became of items on lease, the last ones perhaps; the reply is to come."""
         answer: Promise[Any] = Promise()
-        self._hand_over(self._shell.settle, (operation, message, is_last, answer))
+        self._hand_over(self._client.leases.settle, (operation, message, is_last, answer))
         return answer
 
     def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
         """Let items be on lease for longer; the reply is to come."""
         answer: Promise[Any] = Promise()
-        self._hand_over(self._shell.extend, (operation, message, answer))
+        self._hand_over(self._client.leases.ask_for_more, (operation, message, answer))
         return answer
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more; what it brought and was not taken goes back."""
         operation.dropped = True
-        self._hand_over(self._shell.drop, operation)
+        self._hand_over(self._client.drop, operation)
 
     def give_back(self, operation: Operation) -> None:
         """Give back what an operation brought; it is on its way when this returns."""
@@ -364,7 +364,7 @@ class ChannelConnection:
 
         def drop(what: Operation) -> None:
             try:
-                self._shell.drop(what)
+                self._client.drop(what)
             finally:
                 given.set_result(None)
 
@@ -373,7 +373,7 @@ class ChannelConnection:
 
     def tell(self, message: control_wire.Control) -> None:
         """Send the server something without waiting for its answer."""
-        self._hand_over(self._shell.tell, message)
+        self._hand_over(self._client.tell, message)
 
     def say_unused(self, number: int) -> None:
         """Say once that a slot was dropped, with which nothing was put."""
@@ -397,7 +397,7 @@ class ChannelConnection:
         """
         self._check_may_block()
         over: Promise[None] = Promise()
-        self._hand_over(self._shell.puts.tell_after, over)
+        self._hand_over(self._client.finish_puts, over)
         if not over.wait(timeout_s):
             state = "puts of this process still wait for room"
             raise ChannelTimeout(self.ref.spec.name, None, operation, timeout_s or 0.0, state)
@@ -406,7 +406,7 @@ class ChannelConnection:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
         held: Promise[bool] = Promise()
         # Behind the puts that were handed over and have not begun.
-        self._shell.inbox.append((self._shell.puts.say_held, held))
+        self._client.inbox.append((self._client.say_held, held))
         self._messenger.submit(self._drain)
         if not held.wait(LOOK_S) or held.result(0):
             with contextlib.suppress(ChannelError):
@@ -435,7 +435,7 @@ class ChannelConnection:
         frames: list[Buffer] | None = []
         if encoded is not None:
             frames = self._frames(operation, encoded)
-        after = self._shell.sent_before()
+        after = self._client.sent_before()
         opening = operation.opening(0 if frames is None else len(frames))
         if after is not None and frames is not None and isinstance(opening, wire.Put | wire.Get):
             call = encode_call(after, opening, frames)
@@ -456,11 +456,11 @@ class ChannelConnection:
 
     def _exchange(self, shortcut: Shortcut, call: bytes, operation: Operation) -> Any:
         """Send an operation by a shortcut, and wait for its end."""
-        shell = self._shell
+        client = self._client
         if operation.kind != "put":
             # Known before it goes: what it brings is confirmed, or goes back.
-            shell.direct.append(operation)
-            if not shell.deliveries.looks_soon:
+            client.direct.append(operation)
+            if not client.deliveries.looks_soon:
                 self._messenger.submit_once(self._drain)
         began = TIMES.now()
         answer = self._answer_by(shortcut, call, operation)
@@ -468,7 +468,7 @@ class ChannelConnection:
         by = said.by if type(said) is wire.Delivered else ""
         TIMES.note_wait(began, self.cause(operation), by)
         if answer is None:
-            self._hand_over(shell.recall, operation)
+            self._hand_over(client.recall, operation)
             return self._wait_for_recalled(operation)
         self._own.__dict__["shortcut"] = shortcut
         if type(said) is wire.Accepted:
@@ -481,7 +481,7 @@ class ChannelConnection:
             case wire.Delivered() as delivered:
                 if operation.waited_s > CONFIRM_DELAY_S:
                     # It came after a while: nothing may follow soon that the confirmation could travel with.
-                    self._hand_over(self._shell.deliveries.hurry, None)
+                    self._hand_over(self._client.deliveries.hurry, None)
                 if len(delivered.num_frames) != 1:
                     return Delivery.of_frames(delivered, answer.frames)
                 items = Delivery((Arrived([*answer.frames]),))  # as mostly
@@ -489,7 +489,7 @@ class ChannelConnection:
                 return items
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
-                self._hand_over(self._shell.expect, operation)
+                self._hand_over(self._client.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.taken = True
@@ -522,19 +522,19 @@ class ChannelConnection:
         own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
-            self._hand_over(self._shell.shortcuts.begin, request)
+            self._hand_over(self._client.shortcuts.begin, request)
         return None
 
     def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:
         self._messenger.check_process()
-        self._shell.inbox.append((step, what))
+        self._client.inbox.append((step, what))
         self._messenger.submit_once(self._drain)
 
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         """Give an operation up that was started."""
-        self._hand_over(self._shell.cancel, operation)
+        self._hand_over(self._client.cancel, operation)
         if self._messenger.on_io_thread():
-            self._shell.drain()
+            self._client.drain()
         elif operation.kind != "put":
             promise.wait(ANSWER_S)
 
@@ -545,7 +545,7 @@ class ChannelConnection:
 
     def lose(self, reason: str) -> None:
         """End everything: the channel's server cannot be reached any more. On the I/O thread."""
-        self._shell.lose(self._shell.gone(reason))
+        self._client.lose(gone_error(self.ref.spec.name, reason))
 
     def leave(self, reason: str) -> None:
         """Confirm what was taken, and end everything: this process leaves the cluster. From any thread."""
@@ -553,19 +553,19 @@ class ChannelConnection:
 
         def leave(_nothing: None) -> None:
             try:
-                self._shell.leave(reason)
+                self._client.leave(reason)
             finally:
                 left.set_result(None)
 
         self._hand_over(leave, None)
         if self._messenger.on_io_thread():
-            self._shell.drain()
+            self._client.drain()
         else:
             left.wait(ANSWER_S)
 
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
-        self._shell.abandon(ChannelLost(self.ref.spec.name, reason))
+        self._client.abandon(ChannelLost(self.ref.spec.name, reason))
 
 
 def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer:

@@ -8,8 +8,8 @@ from typing import cast
 
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lifeline import Lifeline
-from rlinf_scheduler.channel.line import DirectLine
 from rlinf_scheduler.channel.recorded import RecordedConnection
+from rlinf_scheduler.channel.sender import DirectLine
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.comm.timekeeping import TIMES

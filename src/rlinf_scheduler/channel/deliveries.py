@@ -7,10 +7,13 @@ looked at soon, so that it is confirmed; the rest now and then, for a dropped ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.comm.loop import Timer
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client import ChannelClient
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002
@@ -22,30 +25,19 @@ class Deliveries:
     """The operations whose items are here.
 
     Args:
+        client: calls `forget` when it looks at an operation whose items were taken, or go back.
         call_later: calls a function after so many seconds.
-        sender: of what is said to the channel's server.
-        look_at: sees what became of an operation, and calls `forget` if its items were taken, or go back.
-        catch_up: does what users' threads have handed over; called before it looks.
-        flush: sends what has gathered.
 
     Attributes:
         looks_soon: it will look by itself what became of delivered items.
     """
 
     def __init__(
-        self,
-        call_later: Callable[[float, Callable[[], None]], Timer],
-        sender: OperationSender,
-        look_at: Callable[[Operation], None],
-        catch_up: Callable[[], None],
-        flush: Callable[[], None],
+        self, client: ChannelClient, call_later: Callable[[float, Callable[[], None]], Timer]
     ) -> None:
         self.looks_soon = False
+        self._client = client
         self._call_later = call_later
-        self._sender = sender
-        self._look_at = look_at
-        self._catch_up = catch_up
-        self._flush = flush
         self._here: dict[int, Operation] = {}
         # About to be taken: by callers that block, and by those who ask a handle.
         self._soon: dict[int, Operation] = {}
@@ -101,13 +93,13 @@ class Deliveries:
     def look(self) -> None:
         """See what became of what was about to be taken."""
         for operation in list(self._soon.values()):
-            self._look_at(operation)
+            self._client.look_at(operation)
 
     def look_at_all(self) -> None:
         """See what became of all that is here."""
         self.look()
         for operation in list(self._here.values()):
-            self._look_at(operation)
+            self._client.look_at(operation)
 
     def forget(self, ticket: int) -> None:
         """It is known what became of an operation."""
@@ -123,16 +115,16 @@ class Deliveries:
     def _on_soon(self) -> None:
         self.looks_soon, self._timer = False, None
         self._look_s = min(2 * self._look_s, SWEEP_S)
-        self._catch_up()
+        self._client.catch_up()
         self.look()
         arrivals, self._arrivals = self._arrivals, []
-        self._sender.arrived += [each.ticket for each in arrivals if each.ticket in self._here]
+        self._client.sender.arrived += [each.ticket for each in arrivals if each.ticket in self._here]
         self.look_later()
-        self._flush()
+        self._client.flush()
 
     def _on_sweep(self) -> None:
         """A dropped handle says so itself, unless an interruption came in between."""
         self._sweep_due = False
         self.look_at_all()
         self.look_later()
-        self._flush()
+        self._client.flush()

@@ -6,14 +6,18 @@ lives, and does not come to an end, is given back here, when its `work_deadline_
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.batch import Delivery
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client import ChannelClient
 
 # Of the time that a lease lasts, how much passes before it is kept alive again: two such messages may be late.
 SHARE = 3
@@ -36,13 +40,13 @@ class LeaseKeeper:
     """The leases that users of this process have of one channel. On the I/O thread only.
 
     Args:
+        client: this process's of that channel.
         messenger: this process's messenger.
-        tell: sends something to the channel's server.
     """
 
-    def __init__(self, messenger: Messenger, tell: Callable[[control_wire.Control], None]) -> None:
+    def __init__(self, client: ChannelClient, messenger: Messenger) -> None:
+        self._client = client
         self._messenger = messenger
-        self._tell = tell
         self._kept: dict[int, _Kept] = {}
 
     def begin(self, operation: Operation, items: Delivery) -> None:
@@ -60,11 +64,24 @@ class LeaseKeeper:
             kept.timer.cancel()
 
     def extend(self, ticket: int, for_s: float) -> None:
-        """A lease may be worked at for so long from now, at least."""
+        """Let a lease be worked at for so long from now, at least."""
         kept = self._kept.get(ticket)
         if kept is not None:
             kept.until = max(kept.until, self._messenger.now() + for_s)
             self._plan(ticket)
+
+    def ask_for_more(self, what: tuple[Operation, control_wire.Extend, Promise[Any]]) -> None:
+        """Let items be on lease for longer."""
+        operation, message, answer = what
+        self.extend(operation.ticket, message.for_s or 0.0)
+        self._client.ask(message, control_wire.Done, "extend", ANSWER_S, answer)
+
+    def settle(self, what: tuple[Operation, control_wire.Settle, bool, Promise[Any]]) -> None:
+        """Say what became of items on lease; after the last ones nothing is to follow."""
+        operation, message, is_last, answer = what
+        if is_last:
+            self._client.settled(operation)
+        self._client.ask(message, control_wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
 
     def close(self) -> None:
         """Keep nothing alive any more."""
@@ -83,9 +100,9 @@ class LeaseKeeper:
         now = self._messenger.now()
         if now < kept.until:
             kept.next_sign = now + kept.ttl_s / SHARE
-            self._tell(control_wire.Extend(kept.generation))
+            self._client.tell(control_wire.Extend(kept.generation))
             self._plan(ticket)
         else:
             self.end(ticket)
             reason = OVERDUE.format(kept.until - kept.began)
-            self._tell(control_wire.Settle(kept.generation, None, False, 0, reason))
+            self._client.tell(control_wire.Settle(kept.generation, None, False, 0, reason))

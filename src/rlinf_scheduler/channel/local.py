@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import Any, Never
 
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, checked_weight
-from rlinf_scheduler.channel.client import Channel
+from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
 from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues, stats_of
 from rlinf_scheduler.channel.operation import Operation

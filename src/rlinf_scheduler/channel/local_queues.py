@@ -245,7 +245,7 @@ class LocalQueues:
 
     def _deliver(self, delivery: Deliver) -> None:
         operation = self._operations.pop(delivery.ticket)
-        self._stop_clock(operation)
+        operation.stop_clock()
         promise = operation.find_promise()
         if promise is None or operation.dropped:
             self._carry_out(self._state.withdraw(_HERE, operation.ticket))
@@ -281,7 +281,7 @@ class LocalQueues:
         operation = self._operations.pop(ticket, None)
         if operation is None:
             return
-        self._stop_clock(operation)
+        operation.stop_clock()
         promise = operation.find_promise()
         if promise is not None:
             complete(promise)
@@ -308,11 +308,6 @@ class LocalQueues:
 
     def _ripen(self, ticket: int) -> None:
         self._carry_out(self._state.ripen(_HERE, ticket))
-
-    def _stop_clock(self, operation: Operation) -> None:
-        if operation.timer is not None:
-            operation.timer.cancel()
-            operation.timer = None
 
     def _look_soon(self, operation: Operation) -> None:
         self._look_s = LOOK_S

@@ -311,6 +311,12 @@ class Operation(Fate):
         ref = self._promise_ref
         return self._promise if ref is None else ref()
 
+    def stop_clock(self) -> None:
+        """Let its deadline pass."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def let_go(self) -> None:
         """Refer no longer to its promise, which is kept: the two would be left to the garbage collector."""
         if not self.blocks:  # else its caller may not have looked for it yet

@@ -5,23 +5,28 @@ Everything is on the I/O thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.fetching import Fetching
 from rlinf_scheduler.channel.held import HeldAt
-from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.device.landing import Landing
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.parcel import Arrived, is_here
 from rlinf_scheduler.errors import SharedMemoryUnreadable
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client import ChannelClient
 
 logger = Reporter(__name__)
 
@@ -34,44 +39,55 @@ class Receiving:
     """Receives the items of one channel.
 
     Args:
+        client: this process's of that channel.
         messenger: this process's.
-        channel: its name, for reports.
-        leases: keeps what is on lease alive, also while it is on its way.
-        on_items: called with the ticket of an operation whose items were fetched.
-        resend: asks for the items of an operation once more, by way of the channel's process.
-        flush: sends what has gathered.
         on_devices: of a channel whose items may lie on devices.
     """
 
     def __init__(
-        self,
-        messenger: Messenger,
-        channel: str,
-        leases: LeaseKeeper,
-        on_items: Callable[[int, Delivery], None],
-        resend: Callable[[int], None],
-        flush: Callable[[], None],
-        on_devices: DeviceItems | None = None,
+        self, client: ChannelClient, messenger: Messenger, on_devices: DeviceItems | None = None
     ) -> None:
+        self._client = client
         self._messenger = messenger
-        self._channel = channel
-        self._leases = leases
-        self._on_items = on_items
-        self._resend = resend
-        self._flush = flush
         self._on_devices = on_devices
         self._fetches: dict[int, Fetching | Landing] = {}
         # For how long those have waited the last time that are to be asked for again.
         self._pauses_s: dict[int, float] = {}
 
-    def receive(
+    def receive_run(self, answer: wire.Handed, frames: Iterator[Buffer]) -> None:
+        """Receive what was delivered to several operations, one item each."""
+        told = wire.Delivered(0, [answer.num_frames], by=answer.by)  # the same of each of them
+        for ticket, *part in zip(answer.tickets, *[frames] * answer.num_frames, strict=False):
+            self._receive(ticket, told, [part])
+
+    def receive(self, ticket: int, answer: wire.Delivered, frames: Iterator[Buffer]) -> None:
+        """Receive what was delivered to an operation."""
+        # All that is the delivery's, before anything can go wrong: the rest belongs to others.
+        self._receive(ticket, answer, [list(islice(frames, count)) for count in answer.num_frames])
+
+    def _receive(self, ticket: int, answer: wire.Delivered, parts: list[list[Buffer]]) -> None:
+        client = self._client
+        operation = client.operations.get(ticket)
+        if operation is None:
+            # Nobody has asked for it any more; an answer to a withdrawal that was on its way does no harm.
+            client.outbox.append((wire.Withdraw(ticket), []))
+            return
+        try:
+            items = self._items(operation, answer, parts)
+        except Exception as error:  # the other answers in this message are not to wait in vain
+            logger.exception("channel '%s': a delivery cannot be received", client.name)
+            client.refuse(ticket, repr(error))
+            return
+        if items is not None:
+            # Its caller may have them before anything goes wrong here: then they are not given to another one.
+            run_guarded(client.on_items, ticket, items)
+
+    def _items(
         self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]
     ) -> Delivery | None:
-        """Receive what was delivered to an operation; whatever is raised, the items cannot be had.
+        """Return what was delivered to an operation; None if it comes later. Whatever is raised, it cannot be had.
 
         What is told of several deliveries alike has no ticket.
-
-        Returns: the items; None if they come later: then `on_items` is called.
         """
         if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
             items = Delivery((Arrived(parts[0]),))
@@ -86,7 +102,7 @@ class Receiving:
                 return None
             return self._landed(operation, Delivery.of(answer, map(self._messenger.parcels.receive, parts)))
         except SharedMemoryUnreadable as error:
-            logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
+            logger.warning("channel '%s': %s; its items are asked for as bytes", self._client.name, error)
             self._resend(operation.ticket)
             return None
 
@@ -104,7 +120,7 @@ class Receiving:
         fetch = self._fetches.pop(ticket, None)
         if fetch is not None:
             fetch.cancel()
-            self._leases.end(ticket)
+            self._client.leases.end(ticket)
         return fetch
 
     def clear(self) -> None:
@@ -135,7 +151,7 @@ class Receiving:
         self._fetches[operation.ticket] = fetching
         if operation.lease is not None:
             # What is on its way is kept alive, too.
-            self._leases.begin(operation, Delivery.of(answer, ()))
+            self._client.leases.begin(operation, Delivery.of(answer, ()))
         fetching.begin()
 
     def _on_fetched(
@@ -147,30 +163,33 @@ class Receiving:
     ) -> None:
         if items is None:
             logger.warning(
-                "channel '%s': %s; its items are asked for by way of the channel", self._channel, error
+                "channel '%s': %s; its items are asked for by way of the channel", self._client.name, error
             )
             self._resend(operation.ticket)
         else:
             delivery = self._landed(operation, Delivery.of(answer, items))
             if delivery is not None:
-                self._on_items(operation.ticket, delivery)
-        self._flush()
+                self._client.on_items(operation.ticket, delivery)
+        self._client.flush()
 
     def _on_landed(
         self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
     ) -> None:
         if items is not None:
-            self._on_items(ticket, Delivery.of(answer, items))
-            self._flush()
+            self._client.on_items(ticket, Delivery.of(answer, items))
+            self._client.flush()
             return
         # The channel's process knows, or will soon, whether the producer is gone: then it says that they are lost.
-        logger.warning("channel '%s': items on a device cannot be had now: %s", self._channel, error)
+        logger.warning("channel '%s': items on a device cannot be had now: %s", self._client.name, error)
         pause_s = self._pauses_s[ticket] = min(
             2 * self._pauses_s.get(ticket, ASK_AGAIN_S / 2), MAX_ASK_AGAIN_S
         )
         self._messenger.call_later(pause_s, partial(self._ask_again, ticket))
 
+    def _resend(self, ticket: int) -> None:
+        self._client.outbox.append((wire.Resend(ticket), []))
+
     def _ask_again(self, ticket: int) -> None:
         if ticket in self._fetches:
             self._resend(ticket)
-            self._flush()
+            self._client.flush()

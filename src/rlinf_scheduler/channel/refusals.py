@@ -89,6 +89,12 @@ def gone_error(channel: str, reason: str) -> ChannelLost:
     return ChannelLost(channel, f"the process that held it is gone: {reason}")
 
 
+def unanswered_error(channel: str, operation: Operation, why: str) -> ChannelUnanswered:
+    """The error of an operation that nobody has answered; `why`, if that is known."""
+    about = operation.queue_name, operation.kind, operation.waited_s
+    return ChannelUnanswered(channel, *about, why or NO_ANSWER)
+
+
 def deleted_error(channel: str) -> ChannelLost:
     """The error of operations on a channel that is no more."""
     return ChannelLost(channel, "the channel was deleted")

@@ -1,19 +1,22 @@
-"""What goes from a process to a channel's server: it gathers, and is sent together."""
+"""What goes from a process to a channel's server: it gathers, and is sent together; and the line that it goes on."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.fixed_parcel import SmallParcel
-from rlinf_scheduler.channel.line import ServerLine
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.framing import SIZE_BYTES, Buffer
-from rlinf_scheduler.errors import CodecError
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import ChannelLost, CodecError
 
 # In one message; of bytes, heads and frames together.
 MAX_OPERATIONS = 1024
@@ -25,6 +28,67 @@ RUN_OPERATIONS = 64
 
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class ServerLine(Protocol):
+    """How a client talks to its server."""
+
+    def begin(self, on_news: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
+        """Hear news from now on; `on_lost` is called if the server is found to be gone for good."""
+
+    def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
+        """Send operations; nobody changes the frames any more. What raises has said nothing."""
+
+    def ask(
+        self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
+    ) -> Promise[Reply]:
+        """Send a request; the promise of the reply, which fails as `Messenger.request`'s."""
+
+    def end(self) -> None:
+        """Hear nothing any more."""
+
+    @property
+    def condition(self) -> str:
+        """Why nothing comes through it now, in a phrase; "" if nothing is known to be wrong."""
+
+
+class DirectLine:
+    """Leads to the process that holds the channel, as long as that lives.
+
+    Args:
+        messenger: this process's messenger.
+        ref: the channel.
+    """
+
+    condition = ""
+
+    def __init__(self, messenger: Messenger, ref: ChannelRef) -> None:
+        self._messenger = messenger
+        self._server = ref.endpoint
+        self._operations = wire.service(ref.spec.channel_id, wire.OPERATIONS)
+        self._control = wire.service(ref.spec.channel_id, wire.CONTROL)
+        self._news = wire.service(ref.spec.channel_id, wire.NEWS)
+
+    def begin(self, on_news: Callable[[Request], None], _on_lost: Callable[[ChannelLost], None]) -> None:
+        """See `ServerLine`; whoever owns the line hears of lost peers."""
+        self._messenger.unserve(self._news)
+        self._messenger.serve(self._news, on_news, wire.News)
+
+    def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
+        """See `ServerLine`."""
+        self._messenger.notify(self._server, self._operations, message, frames, snapshot=False)
+
+    def ask(
+        self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
+    ) -> Promise[Reply]:
+        """See `ServerLine`."""
+        return self._messenger.request(
+            self._server, self._control, message, timeout_s=timeout_s, reply_type=reply_type
+        )
+
+    def end(self) -> None:
+        """See `ServerLine`."""
+        self._messenger.unserve(self._news)
 
 
 class OperationSender:
@@ -112,7 +176,7 @@ class OperationSender:
     def send(self) -> None:
         """Send everything that has gathered."""
         while self.waiting or self.confirmed or self.arrived:
-            # Before anything leaves `waiting`: see `ClientShell.sent_before`.
+            # Before anything leaves `waiting`: see `ChannelClient.sent_before`.
             self.num_sent += 1
             confirmed, self.confirmed = self.confirmed, []
             arrived, self.arrived = self.arrived, []

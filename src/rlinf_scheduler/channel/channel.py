@@ -1,0 +1,557 @@
+"""The channel as its users hold it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, overload
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.admitting import Admitting
+from rlinf_scheduler.channel.answering import Answering
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_device_items,
+    checked_durable,
+    checked_group,
+    checked_holds,
+    checked_max_bytes,
+    checked_maxsize,
+    checked_name,
+    checked_optional_count,
+    checked_place,
+    checked_priority,
+    checked_producers,
+    checked_queue_name,
+    checked_stall,
+    checked_subscription,
+    checked_successor,
+    checked_timeout,
+    checked_version,
+    or_forever,
+)
+from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S
+from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
+from rlinf_scheduler.channel.getting import Getting
+from rlinf_scheduler.channel.inspecting import Inspecting
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.producer import Producer
+from rlinf_scheduler.channel.saving import Restorable, Saving, file_to_restore
+from rlinf_scheduler.channel.slot import Slot
+from rlinf_scheduler.channel.spec import (
+    ChannelRef,
+    ChannelSpec,
+    address_of,
+    channels_of,
+    inherited_channel,
+    unheld_channels,
+)
+from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel, start_or_find
+from rlinf_scheduler.channel.subscription import Subscription
+from rlinf_scheduler.channel.tracing import trace_of
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
+    ChannelArgumentError,
+    ChannelLost,
+    ChannelNotFound,
+    CommError,
+    PeerDied,
+    PeerNotFound,
+)
+from rlinf_scheduler.keywords import called_directly, explains_calls
+from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.session import Session, SideBySide, current_session
+from rlinf_scheduler.tape.tape import tape_of
+from rlinf_scheduler.wording import did_you_mean, list_names
+
+# A subscription has room for so many items unless it is said.
+TAP_ITEMS = 1024
+
+
+@explains_calls
+class Channel(Getting, Answering, Admitting, Inspecting, Saving):
+    """A set of named FIFO queues that any worker and the driver put into and get from.
+
+    Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
+    as an item; there it connects by itself when it is first used.
+
+    Operations that take `async_op` wait for their end and return the result, or with `async_op=True` return a
+    handle at once (`wait(timeout_s)`, `await`, `done()`, `then(f)`, `cancel()`). Either way, puts of one
+    process to one queue keep their order, and getters of a queue are served in the order in which they
+    came. An asynchronous put takes the item as it is during the call. An asynchronous get whose handle is
+    dropped gives up its place in line, and gives back the item if it has one.
+
+    `timeout_s` bounds an operation, in seconds; None waits as long as it takes. An operation that raises
+    ChannelTimeout has put or taken nothing; only what became of a put that raises its subclass ChannelUnanswered
+    is not known. `key=` is another name of `queue_name=`.
+
+    Every operation raises ChannelLost when the process that holds the channel is gone, and
+    ChannelArgumentError for arguments that make no sense.
+    """
+
+    # What makes a channel inside a process, set by the class that is one (`local.py`), which stands above this one.
+    _make_local: ClassVar[Callable[[ChannelSpec], Channel]]
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        maxsize: int = 0,
+        group_affinity: str | bool | None = None,
+        group_rank_affinity: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        producers: int | None = None,
+        successor_s: float = SUCCESSOR_S,
+        max_attempts: int | None = None,
+        max_leased: int | None = None,
+        restore: Restorable | None = None,
+        own_process: bool | None = None,
+        holds: str | None = None,
+        durable: str | os.PathLike[str] | None = None,
+        survives: Survives = "machine",
+        stall_after_s: float | None = None,
+        device_items: bool = False,
+        priority_wait_s: float | None = None,
+        node_rank: int | None = None,
+        distributed: bool = False,
+        local: bool = False,
+        exist_ok: bool = False,
+        disable_distributed_log: bool = True,
+    ) -> Channel:
+        """Make a channel, whose address is `name:0`; with `local`, one inside this process.
+
+        In a block of `cluster.starting()` it returns at once; what is done with the channel waits until it is there.
+
+        Args:
+            name: its name in the cluster.
+            maxsize: how many items each of its queues holds before puts wait; 0 is unbounded.
+            group_affinity: the worker group on whose node and device it is held; by default the caller's own
+                (node 0 from the driver). True or False in its place is `distributed`, and `node_rank` follows.
+            group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
+            max_bytes: how many bytes all its queues hold before puts wait; 0 is unbounded, None a quarter of the memory
+                of the machine that holds it. They are the `nbytes` of arrays and tensors, and the pickle of what has
+                none, or less than its pickle. An item that is larger is taken where nothing else is held, and what
+                somebody waits for does not wait for what other queues hold.
+            producers: how many there will be (see `producer`); the channel ends when the last of them is done.
+            successor_s: how long a producer that failed or died may be replaced before it counts as done; likewise the
+                last member of a subscription, which is gone then.
+            max_attempts: how often an item is given out on lease (see `lease`) before it is a dead letter; None: any
+                number of times.
+            max_leased: how many items one process may have on lease before its further leases wait, and others are
+                served; a batch may exceed it. None: any number.
+            restore: what it holds in the beginning: the file of a `save`, read by the process that holds it, or what
+                `Cluster.load` returned. What was on lease is given out again, in order; what was acknowledged is not
+                there. None, or a job that has no checkpoint yet: nothing.
+            own_process: whether the process that holds it holds no other channel; None: what `channel_process` in the
+                cluster's config says, which is that channels of a node share processes.
+            holds: where large items of other machines' producers are. "node": they stay there, in the hands of a
+                process of that machine, go straight to whoever gets them, and are lost with that machine. "channel":
+                they go to the process that holds the channel, and from there to whoever gets them. None: "node", or
+                "channel" of one that is durable.
+            durable: a folder on the node that holds the channel, for its journal: then it survives the end of its
+                process with all that was accepted, and whoever uses it goes on by itself. Where there is a journal of
+                this channel already, the channel has what that knows. It has a process of its own.
+            survives: what a durable channel is to survive. "machine": an operation is answered when it is on the disk.
+                "process": when the operating system has it, which is faster, and lost with the machine's power.
+            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits, and why; None:
+                never.
+            device_items: whether tensors on a device stay there, for getters that have the same device: an item with
+                at least 64 KiB of them is copied on the device by `put`, and by `get`, and never through host memory.
+                Such items are lost with the end of the process that put them (`ItemsLost`). Getters elsewhere get them
+                through host memory. All items of a producer do that while what it has put keeps too much of the device
+                (`RLINF_DEVICE_POOL_MIB`), or where the channel's process is on another machine.
+            priority_wait_s: for how many seconds an item is passed over by those of a higher priority: one that has
+                been in its queue for so long is next, the oldest first, whatever comes. None: a higher one always comes
+                first.
+            node_rank: the node whose process holds it, instead of one beside a worker.
+            distributed: that its items' bytes stay on their node until somebody gets them, which is how it is anyhow
+                (see `holds`); accepted, and without effect.
+            local: no process holds it, and it needs no cluster: each process that has it has queues of its own, which
+                begin empty, and in which items are the objects that were put (see `LocalChannel`). It goes with
+                `maxsize` alone.
+            exist_ok: if there is a channel of that name that was created with the same options, return that one. So all
+                ranks of a group may create it.
+            disable_distributed_log: accepted, and without effect: a channel's process writes no log of items.
+
+        A worker that took the place of one that died gets the channel that that one created, as it is now.
+
+        Raises:
+            ChannelExists: the name is taken; or the worker whose place this one took had created it otherwise.
+            ChannelJournalError: a living process holds the channel of that folder; or its journal is damaged, or of a
+                channel that was created otherwise.
+            ChannelError: the worker to be beside is not there, or no process starts.
+            CheckpointError: what it is restored from cannot be read, or breaks its bounds.
+        """
+        del disable_distributed_log
+        if local:
+            options = {
+                "group_affinity": group_affinity or None,
+                "group_rank_affinity": group_rank_affinity,
+                "max_bytes": max_bytes,
+                "producers": producers,
+                "max_attempts": max_attempts,
+                "max_leased": max_leased,
+                "restore": restore,
+                "own_process": own_process,
+                "holds": holds,
+                "durable": durable,
+                "stall_after_s": stall_after_s,
+                "device_items": device_items or None,
+                "priority_wait_s": priority_wait_s,
+                "distributed": distributed or None,
+            }
+            return cls._create_local(name, maxsize, options)
+        spec = ChannelSpec(
+            checked_name(name),
+            checked_maxsize(name, maxsize),
+            max_bytes=checked_max_bytes(name, max_bytes),
+            producers=checked_producers(name, producers),
+            successor_s=checked_successor(name, successor_s),
+            max_attempts=checked_optional_count(name, "max_attempts", max_attempts),
+            max_leased=checked_optional_count(name, "max_leased", max_leased),
+            restore=file_to_restore(restore, name),
+            holds=checked_holds(name, holds, durable=durable is not None),
+            stall_after_s=checked_stall(name, stall_after_s),
+            device_items=checked_device_items(name, device_items, durable=durable is not None),
+            priority_wait_s=checked_timeout(name, priority_wait_s, "priority_wait_s"),
+            **checked_durable(name, durable, survives, own_process),
+        )
+        session = current_session()
+        spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
+        tape = tape_of(session)
+        inherited = tape.run("inherit", name, lambda: inherited_channel(session, spec))
+        if inherited is not None:
+            return cls(inherited)
+        own_process = True if spec.durable else own_process
+        wanted = StartChannel(
+            spec,
+            *checked_place(name, group_affinity, group_rank_affinity, node_rank),
+            own_process=own_process,
+        )
+        starter, block = session.service(Starter), session.service(SideBySide).block
+        if exist_ok:
+            existing = tape.run("exist", name, lambda: start_or_find(session, starter, wanted))
+            return cls(existing)
+        if block is None:
+            return cls(ChannelRef(spec, tape.run("create", name, lambda: starter.start(wanted))))
+        started: Promise[Endpoint] = Promise()
+        starter.begin(wanted, started)
+        block.add(started)
+        return cls(StartingChannel(spec, started))
+
+    @classmethod
+    def _create_local(cls, name: str, maxsize: int, options: Mapping[str, object]) -> Channel:
+        given = [option for option, value in options.items() if value is not None]
+        if given:
+            problem = (
+                f"local=True goes with maxsize alone; {', '.join(given)} is for channels that a process holds"
+            )
+            raise ChannelArgumentError(str(name), problem)
+        return cls._make_local(ChannelSpec(checked_name(name), checked_maxsize(name, maxsize)))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is one inside a process, which others do not share (see `create`)."""
+        return False
+
+    @classmethod
+    def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
+        """Return the channel `name`, as soon as somebody has created it.
+
+        Args:
+            name: its name in the cluster.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
+
+        Raises:
+            ChannelNotFound: nobody created it within `timeout_s` seconds.
+            ChannelLost: it was there, and its process is gone.
+        """
+        limit_s = checked_timeout(name, timeout_s)
+        session = current_session()
+        try:
+            address = address_of(checked_name(name))
+            look_up = partial(session.directory.lookup, address, or_forever(limit_s))
+            entry = tape_of(session).run("connect", name, look_up)
+        except PeerNotFound as error:
+            waited = f" within {error.waited_s:.1f} s" if limit_s != 0 else ""
+            problem = f"nobody created it{waited}; {_what_there_is(session, name)}"
+            raise ChannelNotFound(name, problem) from error
+        except PeerDied as error:
+            raise ChannelLost(name, str(error)) from error
+        return cls(ChannelRef.from_entry(name, entry))
+
+    @overload
+    def put(
+        self,
+        item: Any,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        priority: int = ...,
+        group: GroupName | None = ...,
+        version: int | None = ...,
+        slot: Slot | None = ...,
+        sources: Any = ...,
+        key: QueueName | None = ...,
+    ) -> None: ...
+    @overload
+    def put(
+        self,
+        item: Any,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        priority: int = ...,
+        group: GroupName | None = ...,
+        version: int | None = ...,
+        slot: Slot | None = ...,
+        sources: Any = ...,
+        key: QueueName | None = ...,
+    ) -> AsyncHandle[None]: ...
+
+    @called_directly("Channel")
+    def put(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        priority: int = 0,
+        group: GroupName | None = None,
+        version: int | None = None,
+        slot: Slot | None = None,
+        sources: Any = None,
+        key: QueueName | None = None,
+    ) -> AsyncHandle[None] | None:
+        """Put an item at the tail of a queue; done when the queue holds it.
+
+        A full queue makes the put wait before the bytes of a large item move. Other queues and other
+        producers are not held up.
+
+        Args:
+            item: any picklable object.
+            weight: what it counts in `get_batch`, at least 0.
+            queue_name: the queue; it appears with its first item.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
+                the oldest of all is next, so that none waits for ever.
+            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
+                `get_group`.
+            version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
+                the slot's by default. An earlier one than that is refused. A later one is noted, also one that
+                `set_version` has not said yet: when the item is to be taken is the slot's to say.
+            slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
+            sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
+                ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
+                or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: there was no room in time.
+            ChannelUnanswered: the channel's process did not answer; the item may be in the queue or not.
+            ChannelClosed: the channel is closed; the item is still the caller's alone.
+            SlotExpired: an item was put with this slot before, or it was given back.
+            CodecError: the item cannot be pickled.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
+        if (
+            priority != 0
+            or group is not None
+            or version is not None
+            or slot is not None
+            or sources is not None
+        ):
+            self._say(operation, priority, group, version, slot, sources)
+        return self._put(item, weight, operation, async_op)
+
+    @called_directly("Channel")
+    def put_nowait(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        *,
+        priority: int = 0,
+        group: GroupName | None = None,
+        version: int | None = None,
+        slot: Slot | None = None,
+        sources: Any = None,
+        key: QueueName | None = None,
+    ) -> None:
+        """Put an item if there is room now.
+
+        Raises:
+            ChannelFull: there is none.
+            ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
+            ChannelClosed: the channel is closed.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("put", queue, None, self._now, wait=False)
+        self._say(operation, priority, group, version, slot, sources)
+        self._put(item, weight, operation, False)
+
+    def _say(
+        self,
+        operation: Operation,
+        priority: int,
+        group: GroupName | None,
+        version: int | None,
+        slot: Slot | None,
+        sources: Any,
+    ) -> None:
+        """Say of a put what its item is, where its caller has."""
+        operation.priority = checked_priority(self._name, priority)
+        if group is not None:
+            operation.group = checked_group(self._name, group)
+        if version is not None:
+            operation.version = checked_version(self._name, version)
+        if slot is not None:
+            self._use(slot, operation)
+        if sources is not None:
+            operation.trace = trace_of(self._name, sources)
+
+    def end(
+        self,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        timeout_s: float | None = None,
+        *,
+        key: QueueName | None = None,
+    ) -> None:
+        """Say that nothing will be put into a queue any more, once this process's puts are over.
+
+        What it holds is delivered, what is left of a batch as an incomplete one; after that, and for puts at once,
+        ChannelClosed is raised, and iterating ends. Puts of other processes that wait for room still enter. A queue
+        stays ended as long as there is the channel; of queues that are empty, the latest 65,536 ends are remembered.
+
+        Args:
+            queue_name: the queue.
+            timeout_s: how long puts of this process may take that still wait for room, in seconds.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: they took longer; the queue has not ended.
+            ChannelUnanswered: the channel's process did not answer within 5 s; the queue may have ended or not.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        connection = self._connection()
+        connection.finish_puts("end", checked_timeout(self._name, timeout_s))
+        connection.ask(control_wire.EndQueue(queue))
+
+    def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
+        """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
+
+        Raises:
+            ChannelTimeout, ChannelUnanswered: as of `end`.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        connection = self._connection()
+        connection.finish_puts("flush", ANSWER_S)
+        connection.ask(control_wire.Flush(queue))
+
+    def producer(self) -> Producer:
+        """Be one of the channel's `producers` for the time of a `with` block.
+
+        The channel ends, as if each queue were ended, when all of them have left their blocks. Leaving one waits for
+        this process's puts. Who leaves by an exception, or dies, may be replaced for `successor_s` seconds: by another
+        thread or process that enters such a block, first of all one of the same name (`rollout:3`).
+
+            with channel.producer():
+                for item in items:
+                    channel.put(item)
+        """
+        return Producer(self._connection(), current_session().name)
+
+    def subscribe(
+        self,
+        name: str,
+        queue_name: QueueName | None = DEFAULT_QUEUE,
+        *,
+        maxsize: int = TAP_ITEMS,
+        max_bytes: int | None = None,
+        key: QueueName | None = None,
+    ) -> Subscription:
+        """Read every item that is put from now on, beside the consumers, who get each of them all the same.
+
+            with channel.subscribe("logger") as seen:
+                for item in seen:
+                    log(item)
+
+        Whoever subscribes under one name shares its items; each name sees all of them. What is large lies in shared
+        memory once until its last reader is done; what one writes into an array of it, no other sees. The subscription
+        ends when its queue has ended, or the channel is closed, and it has read what there was.
+
+        Args:
+            name: the subscription's, in this channel.
+            queue_name: the queue; None for all, in the order in which their items were accepted.
+            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded. One that is
+                full gives up its oldest items and counts them (`num_dropped`, `explain`): nobody waits for it.
+            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
+                quarter of what the channel may hold. It counts for the subscription alone.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelArgumentError: there is a subscription of this name with other options.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        queue = None if queue_name is None and key is None else self._queue(queue_name, key)
+        bound = checked_max_bytes(self._name, max_bytes)
+        subscription = Subscription(
+            self._ref, checked_subscription(self._name, name), checked_maxsize(self._name, maxsize)
+        )
+        return subscription._subscribe(queue, bound)
+
+    def close(self) -> None:
+        """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
+        """
+        self._connection().ask(control_wire.Close())
+
+    def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
+        """Close the channel, drop what it holds, end its process and free its name.
+
+        What waits fails, with ChannelClosed or ChannelLost; later operations raise ChannelLost. To lose
+        nothing, `close` it and take what is there first.
+
+        Args:
+            timeout_s: how long that may take, in seconds; None: as long as it takes.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer in time.
+        """
+        limit_s = or_forever(checked_timeout(self._name, timeout_s))
+        self._connection().ask(control_wire.Delete(), timeout_s=limit_s)
+
+    def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
+        return Channel, (self._ref,)
+
+    def __repr__(self) -> str:
+        # What it holds is one question away; a repr asks nobody and moves nothing.
+        return f"<Channel '{self._name}' maxsize={self.maxsize}>"
+
+
+def _what_there_is(session: Session, name: str) -> str:
+    try:
+        if name in unheld_channels(session):
+            return (
+                "its process is gone, and what it holds is in its journal: whoever creates it again holds it"
+            )
+        known = channels_of(session)
+    except CommError as error:
+        return f"what there is is not known: {error}"
+    hint = did_you_mean(name, known)
+    there = f"there are {list_names(known)}" if known else "there is no channel"
+    return f"{there}; {hint}" if hint else there
