@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 from rlinf_scheduler.addresses import Rank, worker_name
-from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
+from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S
 from rlinf_scheduler.comm import WAIT_S, AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf_scheduler.comm.handle import Later, Now, Seconds
@@ -19,7 +18,8 @@ from rlinf_scheduler.session import Session, current_session
 if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start at once
     import torch
 
-    from rlinf_scheduler.channel import Channel, Restorable
+    from rlinf_scheduler.channel import Channel
+    from rlinf_scheduler.channel.options import ChannelOptions
     from rlinf_scheduler.mailbox import Groups, Mailbox
     from rlinf_scheduler.weights import Weights
 
@@ -469,24 +469,7 @@ class Exchange:
         group_affinity: str | int | None = None,
         group_rank_affinity: int | None = None,
         maxsize: int = 0,
-        *,
-        max_bytes: int | None = None,
-        producers: int | None = None,
-        successor_s: float = SUCCESSOR_S,
-        max_attempts: int | None = None,
-        max_leased: int | None = None,
-        restore: Restorable | None = None,
-        own_process: bool | None = None,
-        holds: str | None = None,
-        durable: str | os.PathLike[str] | None = None,
-        survives: Survives = "machine",
-        stall_after_s: float | None = None,
-        device_items: bool = False,
-        priority_wait_s: float | None = None,
-        node_rank: int | None = None,
-        distributed: bool = False,
-        local: bool = False,
-        exist_ok: bool = False,
+        **options: Unpack[ChannelOptions],
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -496,26 +479,7 @@ class Exchange:
                 its place is `maxsize`, and `distributed` and `node_rank` may follow it.
             group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
             maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
-            max_bytes: how many bytes all its queues hold before `put` waits; see `Channel.create`, like the others.
-            producers: how many there will be; the channel ends when the last of them is done.
-            successor_s: how long a producer that failed or died may be replaced before it counts as done, in seconds;
-                likewise the last member of a subscription.
-            max_attempts: how often an item is given out on lease before it is a dead letter; None: any number.
-            max_leased: how many items one process may have on lease before its further leases wait; None: any number.
-            restore: what it holds in the beginning: the file of a `save`, or what `Cluster.load` returned.
-            own_process: whether the process that holds it holds no other channel.
-            holds: where large items of other machines' producers are: "node" or "channel"; see `Channel.create`.
-            durable: a folder on the node that holds it, for the journal by which it survives the end of its process.
-            survives: what it is to survive, the end of its "process" or of its "machine".
-            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits; None: never.
-            device_items: whether tensors on a device stay there, for getters that have the same one; such items are
-                lost with the process that put them.
-            priority_wait_s: after how many seconds an item is passed over no more by those of a higher priority; None:
-                it always is.
-            node_rank: the node that holds it, instead of one beside a worker.
-            distributed: accepted, and without effect: the bytes of items stay on their node anyhow.
-            local: one inside this process; see `Channel.create`.
-            exist_ok: return the channel of that name, if there is one that was created with the same options.
+            options: as of `Channel.create` (`ChannelOptions`).
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -525,32 +489,11 @@ class Exchange:
 
         if isinstance(group_affinity, int):
             if isinstance(group_rank_affinity, bool):
-                node_rank, group_rank_affinity = maxsize if node_rank is None else node_rank, None
-            maxsize = group_affinity
-            group_affinity = None
-        return Channel.create(
-            channel_name,
-            maxsize=maxsize,
-            group_affinity=group_affinity,
-            group_rank_affinity=group_rank_affinity,
-            max_bytes=max_bytes,
-            producers=producers,
-            successor_s=successor_s,
-            max_attempts=max_attempts,
-            max_leased=max_leased,
-            restore=restore,
-            own_process=own_process,
-            holds=holds,
-            durable=durable,
-            survives=survives,
-            stall_after_s=stall_after_s,
-            device_items=device_items,
-            priority_wait_s=priority_wait_s,
-            node_rank=node_rank,
-            distributed=distributed,
-            local=local,
-            exist_ok=exist_ok,
-        )
+                if options.get("node_rank") is None:
+                    options["node_rank"] = maxsize
+                group_rank_affinity = None
+            maxsize, group_affinity = group_affinity, None
+        return Channel.create(channel_name, maxsize, group_affinity, group_rank_affinity, **options)
 
     @classmethod
     def connect_channel(cls, channel_name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
