@@ -59,3 +59,24 @@ def be_given_an_item_and_never_look(channel, ready):
     ready.put("waiting")
     ready.get("never", timeout_s=DEADLINE_S)
     return promise
+
+
+def obey(channel, orders):
+    """Lease, acknowledge and give back as it is told, an order at a time; answer each."""
+    held, blocks = [], []
+    while True:
+        word, *about = orders.get("orders", timeout_s=DEADLINE_S)
+        if word == "lease":
+            most, ttl_s = about
+            block = channel.lease(min_items=most, max_items=most, ttl_s=ttl_s, timeout_s=DEADLINE_S)
+            blocks.append(block)
+            held.append(block.__enter__())
+            answer = len(held) - 1, list(held[-1].items), list(held[-1].attempts)
+        else:
+            number, only = about
+            try:
+                getattr(held[number], word)(only=only)
+                answer = True
+            except LeaseExpired:
+                answer = False
+        orders.put(answer, queue_name="answers")

@@ -20,7 +20,9 @@ def test_every_option_can_be_said_wherever_a_channel_is_created():
     parameters = inspect.signature(Channel.create).parameters
     assert set(parameters) >= OPTIONS | AFFINITY
     by_name = {name: each.annotation for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
-    del by_name["disable_distributed_log"]  # of RLinf's programs, which create channels by `Channel.create` alone
+    del by_name[
+        "disable_distributed_log"
+    ]  # of RLinf's programs, which create channels by `Channel.create` alone
     assert {name: each.__forward_arg__ for name, each in ChannelOptions.__annotations__.items()} == by_name
     assert inspect.get_annotations(Worker.create_channel)["options"] == "Unpack[ChannelOptions]"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import signal
 import threading
 from contextlib import contextmanager
 
@@ -261,38 +260,6 @@ def test_an_error_that_has_no_text_is_a_reason_too(in_process):
 
 
 # -- consumers that die, hang, or are late ----------------------------------------------------------
-
-
-def test_the_death_of_a_consumer_ends_its_leases_at_once(sockets):
-    channel, ready = filled(sockets, ["x"]), sockets.create()
-    task = sockets.run(roles.hold, channel, ready)
-    assert ready.get(timeout_s=DEADLINE_S) == "x"
-    task.kill()
-    with channel.lease(timeout_s=DEADLINE_S) as lease:
-        assert (lease.item, lease.attempt) == ("x", 2)
-
-
-def test_a_consumer_that_dies_of_an_item_makes_a_dead_letter(sockets):
-    channel, ready = filled(sockets, ["poison"], max_attempts=1), sockets.create()
-    task = sockets.run(roles.hold, channel, ready)
-    assert ready.get(timeout_s=DEADLINE_S) == "poison"
-    task.kill()
-    channel.end()
-    assert list(channel) == []
-    (letter,) = channel.dead_letters()
-    assert (letter.reason, letter.item) == ("its consumer was lost", "poison")
-
-
-def test_a_stopped_consumer_delays_the_others_for_the_time_of_its_lease_only(sockets):
-    channel, ready = filled(sockets, ["a", "b"]), sockets.create()
-    task = sockets.run(roles.hold, channel, ready, 1.0)
-    assert ready.get(timeout_s=DEADLINE_S) == "a"
-    task.stop()
-    channel.end()
-    assert roles.take_all(channel) == [("b", 1), ("a", 2)]
-    task.signal(signal.SIGCONT)
-    ready.put("go on", queue_name="go on")
-    assert task.result(DEADLINE_S) == "LeaseExpired: it was not kept alive for 1 s"
 
 
 def test_items_on_their_way_to_a_stopped_consumer_come_back_too(sockets):

@@ -68,26 +68,6 @@ def test_a_lease_is_delivered_with_its_generation_and_its_clock():
     assert counts(state) == (0, 1, 0)
 
 
-def test_what_is_acknowledged_is_gone():
-    state = filled(1)
-    generation, _ = lease_of(state.lease("c", 1, Q, TERMS))
-    assert state.acknowledge("c", generation) == [StopClock("c", 1, generation)]
-    assert state.depths() == ()
-
-
-def test_what_is_given_back_stands_before_what_never_left():
-    state = filled(3)
-    first, _ = lease_of(state.lease("c", 1, Q, TERMS))
-    second, _ = lease_of(state.lease("c", 2, Q, TERMS))
-    state.give_back("c", second)
-    state.give_back("c", first)
-    assert [lease_of(state.lease("d", ticket, Q, TERMS))[1] for ticket in range(3)] == [
-        ["item0"],
-        ["item1"],
-        ["item2"],
-    ]
-
-
 def test_a_lease_that_is_over_can_not_be_settled():
     state = filled(1)
     old, _ = lease_of(state.lease("slow", 1, Q, TERMS))
@@ -118,19 +98,6 @@ def test_the_loss_of_a_consumer_ends_its_leases_at_once():
     assert counts(state) == (2, 0, 0)
 
 
-def test_each_item_of_a_batch_can_be_settled_by_itself():
-    state = filled(4)
-    generation, items = lease_of(state.lease("c", 1, Q, TERMS, 4))
-    assert items == ["item0", "item1", "item2", "item3"]
-    assert state.acknowledge("c", generation, [1, 3]) == []
-    assert state.acknowledge("c", generation, [1]) == []  # once more does no harm
-    assert counts(state) == (0, 2, 0)
-    state.give_back("c", generation, [2])
-    assert counts(state) == (1, 1, 0)
-    assert clocks(state.acknowledge("c", generation)) == ([], [generation])
-    assert lease_of(state.lease("d", 1, Q, TERMS)) == (generation + 1, ["item2"])
-
-
 def test_an_item_comes_back_after_its_delay():
     state = filled(1)
     generation, _ = lease_of(state.lease("c", 1, Q, TERMS))
@@ -158,14 +125,6 @@ def test_an_item_that_was_given_out_too_often_is_a_dead_letter():
     assert counts(state) == (0, 0, 1)
     assert state.leases.dead_letters("other") == []
     assert state.leases.dead_letters(Q) == [letter]
-
-
-@pytest.mark.parametrize("how", ["lapse", "lose"])
-def test_a_consumer_that_hangs_or_dies_has_made_an_attempt(how):
-    state = filled(1, max_attempts=1)
-    generation, _ = lease_of(state.lease("c", 1, Q, TERMS))
-    state.lapse(generation) if how == "lapse" else state.lose("c")
-    assert counts(state) == (0, 0, 1)
 
 
 def test_a_delivery_that_nobody_wanted_any_more_is_no_attempt():
