@@ -49,13 +49,13 @@ def test_who_looks_at_its_process_is_told_of_a_few_queues_and_how_many_there_are
     doing = on_io_thread(session.service(Doings).now)
     vitals = on_io_thread(session.service(VitalSigns).now)
     assert io_steps.longest_s < STEP_S, io_steps.culprit
-    note = next(each for each in doing.channels if each.name == channel.name)
-    assert note.queues[0].name == "'waited'"
-    assert note.queues[0].waiting[0].operation == "get"
-    assert len(note.queues) + note.num_untold == NUM_QUEUES + 1
-    status = next(each.status for each in vitals.channels if each.status.name == channel.name)
-    assert (status.depth, status.num_queues) == (NUM_QUEUES, NUM_QUEUES + 1)
-    assert [each.queue for each in status.waiting] == ["'waited'"]
+    used = next(each for each in doing.channels if each.name == channel.name)
+    assert used.shown[0].depth.name == "waited"
+    assert used.shown[0].waiting[0].operation == "get"
+    assert len(used.shown) + used.num_untold == NUM_QUEUES + 1
+    counted = next(each for each in vitals.channels if each.name == channel.name)
+    assert (counted.num_items, counted.num_queues) == (NUM_QUEUES, NUM_QUEUES + 1)
+    assert [each.depth.name for each in counted.shown if each.waiting] == ["waited"]
     waiting.cancel()
 
 

@@ -1,8 +1,10 @@
 """Who uses which queues of a channel, as told to whoever looks."""
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.channel.clients import MAX_LEFT, MAX_SHOWN, MAX_USES, Users, channel_note
-from rlinf_scheduler.observe.notes import ChannelNote
+from rlinf_scheduler.channel.clients import MAX_USES, KnownClient, Users
+from rlinf_scheduler.channel.features.explain import MAX_LEFT, MAX_SHOWN, Explain
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.surveying import NUM_IN_USE
 
@@ -18,12 +20,36 @@ def get(queue):
     return wire.Get(1, queue, None, True)
 
 
-def noted(state, users):
-    return channel_note(ChannelNote("c", "driver"), state, users, NAMES, NOW)
+class AtNow:
+    """A runtime whose clock stands still, for what asks it for the time and no more."""
+
+    name = "driver"
+
+    def now(self):
+        return NOW
+
+    def call_later(self, _delay_s, _step):
+        raise NotImplementedError
+
+    def submit(self, _step):
+        raise NotImplementedError
+
+    def on_peer_lost(self, _then):
+        pass
+
+    def serve(self, *_service):
+        pass
 
 
-def by_name(note):
-    return {each.name: each for each in note.queues}
+def activity(state, users):
+    server = ChannelServer(AtNow(), ChannelSpec("c"), {})
+    server.state, server.users = state, users
+    server.clients |= {client: KnownClient(client, None, name) for client, name in NAMES.items()}
+    return Explain(server).activity()
+
+
+def by_name(channel):
+    return {repr(each.depth.name): each for each in channel.shown}
 
 
 def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
@@ -38,14 +64,14 @@ def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
         state.get("g", ticket, name)
     for ticket, name in enumerate(["misspelt", *rest]):
         state.put("p", ticket, name, "x")
-    found = by_name(noted(state, users))
+    found = by_name(activity(state, users))
     newest = [repr(name) for name in names[-MAX_SHOWN + 1 :]]
     assert set(found) == {*map(repr, waited), "'misspelt'", *newest}
     assert [user.process for user in found["'q0'"].putters] == ["rollout:0"]
-    assert [(each.process, each.operation, each.since_s) for each in found["'q0'"].waiting] == [
+    assert [(each.who, each.operation, each.since_s) for each in found["'q0'"].waiting] == [
         ("actor:0", "get", 5.0)
     ]
-    assert found["'misspelt'"].num_items == 1
+    assert found["'misspelt'"].depth.num_items == 1
     assert not found["'misspelt'"].getters
 
 
@@ -55,7 +81,7 @@ def test_many_queues_whose_items_nobody_gets_leave_room_for_those_used_last():
         state.put("p", number, f"left{number}", "x")
     users.note("p", [put("newest")], now=NOW)
     users.note("g", [get("newest")], now=NOW)
-    found = by_name(noted(state, users))
+    found = by_name(activity(state, users))
     assert "'newest'" in found
     assert sum(name.startswith("'left") for name in found) == MAX_LEFT
 
@@ -64,9 +90,9 @@ def test_what_is_not_told_of_many_queues_with_waiters_is_counted():
     state = ChannelState()
     for number in range(2 * NUM_IN_USE):
         state.get("g", number, f"q{number}")
-    note = noted(state, Users())
-    assert (len(note.queues), note.num_untold) == (NUM_IN_USE, NUM_IN_USE)
-    assert note.queues[0].name == "'q0'"  # it waits longest
+    note = activity(state, Users())
+    assert (len(note.shown), note.num_untold) == (NUM_IN_USE, NUM_IN_USE)
+    assert note.shown[0].depth.name == "q0"  # it waits longest
 
 
 def test_who_uses_a_queue_again_and_again_is_not_forgotten_for_queues_that_are_used_once():
@@ -75,4 +101,4 @@ def test_who_uses_a_queue_again_and_again_is_not_forgotten_for_queues_that_are_u
     for number in range(MAX_USES):
         users.note("p", [put(f"q{number}")], now=1.0)
         users.note("p", [put("always")], now=2.0)
-    assert users.by_queue(NAMES, 2.0)["always"].putters[0].num_operations == MAX_USES + 1
+    assert users.by_queue(NAMES, 2.0)["always"][0][0].num_operations == MAX_USES + 1

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from effort import tries
 from rlinf_scheduler.observe.event_log import LostRank
 from rlinf_scheduler.observe.notes import Silent
-from rlinf_scheduler.observe.status import ChannelStatus, GoneProcess, JobStatus
+from rlinf_scheduler.observe.status import GoneProcess, JobStatus
 from rlinf_scheduler.observe.summing_up import JobFacts, JobVitals, status_of
-from rlinf_scheduler.observe.vitals import ChannelVitals, DeviceMemory, PublishedVersion, Vitals
+from rlinf_scheduler.observe.vitals import DeviceMemory, PublishedVersion, Vitals
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.queueing import ChannelStats, ChannelUser
 
 NODES = Topology.parse("2x2").nodes
 
@@ -54,13 +55,16 @@ def test_another_process_in_a_ranks_place_has_no_rate_yet():
 
 
 def holder(clock_s, putters=(), **channel):
-    counted = ChannelVitals(ChannelStatus("c", "", **channel), dict(putters))
+    users = tuple(ChannelUser(name, num_put=number) for name, number in dict(putters).items())
+    counted = ChannelStats(name="c", users=users, **channel)
     return vitals("Channels:0", clock_s, kind="channels", channels=(counted,))
 
 
 def test_a_channels_rates_are_of_the_time_between_two_looks():
-    before = holder(10.0, num_put=100, num_got=50, bytes_put=1000, putters={"r:0": 60, "r:1": 40})
-    now = holder(12.0, num_put=120, num_got=51, bytes_put=5000, putters={"r:0": 70, "r:2": 10}, depth=69)
+    before = holder(10.0, num_puts=100, num_delivered=50, bytes_in=1000, putters={"r:0": 60, "r:1": 40})
+    now = holder(
+        12.0, num_puts=120, num_delivered=51, bytes_in=5000, putters={"r:0": 70, "r:2": 10}, num_items=69
+    )
     (channel,) = status_of(look(now), look(before), JobFacts()).channels
     assert (channel.puts_per_s, channel.gets_per_s, channel.bytes_per_s) == (10.0, 0.5, 2000.0)
     assert channel.putters == {"r:0": 5.0, "r:2": 5.0}
@@ -68,11 +72,11 @@ def test_a_channels_rates_are_of_the_time_between_two_looks():
 
 
 def test_a_process_whose_channels_carry_items_is_running():
-    before, now = holder(10.0, num_put=100, num_got=50), holder(12.0, num_put=120, num_got=52)
+    before, now = holder(10.0, num_puts=100, num_delivered=50), holder(12.0, num_puts=120, num_delivered=52)
     rank = rank_of(status_of(look(now), look(before), JobFacts()), "Channels:0")
     assert (rank.state, rank.items_per_s) == ("running", 11.0)
     rank = rank_of(
-        status_of(look(before), look(holder(8.0, num_put=100, num_got=50)), JobFacts()), "Channels:0"
+        status_of(look(before), look(holder(8.0, num_puts=100, num_delivered=50)), JobFacts()), "Channels:0"
     )
     assert (rank.state, rank.items_per_s) == ("idle", 0.0)
 
@@ -80,7 +84,7 @@ def test_a_process_whose_channels_carry_items_is_running():
 def test_a_channel_that_was_not_there_before_has_no_rate():
     before = vitals("Channels:0", 10.0)
     (channel,) = status_of(
-        look(holder(12.0, num_put=9, putters={"r:0": 9})), look(before), JobFacts()
+        look(holder(12.0, num_puts=9, putters={"r:0": 9})), look(before), JobFacts()
     ).channels
     assert (channel.puts_per_s, channel.putters) == (0.0, {"r:0": 0.0})
 
@@ -88,7 +92,7 @@ def test_a_channel_that_was_not_there_before_has_no_rate():
 @settings(max_examples=tries(20))
 @given(then=st.integers(0, 1 << 40), now=st.integers(0, 1 << 40), span_s=st.floats(0, 1e6))
 def test_no_rate_is_negative_or_without_bound(then, now, span_s):
-    first, second = holder(5.0, num_put=then), holder(5.0 + span_s, num_put=now)
+    first, second = holder(5.0, num_puts=then), holder(5.0 + span_s, num_puts=now)
     (channel,) = status_of(look(second), look(first), JobFacts()).channels
     assert channel.puts_per_s >= 0
     assert channel.puts_per_s == 0 or channel.puts_per_s * ((5.0 + span_s) - 5.0) <= 1.001 * now
@@ -154,7 +158,9 @@ def test_weights_say_who_is_how_far_behind():
 
 
 def test_it_travels_and_becomes_plain_data():
-    every = look(holder(2.0, depth=1), vitals("driver", kind="driver"), silent=(Silent("a:1", 7, "stopped"),))
+    every = look(
+        holder(2.0, num_items=1), vitals("driver", kind="driver"), silent=(Silent("a:1", 7, "stopped"),)
+    )
     status = status_of(every, look(holder(1.0)), JobFacts(nodes=NODES))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(status), type=JobStatus) == status
     data = json.loads(json.dumps(status.to_dict()))

@@ -17,22 +17,19 @@ from rlinf_scheduler.comm.waits import (
 )
 from rlinf_scheduler.errors import ClusterError, PeerDied
 from rlinf_scheduler.observe.notes import (
-    ChannelNote,
     Doing,
     Frame,
     JobLook,
     LinkNote,
-    QueueNote,
     RunningCall,
     Silent,
     Stack,
     TurnNote,
-    User,
-    Waiter,
 )
 from rlinf_scheduler.observe.status import GoneProcess
 from rlinf_scheduler.observe.why import why_of, why_of_several
 from rlinf_scheduler.observe.words import state_text
+from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
 
@@ -69,8 +66,16 @@ def put(since_s=30.0):
     return get(since_s=since_s, kind="put")
 
 
-USERS = tuple(User(f"rollout:{rank}", 9, 0.1) for rank in range(2))
-MOVING = {"channels": (ChannelNote("rollouts", "", (QueueNote("'default'", 0, 0, putters=USERS),)),)}
+def queue_of(name, num_items=0, weight=0, **more):
+    return QueueStats(QueueDepth(name, num_items, weight), **more)
+
+
+def channel_of(*queues, held_by="Channels:0", **more):
+    return ChannelStats(name="rollouts", held_by=held_by, shown=queues, **more)
+
+
+USERS = tuple(QueueUser(f"rollout:{rank}", 9, 0.1) for rank in range(2))
+MOVING = {"channels": (channel_of(queue_of("default", putters=USERS), held_by=""),)}
 SLOW = waits("actor:0", get(since_s=0.4), **MOVING), works("rollout:0", 0.4, 0.0), idle("rollout:1")
 BETWEEN_STEPS = works("actor:0", 0.1, 0.0, **MOVING), works("rollout:0", 0.4, 0.0), idle("rollout:1")
 OTHERWISE = waits("actor:0", get(since_s=0.01), **MOVING), idle("rollout:0"), works("rollout:1", 0.01, 0.0)
@@ -134,11 +139,11 @@ def test_who_takes_no_calls_and_whose_main_thread_only_looks_is_idle():
 
 
 def channel(*queues, producers=""):
-    return idle("Channels:0", channels=(ChannelNote("rollouts", "Channels:0", queues, producers),))
+    return idle("Channels:0", channels=(channel_of(*queues, producers=producers),))
 
 
 def used(*names, gone=()):
-    return tuple(User(name, 3, 40.0, name in gone) for name in names)
+    return tuple(QueueUser(name, 3, 40.0, name in gone) for name in names)
 
 
 def why(*doing, **more):
@@ -162,7 +167,7 @@ def test_nobody_waits():
 
 
 def test_a_queue_that_its_channel_has_not_told_of_is_not_taken_for_one_that_nobody_uses():
-    told = ChannelNote("rollouts", "Channels:0", (QueueNote("'other'", 3, 3),), num_untold=20_000)
+    told = channel_of(queue_of("other", 3, 3), num_untold=20_000)
     found = why(waits("actor:0", get()), works("rollout:0"), idle("Channels:0", channels=(told,)))
     assert "its queue is one of 20000 more of which Channels:0 has not told" in str(found)
     assert "nobody has ever put into it" not in str(found)
@@ -179,7 +184,7 @@ def test_a_wait_of_a_moment_is_not_said_to_hold_up_a_job(since_s):
 
 
 def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
-    queue = QueueNote("'default'", 8, 3900, putters=used("rollout:0", "rollout:1", gone=("rollout:1",)))
+    queue = queue_of("default", 8, 3900, putters=used("rollout:0", "rollout:1", gone=("rollout:1",)))
     found = why(
         waits("driver", result("actor:0")),
         waits("actor:0", get(kind="get_batch", needs=4096)),
@@ -222,7 +227,7 @@ def test_who_has_only_just_begun_to_wait_is_in_no_deadlock_yet():
 
 
 def test_a_ring_that_somebody_who_works_may_end_is_no_deadlock():
-    queue = QueueNote("'default'", 0, 0, putters=used("b:0", "c:0"))
+    queue = queue_of("default", putters=used("b:0", "c:0"))
     found = why(waits("a:0", get()), waits("b:0", recv("a:0")), works("c:0"), channel(queue))
     assert found.culprit.address == "c:0"
     assert found.culprit.cycle == ()
@@ -230,7 +235,7 @@ def test_a_ring_that_somebody_who_works_may_end_is_no_deadlock():
 
 def pipeline(at_its_end):
     """A driver that waits for a consumer that waits for one of two producers, of which one waits for a third."""
-    queue = QueueNote("'default'", 0, 0, putters=used("b:0", "driver"), getters=used("a:0"))
+    queue = queue_of("default", putters=used("b:0", "driver"), getters=used("a:0"))
     driver = waits("driver", result("a:0", since_s=109.0))
     return waits("a:0", get(since_s=0.8)), driver, waits("b:0", recv("c:0", 0.8)), at_its_end, channel(queue)
 
@@ -263,7 +268,7 @@ def fetches_ahead(main_frames=REWARD):
 
 
 def test_who_waits_for_items_beside_its_work_is_at_work():
-    queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
+    queue = queue_of("default", putters=used("b:0"))
     new = Wait(WEIGHTS, "fetch_weights('policy')", 9.0, subject="policy", needs=2)
     found = why(waits("driver", result("a:0")), fetches_ahead(), waits("b:0", new), channel(queue))
     assert found.headline.startswith("a:0 stands in reward.py:31 (time.sleep) for 40 s, in train(); ")
@@ -272,7 +277,7 @@ def test_who_waits_for_items_beside_its_work_is_at_work():
 
 
 def test_who_stands_by_for_a_thread_that_waits_is_not():
-    queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
+    queue = queue_of("default", putters=used("b:0"))
     joins = (Frame("/lib/python3.11/threading.py", 1139, "_wait_for_tstate_lock", is_library=True), *REWARD)
     found = why(fetches_ahead(joins), waits("b:0", recv("a:0")), channel(queue))
     assert set(found.culprit.cycle) == {"a:0", "b:0"}
@@ -285,8 +290,8 @@ def test_two_threads_of_one_process_are_one():
 
 
 def test_what_is_on_its_way_to_who_waits_is_nothing_to_wait_for():
-    held = (Waiter("a:0", "delivery of 8 items, on the way", 0.6), Waiter("c:0", "lease of 1 item", 3.0))
-    queue = QueueNote("'default'", 9, 9, held=held, putters=used("b:0"))
+    held = (Waiting("a:0", "delivery of 8 items, on the way", 0.6), Waiting("c:0", "lease of 1 item", 3.0))
+    queue = queue_of("default", 9, 9, held=held, putters=used("b:0"))
     found = why(waits("a:0", get()), waits("b:0", recv("a:0")), works("c:0"), channel(queue))
     assert "delivery" not in str(found)
     assert "its producers and who has items of it: c:0 stands in" in str(found)
@@ -294,8 +299,8 @@ def test_what_is_on_its_way_to_who_waits_is_nothing_to_wait_for():
 
 
 def test_a_full_queue_and_an_empty_one_make_a_deadlock():
-    full = QueueNote("'default'", 4, 4, limits=("maxsize 4",), putters=used("b:0"), getters=used("a:0"))
-    empty = QueueNote("'next'", 0, 0, putters=used("b:0"), getters=used("a:0"))
+    full = queue_of("default", 4, 4, limits=("maxsize 4",), putters=used("b:0"), getters=used("a:0"))
+    empty = queue_of("next", putters=used("b:0"), getters=used("a:0"))
     found = why(waits("a:0", get("'next'")), waits("b:0", put()), channel(full, empty))
     assert set(found.culprit.cycle) == {"a:0", "b:0"}
     assert (
@@ -341,7 +346,7 @@ def test_a_name_that_nobody_has_is_compared_with_those_there_are():
 
 
 def test_a_queue_that_nobody_uses_beside_one_that_nobody_reads():
-    misspelt = QueueNote("'trajectorys'", 3, 3, putters=used("b:0"))
+    misspelt = queue_of("trajectorys", 3, 3, putters=used("b:0"))
     found = why(waits("a:0", get("'trajectories'")), idle("b:0"), channel(misspelt))
     assert found.culprit.address == "a:0"
     assert "3 items lie in queue 'trajectorys', put by b:0, where nobody gets any" in found.headline
@@ -354,20 +359,18 @@ def test_a_queue_into_which_nobody_has_put_yet_is_not_hopeless_while_somebody_wo
 
 
 def test_a_queue_whose_users_are_gone():
-    queue = QueueNote("'default'", 2, 2, putters=used("b:0", "b:1", gone=("b:0", "b:1")))
+    queue = queue_of("default", 2, 2, putters=used("b:0", "b:1", gone=("b:0", "b:1")))
     assert "b:0 and b:1, who used it, have ended" in why(waits("a:0", get()), channel(queue)).headline
 
 
 def test_what_counted_producers_say_of_themselves_is_told():
-    found = why(
-        waits("a:0", get()), channel(QueueNote("'default'", 0, 0), producers="1 of 2 producers are done")
-    )
+    found = why(waits("a:0", get()), channel(queue_of("default"), producers="1 of 2 producers are done"))
     assert "1 of 2 producers are done" in found.headline
 
 
 def test_a_put_waits_for_who_has_items_on_lease():
-    held = (Waiter("c:0", "lease of 4 items", 20.0),)
-    full = QueueNote("'default'", 0, 0, held=held, limits=("maxsize 4",))
+    held = (Waiting("c:0", "lease of 4 items", 20.0),)
+    full = queue_of("default", held=held, limits=("maxsize 4",))
     assert culprit_of(waits("b:0", put()), works("c:0"), channel(full)) == (
         "c:0",
         "reward.py:31 (time.sleep)",
@@ -375,13 +378,13 @@ def test_a_put_waits_for_who_has_items_on_lease():
 
 
 SLOTS = tuple(
-    Waiter("b:0", f"slot {number}, for an item of version 5", 20.0 - number) for number in (2, 3, 4)
+    Waiting("b:0", f"slot {number}, for an item of version 5", 20.0 - number) for number in (2, 3, 4)
 )
 
 
 def test_who_makes_what_is_waited_for_is_told_once_and_not_slot_by_slot():
-    making = QueueNote(
-        "'default'", 1, 0, held=(*SLOTS, Waiter("c:0", SLOTS[0].operation, 3.0)), putters=used("b:0")
+    making = queue_of(
+        "default", 1, 0, held=(*SLOTS, Waiting("c:0", SLOTS[0].operation, 3.0)), putters=used("b:0")
     )
     found = why(
         waits("a:0", get(needs=4, kind="get_batch", counts_items=True)), works("b:0"), channel(making)
@@ -393,8 +396,8 @@ def test_who_makes_what_is_waited_for_is_told_once_and_not_slot_by_slot():
 
 
 def test_who_waits_for_a_slot_waits_for_who_has_them_and_who_takes_items():
-    held = (*SLOTS, Waiter("c:0", SLOTS[0].operation, 3.0))
-    queue = QueueNote("'default'", 0, 0, held=held, putters=used("b:0"), getters=used("a:0"))
+    held = (*SLOTS, Waiting("c:0", SLOTS[0].operation, 3.0))
+    queue = queue_of("default", held=held, putters=used("b:0"), getters=used("a:0"))
     asking = waits("d:0", get(kind="admit"))
     told = "no slot is free; b:0 has 3 slots for items that it makes, the oldest for 18 s; c:0 has a slot for an item"
     assert told in str(why(asking, works("b:0"), works("c:0"), idle("a:0"), channel(queue)))
@@ -402,7 +405,7 @@ def test_who_waits_for_a_slot_waits_for_who_has_them_and_who_takes_items():
 
 
 def test_a_put_that_nobody_has_ever_made_room_for():
-    full = QueueNote("'default'", 4, 4, limits=("maxsize 4",), putters=used("b:0"))
+    full = queue_of("default", 4, 4, limits=("maxsize 4",), putters=used("b:0"))
     assert (
         "nobody who is there has ever taken anything there"
         in why(waits("b:0", put()), channel(full)).headline
@@ -411,7 +414,7 @@ def test_a_put_that_nobody_has_ever_made_room_for():
 
 def test_a_put_into_a_queue_that_is_not_full_is_no_ones_fault():
     """It was on its way when its process was asked."""
-    free = QueueNote("'default'", 2, 2, putters=used("b:0"), getters=used("a:0"))
+    free = queue_of("default", 2, 2, putters=used("b:0"), getters=used("a:0"))
     for queues in ((free,), ()):
         told = str(why(waits("b:0", put()), waits("a:0", recv("c:0")), works("c:0"), channel(*queues)))
         assert "b:0 waits 30 s in put('rollouts'): it is on its way: no put waits there" in told
@@ -420,7 +423,7 @@ def test_a_put_into_a_queue_that_is_not_full_is_no_ones_fault():
 
 def test_an_acknowledgement_waits_for_the_channels_process():
     ack = Wait(CHANNEL, "ack('rollouts')", peers=("driver",), subject="rollouts", detail="ack")
-    held = ChannelNote("rollouts", "driver", (QueueNote("'default'", 0, 0),))
+    held = channel_of(queue_of("default"), held_by="driver")
     driver = waits("driver", result("b:0", since_s=9.0), channels=(held,))
     found = why(waits("b:0", ack), driver, works("c:0"))
     assert "b:0 waits in ack('rollouts'): driver, which holds it, has not answered yet" in str(found)
@@ -428,7 +431,7 @@ def test_an_acknowledgement_waits_for_the_channels_process():
 
 
 def test_of_groups_there_may_be_more_items_than_one_needs():
-    queue = QueueNote("'default'", 10, 10, putters=used("b:0"))
+    queue = queue_of("default", 10, 10, putters=used("b:0"))
     found = why(waits("a:0", get(kind="get_group", needs=8, counts_items=True)), works("b:0"), channel(queue))
     assert "get_group('rollouts'): there are 10 items, but no group is complete; its producers: b:0" in str(
         found
@@ -601,11 +604,16 @@ def test_a_thousand_ranks_take_no_time():
 
 
 def test_who_waits_for_a_producer_is_told_of_the_queue_into_which_that_one_puts():
-    right = QueueNote("'trajectories'", 0, 0, putters=used("b:0"))
-    wrong = QueueNote("'trajectory'", 4, 4, putters=used("b:0"))
-    other = QueueNote("'metrics'", 1, 1, putters=used("b:0"), getters=used("c:0"))
+    right = queue_of("trajectories", putters=used("b:0"))
+    wrong = queue_of("trajectory", 4, 4, putters=used("b:0"))
+    other = queue_of("metrics", 1, 1, putters=used("b:0"), getters=used("c:0"))
     get = Wait(
-        CHANNEL, "get('rollouts', 'trajectories')", 9.0, subject="rollouts", queue=right.name, detail="get"
+        CHANNEL,
+        "get('rollouts', 'trajectories')",
+        9.0,
+        subject="rollouts",
+        queue=repr(right.depth.name),
+        detail="get",
     )
     found = str(why(waits("a:0", get), waits("b:0"), waits("c:0"), channel(right, wrong, other)))
     told = "4 items lie in queue 'trajectory', put by b:0, where nobody gets any (a misspelt 'trajectories'?)"

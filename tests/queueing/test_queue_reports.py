@@ -1,7 +1,7 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
-from rlinf_scheduler.queueing import ChannelState, LeaseTerms, Limits, TapTerms
-from rlinf_scheduler.queueing.overview import NUM_LARGEST, NUM_QUEUES
+from rlinf_scheduler.queueing import Asked, ChannelState, LeaseTerms, Limits, QueueSurvey, TapTerms, Waiting
+from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES
 
 
 def state_at(now, **options):
@@ -10,15 +10,29 @@ def state_at(now, **options):
     return state
 
 
+class Named(dict):
+    """Processes that are called as their clients are."""
+
+    def get(self, client, _default=""):
+        return client
+
+
+AT_20 = Asked(20.0, Named())
+
+
+def report(state):
+    return [queue for part in QueueSurvey(state).every(1000, AT_20) for queue in part()]
+
+
 def test_items_waits_and_leases_have_their_ages_on_the_shells_clock():
     state = state_at(10.0)
     state.put("producer", 1, "q", "x", 3, 100)
     state.set_clock(12.0)
     state.get_batch("consumer", 2, "q", 8)
-    (report,) = state.report()
-    assert report.oldest_since == 10.0
-    assert [tuple(each) for each in report.waiting] == [("consumer", "get_batch of weight 8", 12.0)]
-    assert report.held == []
+    (queue,) = report(state)
+    assert queue.oldest_s == 10.0
+    assert queue.waiting == (Waiting("consumer", "get_batch of weight 8", 8.0),)
+    assert queue.held == ()
 
 
 def test_what_a_consumer_has_stands_at_its_own_queue():
@@ -27,7 +41,7 @@ def test_what_a_consumer_has_stands_at_its_own_queue():
         state.put("producer", len(queue), queue, queue, 0, 10)
     state.get("taker", 5, "a")
     state.lease("holder", 6, "b", LeaseTerms(60.0))
-    held = {report.depth.name: [each[:2] for each in report.held] for report in state.report()}
+    held = {queue.depth.name: [(each.who, each.operation) for each in queue.held] for queue in report(state)}
     assert held == {
         "a": [("taker", "delivery of 1 items, on the way")],
         "b": [("holder", "lease of 1 item")],
@@ -38,19 +52,19 @@ def test_the_bound_that_the_first_put_waits_for_is_named():
     state = state_at(1.0, maxsize=1)
     state.put("producer", 1, "q", "x")
     state.put("producer", 2, "q", "y", 0, 7)
-    (report,) = state.report()
-    assert report.limits == ["maxsize 1"]
-    assert [each.operation for each in report.waiting] == ["put of 7 bytes"]
+    (queue,) = report(state)
+    assert queue.limits == ("maxsize 1",)
+    assert [each.operation for each in queue.waiting] == ["put of 7 bytes"]
 
 
 def test_whoever_asks_is_named_until_the_question_is_taken():
     state = state_at(1.0)
     state.put("asker", 1, "q", "why", question=9)
-    assert [each.client for each in state.report()[0].waiting] == ["asker"]
+    assert [each.who for each in report(state)[0].waiting] == ["asker"]
     state.lease("server", 2, "q", LeaseTerms(60.0), limits=Limits(max_items=4))
-    (report,) = state.report()
-    assert report.waiting == []
-    assert [each.operation for each in report.held] == ["lease of 1 question"]
+    (queue,) = report(state)
+    assert queue.waiting == ()
+    assert [each.operation for each in queue.held] == ["lease of 1 question"]
 
 
 def test_many_queues_with_a_lease_each_are_looked_through_once():
@@ -61,7 +75,7 @@ def test_many_queues_with_a_lease_each_are_looked_through_once():
     looks = []
     every = state.leases.all
     state.leases.all = lambda: looks.append(1) or every()
-    assert sum(len(report.held) for report in state.report()) == 200
+    assert sum(len(queue.held) for queue in report(state)) == 200
     assert len(looks) == 1
 
 
@@ -75,22 +89,23 @@ def test_an_overview_has_what_all_queues_hold_and_who_has_waited_longest():
     state.set_clock(13.0)
     state.get("late", 5, "empty")
     state.lease("holder", 6, "full", LeaseTerms(60.0))
-    found = state.overview(2)
-    assert (*found.totals, found.oldest_since) == (3, 0, 1, 0, 3, 10.0)
-    assert [tuple(queue) for queue in found.busiest] == [("full", 2, 10.0), ("other", 1, 12.0)]
-    assert [(name, each.client, each.since) for name, each in found.waiting] == [
-        ("empty", "taker", 12.0),
-        ("empty", "late", 13.0),
+    shown, oldest_s = QueueSurvey(state).foremost(1, AT_20)
+    stats = state.stats()
+    assert (stats.num_items, stats.num_leased, stats.num_queues, oldest_s) == (3, 1, 3, 10.0)
+    assert [(each.depth.name, each.depth.num_items, each.oldest_s) for each in shown] == [
+        ("full", 2, 10.0),
+        ("empty", 0, None),
     ]
+    assert shown[1].waiting == (Waiting("taker", "get", 8.0), Waiting("late", "get", 7.0))
 
 
 def test_in_an_overview_items_that_subscriptions_see_are_not_counted_again():
     state = state_at(1.0)
     state.subscribe("reader", 1, "log", TapTerms(None))
     state.put("producer", 1, "q", "x")
-    found = state.overview(5)
-    assert (found.totals.num_items, found.totals.num_queues) == (1, 1)
-    assert {repr(queue.name): queue.num_items for queue in found.busiest} == {
+    stats, (shown, _) = state.stats(), QueueSurvey(state).foremost(5, AT_20)
+    assert (stats.num_items, stats.num_queues) == (1, 1)
+    assert {repr(each.depth.name): each.depth.num_items for each in shown} == {
         "'q'": 1,
         "'log' (a subscription)": 1,
     }
@@ -102,28 +117,34 @@ def test_of_very_many_queues_a_look_sees_the_next_ones_and_the_largest_known_unt
         state.put("producer", number, number, "x")
     for number in range(5):
         state.put("producer", f"more{number}", 2 * NUM_QUEUES + 7, "x")
-    looks = [dict(state.survey()) for _ in range(4)]
+    survey = QueueSurvey(state)
+
+    def look():
+        return {queue.name: queue.fifo.num_items for queue in survey.looked_at()}
+
+    looks = [look() for _ in range(4)]
     assert all(len(look) <= NUM_QUEUES + NUM_LARGEST for look in looks)
     assert set().union(*looks) == set(range(3 * NUM_QUEUES))
     assert looks[2][2 * NUM_QUEUES + 7] == looks[3][2 * NUM_QUEUES + 7] == 6
-    assert state.overview(1).busiest[0][:2] == (2 * NUM_QUEUES + 7, 6)
+    ((largest,), _) = survey.foremost(1, AT_20)
+    assert (largest.depth.name, largest.depth.num_items) == (2 * NUM_QUEUES + 7, 6)
     for number in range(6):
         state.get("consumer", number, 2 * NUM_QUEUES + 7)
     state.confirm_run("consumer", range(6))
-    assert 2 * NUM_QUEUES + 7 not in dict(state.survey())  # it is gone
+    assert 2 * NUM_QUEUES + 7 not in look()  # it is gone
 
 
 def test_a_listing_in_parts_leaves_out_what_has_gone_before_its_part():
     state = state_at(1.0)
     for number in range(5):
         state.put("producer", number, number, "x")
-    parts, reports = state.depths_in_parts(2), state.report_in_parts(2)
+    parts, reports = QueueSurvey(state).depths(2), QueueSurvey(state).every(2, AT_20)
     first = parts[0]()
     for number in (1, 4):
         state.get("consumer", number, number)
         state.confirm("consumer", number)
     assert [depth.name for depth in (*first, *parts[1](), *parts[2]())] == [0, 1, 2, 3]
-    assert [report.depth.name for part in reports for report in part()] == [0, 2, 3]
+    assert [queue.depth.name for part in reports for queue in part()] == [0, 2, 3]
 
 
 def test_queues_in_use_are_those_at_which_somebody_waits_or_of_which_somebody_has_something():
@@ -135,11 +156,11 @@ def test_queues_in_use_are_those_at_which_somebody_waits_or_of_which_somebody_ha
     state.get("consumer", 2, "delivered")
     state.lease("consumer", 3, "leased", LeaseTerms(60.0))
     state.admit("producer", 4, "given slots", 1)
-    assert {each.depth.name for each in state.report_in_use()} == {
+    assert {each.depth.name for each in QueueSurvey(state).in_use(AT_20)} == {
         "waited",
         "delivered",
         "leased",
         "given slots",
         "asked",
     }
-    assert [each.depth.name for each in state.report_on(["idle", "none"])] == ["idle"]
+    assert [each.depth.name for each in QueueSurvey(state).of(["idle", "none"], AT_20)] == ["idle"]

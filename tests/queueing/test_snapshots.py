@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf_scheduler.queueing import (
+    Asked,
     Bury,
     ChannelState,
     Deliver,
     LeaseTerms,
     Limits,
     Producers,
+    QueueSurvey,
     Refuse,
     ShardPlan,
     Snapshot,
@@ -267,7 +269,10 @@ def sizes(state):
 
 
 def reported(state):
-    return [report._replace(depth=None, limits=sorted(report.limits)) for report in state.report()]
+    every = QueueSurvey(state).every(64, Asked(1e6, {client: client for client in state._clients}))
+    return [
+        replace(queue, depth=None, limits=tuple(sorted(queue.limits))) for part in every for queue in part()
+    ]
 
 
 def payloads_of(record, items):

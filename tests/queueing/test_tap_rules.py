@@ -6,11 +6,13 @@ import pytest
 
 from rlinf_scheduler.queueing import (
     Accept,
+    Asked,
     ChannelState,
     Deliver,
     Grant,
     LeaseTerms,
     Limits,
+    QueueSurvey,
     Reason,
     Refuse,
     Tapped,
@@ -400,9 +402,9 @@ def test_nothing_is_known_of_a_member_that_has_left():
 def test_a_report_says_what_it_sees_and_who_reads_it():
     state = tapped(TapTerms(Q, maxsize=1))
     put(state, "a", "b")
-    report = next(each for each in state.report() if each.depth.name == LOG)
-    assert "queue 'default'" in report.terms
-    assert report.members == ("reader",)
+    (report,) = QueueSurvey(state).of([LOG], Asked(0.0, {"reader": "logger:0"}))
+    assert report.subscription.startswith("it sees queue 'default'")
+    assert report.subscription.endswith("; read by 'logger:0'")
     assert report.depth.num_dropped == 1
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.lease_loop import LeaseLoop
     from rlinf_scheduler.channel.local import LocalChannel
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
-    from rlinf_scheduler.channel.report import ChannelReport, ChannelUser, QueueReport, Waiting
+    from rlinf_scheduler.channel.report import ChannelReport, QueueReport
     from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, Restorable, save_job
     from rlinf_scheduler.channel.server import ChannelServer
@@ -51,13 +51,12 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.spec import (
         ChannelRef,
         ChannelSpec,
-        ChannelStats,
         channels_of,
         unheld_channels,
     )
     from rlinf_scheduler.channel.starting import StartChannel, Starter
     from rlinf_scheduler.channel.subscription import Subscription
-    from rlinf_scheduler.queueing import QueueDepth
+    from rlinf_scheduler.queueing import ChannelStats, ChannelUser, QueueDepth, Waiting
 
 _MODULES = {
     "Batch": "rlinf_scheduler.channel.batch",
@@ -67,8 +66,8 @@ _MODULES = {
     "ChannelRequest": "rlinf_scheduler.channel.request",
     "ChannelServer": "rlinf_scheduler.channel.server",
     "ChannelSpec": "rlinf_scheduler.channel.spec",
-    "ChannelStats": "rlinf_scheduler.channel.spec",
-    "ChannelUser": "rlinf_scheduler.channel.report",
+    "ChannelStats": "rlinf_scheduler.queueing",
+    "ChannelUser": "rlinf_scheduler.queueing",
     "Checkpoint": "rlinf_scheduler.channel.checkpoint",
     "DeadLetter": "rlinf_scheduler.channel.dead_letter",
     "DurableChannel": "rlinf_scheduler.channel.durable",
@@ -90,7 +89,7 @@ _MODULES = {
     "StartChannel": "rlinf_scheduler.channel.starting",
     "Starter": "rlinf_scheduler.channel.starting",
     "Subscription": "rlinf_scheduler.channel.subscription",
-    "Waiting": "rlinf_scheduler.channel.report",
+    "Waiting": "rlinf_scheduler.queueing",
     "channels_of": "rlinf_scheduler.channel.spec",
     "host_channel": "rlinf_scheduler.channel.opening",
     "load_job": "rlinf_scheduler.channel.checkpoint",

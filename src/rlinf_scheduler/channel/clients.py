@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any
-
-from msgspec.structs import replace
+from typing import Any, TypeAlias
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.shortcut import ShortcutEnd
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
-from rlinf_scheduler.queueing import ChannelState, DirectOperations, QueueName, QueueSnapshot, Unfinished
+from rlinf_scheduler.queueing import DirectOperations, QueueName, QueueUser
 
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0
@@ -68,6 +62,8 @@ class KnownClient:
             self.pause_s = min(2 * self.pause_s, MAX_PAUSE_S)
 
 
+# Of each queue its producers, and its consumers.
+UsersByQueue: TypeAlias = dict[QueueName, tuple[list[QueueUser], list[QueueUser]]]
 # So many pairs of a process and a queue are remembered: queues' names may be used once each.
 MAX_USES = 2048
 
@@ -85,8 +81,8 @@ class Users:
     >>> users = Users()
     >>> users.note("p1", [wire.Put(1, "default", 0, True, 0)], now=3.0)
     >>> users.lose("p1", "rollout:0")
-    >>> users.by_queue({}, now=5.0)["default"].putters
-    [User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True)]
+    >>> users.by_queue({}, now=5.0)["default"][0]
+    [QueueUser(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True)]
     """
 
     def __init__(self) -> None:
@@ -133,19 +129,18 @@ class Users:
             self._gone.popitem(last=False)
 
     def by_queue(
-        self, names: dict[str, str], now: float, queues: Collection[QueueName] | None = None
-    ) -> dict[QueueName, UsersOfQueue]:
+        self, names: Mapping[str, str], now: float, queues: Collection[QueueName] | None = None
+    ) -> UsersByQueue:
         """Return the users of each queue, or of these; `names` are the names of the clients that are there."""
-        found: dict[QueueName, UsersOfQueue] = {}
-        for kind in (wire.Put, wire.Get):
+        found: UsersByQueue = {}
+        for place, kind in enumerate((wire.Put, wire.Get)):
             for (client, queue), use in self._uses[kind].items():
                 if queues is not None and queue not in queues:
                     continue
-                of_queue = found.setdefault(queue, UsersOfQueue([], []))
                 name = names.get(client) or self._gone.get(client, "")
                 if name:
-                    who = of_queue.putters if kind is wire.Put else of_queue.getters
-                    who.append(User(name, use.count, now - use.at, client not in names))
+                    user = QueueUser(name, use.count, now - use.at, client not in names)
+                    found.setdefault(queue, ([], []))[place].append(user)
         return found
 
     def last_used(self, number: int) -> dict[QueueName, float]:
@@ -159,74 +154,3 @@ class Users:
     def gotten_from(self) -> set[QueueName]:
         """The queues whose items somebody has asked for."""
         return {queue for _, queue in self._uses[wire.Get]}
-
-
-@dataclass(slots=True)
-class UsersOfQueue:
-    """The users of a queue: its producers, and its consumers."""
-
-    putters: list[User]
-    getters: list[User]
-
-
-# Of queues at which nobody waits, so many are told of, of which so many for their items that nobody gets.
-MAX_SHOWN, MAX_LEFT = 32, 16
-
-
-def channel_note(
-    about: ChannelNote, state: ChannelState, users: Users, names: dict[str, str], now: float
-) -> ChannelNote:
-    """Return a channel's note for the reports of the job, in a moment, however many queues there are.
-
-    Args:
-        about: the channel, without its queues.
-        state: its queues.
-        users: who used it.
-        names: of its clients, by process id.
-        now: the present moment, on the channel's clock.
-    """
-    found = {report.depth.name: report for report in state.report_in_use()}
-    others = _others(state, users, found.keys())
-    found |= {report.depth.name: report for report in state.report_on(others)}
-    every = dict.fromkeys([*found, *others])
-    used, unused = users.by_queue(names, now, every), UsersOfQueue([], [])
-    queues = tuple(
-        _queue_note(queue, found.get(queue), used.get(queue, unused), names, now) for queue in every
-    )
-    return replace(about, queues=queues, num_untold=max(0, state.totals.num_queues - len(found)))
-
-
-def _others(state: ChannelState, users: Users, told: AbstractSet[QueueName]) -> list[QueueName]:
-    """Queues at which nobody waits: some whose items nobody gets, and those used last."""
-    used, gotten = users.last_used(len(told) + 2 * MAX_SHOWN), users.gotten_from()
-    left = (
-        queue
-        for queue, num_items in state.survey()
-        if num_items and queue not in gotten and queue not in told
-    )
-    some = heapq.nlargest(MAX_LEFT, left, key=lambda queue: used.get(queue, 0.0))
-    newest = sorted(used.keys() - told, key=used.__getitem__, reverse=True)
-    return list(dict.fromkeys((*some, *newest)))[:MAX_SHOWN]
-
-
-def _queue_note(
-    queue: QueueName, found: QueueSnapshot | None, users: UsersOfQueue, names: dict[str, str], now: float
-) -> QueueNote:
-    putters, getters = tuple(users.putters), tuple(users.getters)
-    if found is None:
-        return QueueNote(repr(queue), 0, 0, putters=putters, getters=getters)
-
-    def waiter(each: Unfinished) -> Waiter:
-        return Waiter(names.get(each.client, ""), each.operation, max(0.0, now - each.since))
-
-    return QueueNote(
-        repr(queue),
-        found.depth.num_items,
-        found.depth.weight,
-        tuple(map(waiter, found.waiting)),
-        tuple(map(waiter, found.held)),
-        tuple(found.limits),
-        found.ended,
-        putters,
-        getters,
-    )

@@ -33,11 +33,11 @@ class Query(msgspec.Struct, tag=3, array_like=True):
 
 
 class Stats(msgspec.Struct, tag=4, array_like=True):
-    """Ask about everything -> `ChannelCounts`."""
+    """Ask how many there are of everything -> `ChannelStats`, and in the frames lists of `QueueDepth`."""
 
 
 class Explain(msgspec.Struct, tag=15, array_like=True):
-    """Ask who waits for what -> `Explanation`."""
+    """Ask who waits for what -> `ChannelStats`, and in the frames lists of `QueueStats`."""
 
 
 class Invite(msgspec.Struct, tag=5, array_like=True):
@@ -273,83 +273,3 @@ class QueueState(msgspec.Struct, array_like=True):
     num_items: int
     is_full: bool
     num_dropped: int = 0
-
-
-class Depth(msgspec.Struct, array_like=True):
-    """`queueing.QueueDepth` as it travels."""
-
-    name: Any
-    num_items: int
-    weight: float | int
-    size_bytes: int
-    num_getters: int
-    num_putters: int
-    num_delivering: int
-    num_leased: int
-    num_dead: int
-    num_lost: int
-    groups: list[tuple[Any, int]]
-    num_dropped: int = 0
-
-
-class ChannelCounts(msgspec.Struct, array_like=True):
-    """Counts of a channel: items accepted since its beginning, and what its queues hold together.
-
-    The frames are lists of `Depth`: what each queue holds.
-    """
-
-    num_accepted: int
-    accepted_bytes: int
-    closed: bool
-    num_lost: int
-    lost_bytes: int
-    num_items: int
-    queued_bytes: int
-    num_dead: int
-
-
-class WaitingNote(msgspec.Struct, array_like=True):
-    """`queueing.Unfinished` as it travels, with the name of its process."""
-
-    who: str
-    operation: str
-    since_s: float
-
-
-class ExplainedQueue(msgspec.Struct, array_like=True):
-    """`queueing.QueueSnapshot` as it travels; times are seconds until now."""
-
-    depth: Depth
-    oldest_s: float | None
-    waiting: list[WaitingNote]
-    held: list[WaitingNote]
-    limits: list[str]
-    ended: bool
-    shards: str
-    admission: str = ""
-    subscription: str = ""
-
-
-class UserNote(msgspec.Struct, array_like=True):
-    """A process that uses the channel, how it is reached, and why it cannot be now."""
-
-    name: str
-    transport: str
-    condition: str
-
-
-class Explanation(msgspec.Struct, array_like=True):
-    """The state of a channel; rates are of the last seconds. The frames are lists of `ExplainedQueue`."""
-
-    held_by: str
-    closed: bool
-    num_accepted: int
-    num_items: int
-    held_bytes: int
-    max_bytes: int
-    puts_per_s: float
-    gets_per_s: float
-    producers: str
-    peers: list[UserNote]
-    num_lost: int = 0
-    elsewhere: list[str] = []

@@ -13,6 +13,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.checkpoint import SavedChannel
 from rlinf_scheduler.channel.features import FEATURES, record_of, resume
 from rlinf_scheduler.channel.features.checkpoints import restore
+from rlinf_scheduler.channel.features.explain import Explain
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import FoundJournal, FoundTurn, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
@@ -27,8 +28,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ChannelLost
-from rlinf_scheduler.observe.notes import ChannelNote
-from rlinf_scheduler.observe.vitals import ChannelVitals
+from rlinf_scheduler.queueing import ChannelStats
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -128,23 +128,23 @@ class DurableChannel:
         self._session.messenger.serve(
             self._aside, self._on_aside, control_wire.OfSaves | control_wire.OfReports
         )
-        self._say_no_more = watch_channel(self._session, self.spec, self._note, self._vitals)
+        self._say_no_more = watch_channel(self._session, self.spec, self._activity, self._stats)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(self._settle)
 
     def _settle(self) -> None:
         self._session.messenger.submit(self._runtime.settle)
 
-    def _note(self) -> ChannelNote | None:
+    def _activity(self) -> ChannelStats | None:
         """What goes on in it."""
         if self._is_over or self._server is None:
             return None
         self._runtime.settle()
-        return self._server.note()
+        return self._server.feature(Explain).activity()
 
-    def _vitals(self) -> ChannelVitals | None:
+    def _stats(self) -> ChannelStats | None:
         """The same in a few numbers; what is said now and not written yet has not happened."""
-        return None if self._is_over or self._server is None else self._server.vitals()
+        return None if self._is_over or self._server is None else self._server.feature(Explain).stats()
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.

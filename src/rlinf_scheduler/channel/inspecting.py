@@ -22,10 +22,9 @@ from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.report import ChannelReport
 from rlinf_scheduler.channel.slot import only_looked_at
-from rlinf_scheduler.channel.spec import ChannelStats
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueName, QueueStats
 
 # Of one recording.
 RECORD_BYTES = 1 << 30
@@ -35,7 +34,6 @@ _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 120
 _repr.maxlist = _repr.maxtuple = _repr.maxdict = NUM_SHOWN
 
-HeadT = TypeVar("HeadT")
 QueueT = TypeVar("QueueT")
 
 
@@ -75,9 +73,8 @@ class Inspecting(ChannelAccess):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
-        return ChannelStats.from_wire(
-            *self._listing(control_wire.Stats(), control_wire.ChannelCounts, control_wire.Depth)
-        )
+        stats, depths = self._listing(control_wire.Stats(), QueueDepth)
+        return stats.listing(depths)
 
     def explain(self) -> ChannelReport:
         """Return who waits for what and since when, what is held and by whom, rates and bounds; it moves no item.
@@ -89,8 +86,7 @@ class Inspecting(ChannelAccess):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
-        found = self._listing(control_wire.Explain(), control_wire.Explanation, control_wire.ExplainedQueue)
-        return ChannelReport.from_wire(self._name, *found)
+        return ChannelReport.of(*self._listing(control_wire.Explain(), QueueStats))
 
     def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Return a copy of the item that the next getter would take, and leave it where it is.
@@ -144,11 +140,11 @@ class Inspecting(ChannelAccess):
             raise ChannelArgumentError(self._name, done.problem)
 
     def _listing(
-        self, message: control_wire.Stats | control_wire.Explain, head: type[HeadT], kind: type[QueueT]
-    ) -> tuple[HeadT, list[QueueT]]:
+        self, message: control_wire.Stats | control_wire.Explain, kind: type[QueueT]
+    ) -> tuple[ChannelStats, list[QueueT]]:
         """Ask about every queue; of many the answer is decoded here, where nobody else waits for it."""
         connection, what = self._connection(), type(message).__name__.lower()
-        answer = connection.answer_to(connection.begin_to_ask(message, head, ANSWER_S), what)
+        answer = connection.answer_to(connection.begin_to_ask(message, ChannelStats, ANSWER_S), what)
         decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
         return answer.head, [queue for frame in answer.frames for queue in decode(frame)]
 

@@ -10,13 +10,13 @@ from typing import Any, Never
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, checked_weight
 from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
-from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues, stats_of
+from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.slot import Slot
-from rlinf_scheduler.channel.spec import ChannelSpec, ChannelStats
+from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelEmpty
-from rlinf_scheduler.queueing import ChannelState, QueueName
+from rlinf_scheduler.queueing import ChannelState, ChannelStats, QueueName
 
 # What needs the process of a server: what it is for, as its refusal says.
 _NEEDS_A_SERVER = {
@@ -92,7 +92,7 @@ class LocalChannel(Channel):
 
     def stats(self) -> ChannelStats:
         """Return what went through the channel and what is in it, in this process; sizes in bytes are not known."""
-        return self._queues.ask("stats", stats_of)
+        return self._queues.ask("stats", lambda state: state.stats().listing(state.depths()))
 
     def end(
         self,
@@ -173,8 +173,8 @@ class LocalChannel(Channel):
 
 
 def _described(state: ChannelState) -> str:
-    totals = state.totals
-    text = f"{totals.num_items} items in {totals.num_queues} queues"
+    stats = state.stats()
+    text = f"{stats.num_items} items in {stats.num_queues} queues"
     items = state.first_items(DEFAULT_QUEUE, NUM_SHOWN)
     return text + shown([item.payload for item in items], state.num_items(DEFAULT_QUEUE))
 

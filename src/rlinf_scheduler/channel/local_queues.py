@@ -13,7 +13,7 @@ import msgspec
 from rlinf_scheduler.channel.batch import Batch, GroupBatch
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf_scheduler.channel.refusals import deleted_error, ending_error
-from rlinf_scheduler.channel.spec import ChannelSpec, ChannelStats
+from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.loop import IoLoop, ending
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
@@ -363,23 +363,6 @@ def channel_queues(spec: ChannelSpec) -> LocalQueues:
     if found is None:
         found = _queues.setdefault(spec.channel_id, LocalQueues(spec, _loop()))
     return found
-
-
-def stats_of(state: ChannelState) -> ChannelStats:
-    """Return what went through local queues and what is in them."""
-    queues, totals = state.depths(), state.totals
-    return ChannelStats(
-        num_puts=state.num_accepted,
-        num_gets=state.num_accepted - totals.num_items,
-        num_items=totals.num_items,
-        bytes_in=0,
-        bytes_out=0,
-        size_bytes=0,
-        num_getters=sum(queue.num_getters for queue in queues),
-        num_putters=sum(queue.num_putters for queue in queues),
-        closed=state.closed,
-        queues=queues,
-    )
 
 
 def _loop() -> IoLoop:

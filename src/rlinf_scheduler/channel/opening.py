@@ -11,6 +11,7 @@ from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.durable_opening import open_durable
 from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.features.checkpoints import restore
+from rlinf_scheduler.channel.features.explain import Explain
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.refusals import why_unregistered
 from rlinf_scheduler.channel.server import ChannelServer
@@ -86,7 +87,8 @@ def _open(
     server = ChannelServer(session.messenger, spec, FEATURES)
     if saved is not None:
         restore(server, saved)
-    forget = watch_channel(session, spec, server.note, server.vitals)
+    explain = partial(server.feature, Explain)
+    forget = watch_channel(session, spec, lambda: explain().activity(), lambda: explain().stats())
 
     def records() -> bool:
         return is_behind(server)

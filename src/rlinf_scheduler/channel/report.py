@@ -2,105 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.spec import queue_depth
-from rlinf_scheduler.queueing import QueueDepth, Tapped
+from rlinf_scheduler.queueing import ChannelStats, ChannelUser, QueueStats, Tapped
 from rlinf_scheduler.wording import counted, counted_about, size_text
 
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """An operation that is not over.
-
-    Attributes:
-        who: the process, e.g. "actor:0"; "" where it is nobody's.
-        operation: what it is, e.g. "get_batch of weight 512".
-        since_s: how long it has been going on, in seconds.
-    """
-
-    who: str
-    operation: str
-    since_s: float
-
-    def __str__(self) -> str:
-        return f"{self.who}: {self.operation}, for {self.since_s:.1f} s" if self.who else self.operation
-
-
-@dataclass(frozen=True, slots=True)
-class QueueReport:
-    """One queue of a channel.
-
-    Attributes:
-        depth: how much there is.
-        oldest_s: for how long the item that comes next has been there, in seconds; None without one.
-        waiting: gets and puts that wait, the first twenty of each line.
-        held: what consumers have: deliveries that are not confirmed, leases.
-        limits: the bounds that puts wait for, e.g. "maxsize 8".
-        ended: whether it takes no further put.
-        shards: how far data-parallel ranks have come, and who has steps to do; "" where there are none.
-        admission: how far its version is, and what is in the making; "" where no slots are given (see `admit`).
-        subscription: what it sees and who reads it; "" for what is no subscription's.
-    """
-
-    depth: QueueDepth
-    oldest_s: float | None
-    waiting: tuple[Waiting, ...]
-    held: tuple[Waiting, ...]
-    limits: tuple[str, ...]
-    ended: bool
-    shards: str = ""
-    admission: str = ""
-    subscription: str = ""
-
-    def lines(self) -> Iterator[str]:
-        """It in words."""
-        depth = self.depth
-        parts = [
-            f"{counted(depth.num_items, 'item')} of weight {depth.weight:g}, {size_text(depth.size_bytes)}",
-            "" if self.oldest_s is None else f"the next one is {self.oldest_s:.1f} s old",
-            f"{depth.num_leased} on lease" if depth.num_leased else "",
-            counted(depth.num_dead, "dead letter") if depth.num_dead else "",
-            f"{depth.num_lost} lost, as the next getter is told" if depth.num_lost else "",
-            counted(len(depth.groups), "group") if depth.groups else "",
-            self.shards,
-            self.admission,
-            f"full: {' and '.join(self.limits)}" if self.limits else "",
-            "ended" if self.ended else "",
-            f"{counted(depth.num_dropped, 'item')} dropped" if depth.num_dropped else "",
-        ]
-        name = depth.name
-        title = f"subscription {name.subscription!r}" if isinstance(name, Tapped) else f"queue {name!r}"
-        yield f"{title}: {', '.join(filter(None, parts))}"
-        if self.subscription:
-            yield f"  {self.subscription}"
-        for waiting in self.waiting:
-            yield f"  waits  {waiting}"
-        unnamed = depth.num_getters + depth.num_putters - len(self.waiting)
-        if unnamed > 0:
-            yield f"  waits  {unnamed} more"
-        for held in self.held:
-            yield f"  has    {held}"
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelUser:
-    """A process that uses a channel.
-
-    Attributes:
-        name: e.g. "rollout:1".
-        transport: how it is reached: "unix", "unix+memory" (large items stay where they are), "tcp+tls", "tcp", "self".
-        condition: why it cannot be reached now, and since when; "" while it can.
-    """
-
-    name: str
-    transport: str
-    condition: str
+# As documents call it.
+QueueReport = QueueStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +52,23 @@ class ChannelReport:
     elsewhere: tuple[str, ...] = ()
 
     @classmethod
-    def from_wire(
-        cls, name: str, found: control_wire.Explanation, queues: Iterable[control_wire.ExplainedQueue]
-    ) -> ChannelReport:
-        """Return what the channel's server sent."""
+    def of(cls, stats: ChannelStats, queues: Iterable[QueueStats]) -> ChannelReport:
+        """Return the report of a channel and its queues, as its server sent them."""
         return cls(
-            name=name,
-            held_by=found.held_by,
-            closed=found.closed,
-            num_puts=found.num_accepted,
-            num_items=found.num_items,
-            held_bytes=found.held_bytes,
-            max_bytes=found.max_bytes,
-            puts_per_s=found.puts_per_s,
-            gets_per_s=found.gets_per_s,
-            producers=found.producers,
-            queues=tuple(_queue(each) for each in queues),
-            peers=tuple(ChannelUser(each.name, each.transport, each.condition) for each in found.peers),
-            num_lost=found.num_lost,
-            elsewhere=tuple(found.elsewhere),
+            name=stats.name,
+            held_by=stats.held_by,
+            closed=stats.closed,
+            num_puts=stats.num_puts,
+            num_items=stats.num_items,
+            held_bytes=stats.held_bytes,
+            max_bytes=stats.max_bytes,
+            puts_per_s=stats.puts_per_s,
+            gets_per_s=stats.gets_per_s,
+            producers=stats.producers,
+            queues=tuple(queues),
+            peers=stats.users,
+            num_lost=stats.num_lost,
+            elsewhere=stats.elsewhere,
         )
 
     @classmethod
@@ -204,17 +114,3 @@ class ChannelReport:
             condition = f", {peer.condition}" if peer.condition else ""
             lines.append(f"used by {peer.name} ({peer.transport}{condition})")
         return "\n".join(lines)
-
-
-def _queue(found: control_wire.ExplainedQueue) -> QueueReport:
-    return QueueReport(
-        queue_depth(found.depth),
-        found.oldest_s,
-        tuple(Waiting(each.who, each.operation, each.since_s) for each in found.waiting),
-        tuple(Waiting(each.who, each.operation, each.since_s) for each in found.held),
-        tuple(found.limits),
-        found.ended,
-        found.shards,
-        found.admission,
-        found.subscription,
-    )

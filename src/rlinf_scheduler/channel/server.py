@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.byte_bound import max_bytes_of
-from rlinf_scheduler.channel.clients import KnownClient, Users, channel_note
-from rlinf_scheduler.channel.counting import ClientCounts, channel_vitals
+from rlinf_scheduler.channel.clients import KnownClient, Users
 from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_marked
 from rlinf_scheduler.channel.outbox import Outbox, deliver_directly
@@ -28,8 +27,6 @@ from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.observe.notes import ChannelNote
-from rlinf_scheduler.observe.vitals import ChannelVitals
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Item, Refuse, Ripen
 from rlinf_scheduler.wording import counted
 
@@ -306,23 +303,6 @@ class ChannelServer:
     def names(self) -> dict[str, str]:
         """The names of the clients, by process id."""
         return {client: known.name for client, known in self.clients.items()}
-
-    def note(self) -> ChannelNote:
-        """Return the channel's state, for the reports of the job."""
-        about = ChannelNote(self.spec.name, self.runtime.name, producers=self.describe_producers())
-        return channel_note(about, self.state, self.users, self.names, self.runtime.now())
-
-    def vitals(self) -> ChannelVitals:
-        """Return the channel's counts: what it holds, and what went through it."""
-        clients = self.clients.items()
-        return channel_vitals(
-            self.spec,
-            self.state,
-            [ClientCounts(client, each.name, each.num_put, each.num_got) for client, each in clients],
-            num_got=self.num_delivered,
-            max_bytes=self.max_bytes,
-            now=self.runtime.now(),
-        )
 
     @property
     def ref(self) -> ChannelRef:

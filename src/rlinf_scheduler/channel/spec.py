@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.deadlines import SUCCESSOR_S, Survives
 from rlinf_scheduler.comm.directory import AWAITED, Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.errors import ChannelExists, ChannelNotFound
-from rlinf_scheduler.queueing import QueueDepth, Tapped
 from rlinf_scheduler.session import Session
 
 # Under which key of a directory's entry a channel says what it is.
@@ -126,91 +125,6 @@ class ChannelRef:
         if KIND not in entry.info:
             raise ChannelNotFound(name, f"'{entry.name}' is there, but it is not a channel")
         return cls(msgspec.convert(entry.info[KIND], ChannelSpec), entry.endpoint)
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStats:
-    """Counts of a channel: what went through it, and what it holds.
-
-    Attributes:
-        num_puts: items that its queues accepted.
-        num_gets: of those, items that getters have or that are on their way to them.
-        num_items: items that its queues hold now.
-        num_leased: items on lease, and those that come back after a delay.
-        num_dead: dead letters.
-        num_lost: items lost with the nodes, or the producers' devices, that held their bytes.
-        bytes_in: size of all accepted items.
-        bytes_out: of those, the size of items that left.
-        size_bytes: size of the items that its queues hold now.
-        num_getters: gets and batches that wait.
-        num_putters: puts that wait.
-        closed: whether puts are refused.
-        queues: each queue that holds something or is waited for.
-        subscriptions: what each subscription has to read yet, by its name; in none of the sums above.
-    """
-
-    num_puts: int
-    num_gets: int
-    num_items: int
-    bytes_in: int
-    bytes_out: int
-    size_bytes: int
-    num_getters: int
-    num_putters: int
-    closed: bool
-    queues: tuple[QueueDepth, ...]
-    num_leased: int = 0
-    num_dead: int = 0
-    num_lost: int = 0
-    subscriptions: tuple[QueueDepth, ...] = ()
-
-    @classmethod
-    def from_wire(
-        cls, state: control_wire.ChannelCounts, listed: Iterable[control_wire.Depth]
-    ) -> ChannelStats:
-        """Return the figures that the channel's server sent."""
-        num_puts, bytes_in, closed = state.num_accepted, state.accepted_bytes, state.closed
-        depths = tuple(queue_depth(depth) for depth in listed)
-        queues = tuple(depth for depth in depths if not isinstance(depth.name, Tapped))
-        return cls(
-            num_puts=num_puts,
-            # What was accepted and is not held has left; so an item that comes back is not counted twice.
-            num_gets=num_puts - state.num_items - state.num_dead - state.num_lost,
-            num_items=state.num_items,
-            bytes_in=bytes_in,
-            bytes_out=bytes_in - state.queued_bytes - state.lost_bytes,
-            size_bytes=state.queued_bytes,
-            num_getters=sum(queue.num_getters for queue in queues),
-            num_putters=sum(queue.num_putters for queue in queues),
-            closed=closed,
-            queues=queues,
-            num_leased=sum(queue.num_leased for queue in queues),
-            num_dead=state.num_dead,
-            num_lost=state.num_lost,
-            subscriptions=tuple(
-                replace(depth, name=depth.name.subscription)
-                for depth in depths
-                if isinstance(depth.name, Tapped)
-            ),
-        )
-
-
-def queue_depth(depth: control_wire.Depth) -> QueueDepth:
-    """Return the depth of a queue, as the channel's server sent it."""
-    return QueueDepth(
-        wire.as_name(depth.name),
-        depth.num_items,
-        depth.weight,
-        depth.size_bytes,
-        depth.num_getters,
-        depth.num_putters,
-        depth.num_delivering,
-        depth.num_leased,
-        depth.num_dead,
-        depth.num_lost,
-        tuple((wire.as_group(group) or "", count) for group, count in depth.groups),
-        depth.num_dropped,
-    )
 
 
 def inherited_channel(session: Session, wanted: ChannelSpec) -> ChannelRef | None:

@@ -12,29 +12,29 @@ from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.observe.answering import Doings
 from rlinf_scheduler.observe.measuring import VitalSigns
-from rlinf_scheduler.observe.notes import ChannelNote, Doing
+from rlinf_scheduler.observe.notes import Doing
 from rlinf_scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
-from rlinf_scheduler.observe.vitals import ChannelVitals, Vitals
+from rlinf_scheduler.observe.vitals import Vitals
+from rlinf_scheduler.queueing import ChannelStats
 from rlinf_scheduler.session import Session
 
 _log = Reporter(__name__)
-Note = Callable[[], ChannelNote | None]
 Told = TypeVar("Told", Doing, Vitals)
-Count = Callable[[], ChannelVitals | None]
+Say = Callable[[], ChannelStats | None]
 
 
-def watch_channel(session: Session, spec: ChannelSpec, note: Note, count: Count) -> Callable[[], None]:
+def watch_channel(session: Session, spec: ChannelSpec, activity: Say, stats: Say) -> Callable[[], None]:
     """Let a channel of this process be seen until the function that is returned is called, once or again.
 
     Args:
         session: this process's.
         spec: the channel.
-        note: says what goes on in it, on the I/O thread; None: it is no more.
-        count: says how much is in it and went through it, likewise.
+        activity: says what goes on in it, on the I/O thread; None: it is no more.
+        stats: says how much is in it and went through it, likewise.
     """
-    forget = session.service(Doings).add(partial(_add, note))
-    uncount = session.service(VitalSigns).add(partial(_add, count))
-    watch = _StallWatch(session, spec, note) if spec.stall_after_s else None
+    forget = session.service(Doings).add(partial(_add, activity))
+    uncount = session.service(VitalSigns).add(partial(_add, stats))
+    watch = _StallWatch(session, spec, activity) if spec.stall_after_s else None
 
     def stop() -> None:
         forget()
@@ -53,11 +53,11 @@ def _add(say: Callable[[], Any], told: Told) -> Told:
 class _StallWatch:
     """Looks again and again who waits at a channel, on the I/O thread."""
 
-    def __init__(self, session: Session, spec: ChannelSpec, note: Note) -> None:
+    def __init__(self, session: Session, spec: ChannelSpec, activity: Say) -> None:
         self.is_over = False
         self._session = session
         self._name = spec.name
-        self._note = note
+        self._activity = activity
         self._waiters = WaitersOfChannel(spec.stall_after_s)
         self._pause_s = spec.stall_after_s / 4
         session.messenger.submit(self._begin)
@@ -76,7 +76,7 @@ class _StallWatch:
             self._begin()
 
     def _tell(self) -> None:
-        note = self._note()
-        for late in () if note is None else self._waiters.late(note, self._session.messenger.now()):
-            stall = Stall("", self._name, late.operation, (late.process,), late.since_s)
+        found = self._activity()
+        for late in () if found is None else self._waiters.late(found, self._session.messenger.now()):
+            stall = Stall("", self._name, late.operation, (late.who,), late.since_s)
             tell_stall(self._session, stall)

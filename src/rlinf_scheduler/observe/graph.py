@@ -23,9 +23,10 @@ from rlinf_scheduler.comm.waits import (
     WEIGHTS,
     Wait,
 )
-from rlinf_scheduler.observe.notes import ChannelNote, Doing, JobLook, LinkNote, Silent, Stack
+from rlinf_scheduler.observe.notes import Doing, JobLook, LinkNote, Silent, Stack
 from rlinf_scheduler.observe.queue_waits import Ends, of_queue, some_names
 from rlinf_scheduler.observe.stacks import CALL_THREADS, MAIN
+from rlinf_scheduler.queueing import ChannelStats
 from rlinf_scheduler.wording import name_list, nearest_name, size_text
 
 # How the names of processes begin that only look at the job: the commands' (`rlinf why`, `rlinf channels`, ...).
@@ -84,7 +85,7 @@ class WaitGraph:
     doing: dict[str, Doing] = field(default_factory=dict)
     silent: dict[str, Silent] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
-    channels: dict[str, ChannelNote] = field(default_factory=dict)
+    channels: dict[str, ChannelStats] = field(default_factory=dict)
 
     @cached_property
     def present(self) -> frozenset[str]:

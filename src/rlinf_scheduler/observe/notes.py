@@ -7,6 +7,7 @@ import msgspec
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.waits import Wait
 from rlinf_scheduler.observe.status import GoneProcess
+from rlinf_scheduler.queueing import ChannelStats
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -67,74 +68,6 @@ class RunningCall(msgspec.Struct, frozen=True, array_like=True):
     wait: Wait | None = None
 
 
-class User(msgspec.Struct, frozen=True, array_like=True):
-    """A process that uses a queue of a channel, or did.
-
-    Attributes:
-        process: its name.
-        num_operations: how many items it has put, or how often it has asked for some.
-        last_s: how long ago it did so last, in seconds.
-        is_gone: whether it has left the channel, or its process is gone.
-    """
-
-    process: str
-    num_operations: int
-    last_s: float
-    is_gone: bool = False
-
-
-class Waiter(msgspec.Struct, frozen=True, array_like=True):
-    """An operation on a queue that is not over: who, what, and for how long, in seconds."""
-
-    process: str
-    operation: str
-    since_s: float
-
-
-class QueueNote(msgspec.Struct, frozen=True, array_like=True):
-    """One queue of a channel.
-
-    Attributes:
-        name: as `repr` writes it.
-        num_items: how many a getter can take.
-        weight: their weight.
-        waiting: gets and puts that wait.
-        held: deliveries that are not confirmed, and leases.
-        limits: the bounds that puts wait for.
-        ended: whether it takes no further put.
-        putters: who has put there.
-        getters: who has asked for items there.
-    """
-
-    name: str
-    num_items: int
-    weight: float
-    waiting: tuple[Waiter, ...] = ()
-    held: tuple[Waiter, ...] = ()
-    limits: tuple[str, ...] = ()
-    ended: bool = False
-    putters: tuple[User, ...] = ()
-    getters: tuple[User, ...] = ()
-
-
-class ChannelNote(msgspec.Struct, frozen=True, array_like=True):
-    """A channel, as the process that holds it says.
-
-    Attributes:
-        name: the channel's.
-        held_by: that process's name; "" if nobody holds it now.
-        queues: those at which somebody waits or has something, and some others: whose items nobody gets, or used last.
-        producers: who has still something to put, where producers are counted.
-        num_untold: how many queues it has besides these.
-    """
-
-    name: str
-    held_by: str
-    queues: tuple[QueueNote, ...] = ()
-    producers: str = ""
-    num_untold: int = 0
-
-
 class TurnNote(msgspec.Struct, frozen=True, array_like=True):
     """A rank that has devices alone, or waits for them."""
 
@@ -182,7 +115,7 @@ class Doing(msgspec.Struct, frozen=True, array_like=True):
     host: str
     calls: tuple[RunningCall, ...] | None = None
     stacks: tuple[Stack, ...] = ()
-    channels: tuple[ChannelNote, ...] = ()
+    channels: tuple[ChannelStats, ...] = ()
     weights: dict[str, int] = {}
     turns: tuple[TurnNote, ...] = ()
     links: tuple[LinkNote, ...] = ()

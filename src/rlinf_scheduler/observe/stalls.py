@@ -10,9 +10,10 @@ from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.events import Stalled
-from rlinf_scheduler.observe.notes import ChannelNote, JobLook, Waiter
+from rlinf_scheduler.observe.notes import JobLook
 from rlinf_scheduler.observe.roll_call import CallRoll, RollCall
 from rlinf_scheduler.observe.why import WITHIN_S, Conclusions
+from rlinf_scheduler.queueing import ChannelStats, Waiting
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import seconds_text
 
@@ -80,12 +81,13 @@ def tell_stall(session: Session, stall: Stall) -> None:
 class WaitersOfChannel:
     """Which operations on a channel wait for too long: each is told, and again when it has taken twice as long.
 
-    >>> from rlinf_scheduler.observe.notes import QueueNote
-    >>> queue = QueueNote("'default'", 0, 0, (Waiter("actor:0", "get", 12.0),))
+    >>> from rlinf_scheduler.queueing import QueueDepth, QueueStats
+    >>> queue = QueueStats(QueueDepth("default"), waiting=(Waiting("actor:0", "get", 12.0),))
+    >>> channel = ChannelStats(name="c", shown=(queue,))
     >>> watch = WaitersOfChannel(10.0)
-    >>> [each.process for each in watch.late(ChannelNote("c", "driver", (queue,)), now=100.0)]
+    >>> [each.who for each in watch.late(channel, now=100.0)]
     ['actor:0']
-    >>> watch.late(ChannelNote("c", "driver", (queue,)), now=100.0)
+    >>> watch.late(channel, now=100.0)
     []
     """
 
@@ -94,17 +96,16 @@ class WaitersOfChannel:
         # By process, queue, operation and about when it began: how long it had waited when it was told.
         self._told: dict[tuple[str, str, str, int], float] = {}
 
-    def late(self, note: ChannelNote, now: float) -> list[Waiter]:
+    def late(self, channel: ChannelStats, now: float) -> list[Waiting]:
         """Those that are to be told of now."""
         found, waiting = [], {}
-        for queue in note.queues:
+        for queue in channel.shown:
             for each in queue.waiting:
-                key = each.process, queue.name, each.operation, round(now - each.since_s)
+                key = each.who, repr(queue.depth.name), each.operation, round(now - each.since_s)
                 told_s = self._told.get(key, 0.0)
                 if each.since_s >= max(self._limit_s, 2 * told_s):
-                    found.append(
-                        Waiter(each.process, f"{each.operation} at queue {queue.name}", each.since_s)
-                    )
+                    operation = f"{each.operation} at queue {queue.depth.name!r}"
+                    found.append(Waiting(each.who, operation, each.since_s))
                     told_s = each.since_s
                 if told_s:
                     waiting[key] = told_s

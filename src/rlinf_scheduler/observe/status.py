@@ -23,8 +23,8 @@ RUNNING, IDLE_RANK, WAITING, UNRESPONSIVE, LOST, STARTING = (
 )
 # What the processes of a group are to the job.
 WORKERS, CHANNEL_PROCESSES, DRIVERS = "workers", "channels", "driver"
-# So many events are told of, and so many queues of each channel.
-MAX_EVENTS, MAX_QUEUES = 200, 16
+# So many events are told of, and of each channel so many queues and operations that wait.
+MAX_EVENTS, MAX_QUEUES, NUM_WAITING = 200, 16, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingOperation:
-    """A get or a put that waits at a channel: whose, at which queue, what, and for how long, in seconds."""
+    """An operation that waits at a channel: whose, at which queue, what, and for how long, in seconds."""
 
     process: str
     queue: str
@@ -199,7 +199,7 @@ class ChannelStatus:
         leased: items on lease.
         putters: how many items each process puts per second.
         getters: how many each gets per second.
-        waiting: gets and puts that wait, the longest first.
+        waiting: operations that wait, the longest first.
         queues: those with most items.
         num_queues: how many there are.
     """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from rlinf_scheduler.addresses import process_order, worker_address
 from rlinf_scheduler.observe.event_log import LostRank
@@ -13,6 +15,8 @@ from rlinf_scheduler.observe.status import (
     DRIVERS,
     IDLE_RANK,
     LOST,
+    MAX_QUEUES,
+    NUM_WAITING,
     RUNNING,
     STARTING,
     UNRESPONSIVE,
@@ -26,12 +30,16 @@ from rlinf_scheduler.observe.status import (
     GroupStatus,
     JobStatus,
     NodeStatus,
+    QueueStatus,
     RankStatus,
     SilentProcess,
+    WaitingOperation,
     WeightsStatus,
 )
-from rlinf_scheduler.observe.vitals import ChannelVitals, DeviceMemory, Vitals
+from rlinf_scheduler.observe.vitals import DeviceMemory, Vitals
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.queueing import ChannelStats, ChannelUser
+from rlinf_scheduler.wording import counted, size_text
 
 _ORDER_OF_KINDS = {DRIVERS: 0, WORKERS: 1, CHANNEL_PROCESSES: 2}
 
@@ -164,9 +172,12 @@ def _items_per_s(vitals: Vitals, before: Vitals | None) -> float:
     span_s = _span_s(vitals, before)
     if before is None or not span_s:
         return 0.0
-    old = {each.status.name: each.status for each in before.channels}
-    pairs = ((each.status, old.get(each.status.name, each.status)) for each in vitals.channels)
-    moved = (max(0, now.num_put - then.num_put) + max(0, now.num_got - then.num_got) for now, then in pairs)
+    old = {each.name: each for each in before.channels}
+    pairs = ((each, old.get(each.name, each)) for each in vitals.channels)
+    moved = (
+        max(0, now.num_puts - then.num_puts) + max(0, now.num_delivered - then.num_delivered)
+        for now, then in pairs
+    )
     return sum(moved) / span_s
 
 
@@ -252,32 +263,51 @@ def _channels(vitals: Iterable[Vitals], earlier: Mapping[str, Vitals]) -> tuple[
     for holder in vitals:
         before = earlier.get(holder.process)
         span_s = _span_s(holder, before)
-        old = {each.status.name: each for each in before.channels} if before is not None and span_s else {}
-        found += [_channel(holder, each, old.get(each.status.name), span_s) for each in holder.channels]
+        old = {each.name: each for each in before.channels} if before is not None and span_s else {}
+        found += [
+            _channel(holder, each, old.get(each.name, each), span_s or math.inf) for each in holder.channels
+        ]
     return tuple(sorted(found, key=lambda channel: channel.name))
 
 
-def _channel(
-    holder: Vitals, channel: ChannelVitals, before: ChannelVitals | None, span_s: float
-) -> ChannelStatus:
-    old = channel if before is None else before
-    status, then = channel.status, old.status
-
+def _channel(holder: Vitals, now: ChannelStats, then: ChannelStats, span_s: float) -> ChannelStatus:
     def per_s(now: int, then: int) -> float:
-        return max(0, now - then) / span_s if span_s else 0.0
+        return max(0, now - then) / span_s
 
-    def each_per_s(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, float]:
-        return {name: per_s(number, then.get(name, 0)) for name, number in now.items()}
+    def each_per_s(count: Callable[[ChannelUser], int]) -> dict[str, float]:
+        old = {user.name: count(user) for user in then.users}
+        new = {user.name: number for user in now.users if (number := count(user))}
+        return {name: per_s(number, old.get(name, 0)) for name, number in new.items()}
 
-    return replace(
-        status,
-        held_by=holder.process,
-        node_rank=holder.node_rank,
-        puts_per_s=per_s(status.num_put, then.num_put),
-        gets_per_s=per_s(status.num_got, then.num_got),
-        bytes_per_s=per_s(status.bytes_put, then.bytes_put),
-        putters=each_per_s(channel.putters, old.putters),
-        getters=each_per_s(channel.getters, old.getters),
+    per_queue = f"{counted(now.maxsize, 'item')} a queue" if now.maxsize else ""
+    waiting = [
+        WaitingOperation(each.who, repr(queue.depth.name), each.operation, each.since_s)
+        for queue in now.shown
+        for each in queue.waiting
+    ]
+    largest = heapq.nlargest(MAX_QUEUES, now.shown, key=lambda queue: queue.depth.num_items)
+    return ChannelStatus(
+        now.name,
+        holder.process,
+        holder.node_rank,
+        depth=now.num_items,
+        bytes=now.held_bytes,
+        max=", ".join(filter(None, [per_queue, size_text(now.max_bytes) if now.max_bytes else ""])),
+        puts_per_s=per_s(now.num_puts, then.num_puts),
+        gets_per_s=per_s(now.num_delivered, then.num_delivered),
+        bytes_per_s=per_s(now.bytes_in, then.bytes_in),
+        num_put=now.num_puts,
+        num_got=now.num_delivered,
+        bytes_put=now.bytes_in,
+        oldest_age_s=now.oldest_s,
+        leased=now.num_leased,
+        putters=each_per_s(lambda user: user.num_put),
+        getters=each_per_s(lambda user: user.num_got),
+        waiting=tuple(heapq.nlargest(NUM_WAITING, waiting, key=lambda each: each.since_s)),
+        queues=tuple(
+            QueueStatus(repr(each.depth.name), each.depth.num_items, each.oldest_s) for each in largest
+        ),
+        num_queues=now.num_queues,
     )
 
 

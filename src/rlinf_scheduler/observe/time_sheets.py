@@ -169,8 +169,8 @@ class TimeSheets:
 
     def now(self, max_spans: int) -> TimeSheet:
         """The sheet of now; on the I/O thread."""
-        held = [each.status for each in self._session.service(VitalSigns).now().channels]
-        carried = {channel.name: channel.num_got for channel in held if channel.num_got}
+        held = self._session.service(VitalSigns).now().channels
+        carried = {channel.name: channel.num_delivered for channel in held if channel.num_delivered}
         return replace(self._without_channels(max_spans), carried=carried)
 
     def _without_channels(self, max_spans: int) -> TimeSheet:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rlinf_scheduler.observe.notes import RunningCall
-from rlinf_scheduler.observe.status import WORKERS, ChannelStatus
+from rlinf_scheduler.observe.status import WORKERS
+from rlinf_scheduler.queueing import ChannelStats
 
 # Of the calls that run in a process, so many are told of.
 MAX_CALLS = 32
@@ -25,20 +26,6 @@ class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
     reserved_bytes: int
     used_bytes: int
     total_bytes: int
-
-
-class ChannelVitals(msgspec.Struct, frozen=True, array_like=True):
-    """A channel, as the process that holds it counts it.
-
-    Attributes:
-        status: all but who holds it, and how fast it goes.
-        putters: how many items each process has put; those that are gone are left out.
-        getters: how many were delivered to each, likewise.
-    """
-
-    status: ChannelStatus
-    putters: dict[str, int] = {}
-    getters: dict[str, int] = {}
 
 
 class PublishedVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -96,7 +83,7 @@ class Vitals(msgspec.Struct, frozen=True, array_like=True):
     node_rank: int = -1
     devices: tuple[int, ...] = ()
     num_restarts: int = 0
-    channels: tuple[ChannelVitals, ...] = ()
+    channels: tuple[ChannelStats, ...] = ()
     weights: tuple[PublishedVersion, ...] = ()
     fetched: dict[str, int] = {}
     calls: tuple[RunningCall, ...] = ()

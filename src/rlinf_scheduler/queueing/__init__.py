@@ -12,16 +12,15 @@ groups.py        which items belong together
 operations.py    what a process does on a queue, as long as it is not over
 tally.py         what all queues of a channel have in common
 named_queue.py   one queue, made of:
-bounded.py       what it holds, and whether there is room for more; depth.py, in numbers
+bounded.py       what it holds, and whether there is room for more
 entering.py      how items enter: its line of puts
 matching.py      what the first getter gets
 serving.py       its line of getters, and who is told what
 running.py       what is alike, and comes in a row, as a run
 queue_name.py    how a queue is called
 tap_queue.py     what a subscription reads: a queue that sees what enters others
-report.py        what a queue holds and who waits for it, for people
-overview.py      all queues in a few numbers, and which of them are looked at
-surveying.py     of which queues how much is said, at once or part by part
+stats.py         a channel and its queues, as data for all who ask
+surveying.py     makes that: of which queues how much, at once or part by part
 state.py         all queues of one channel, by name, and all clients, by id
 direct.py        one client's operations that come by shortcuts, beside those that come the usual way
 client.py        the other side: one process's operations, until each has ended
@@ -51,7 +50,6 @@ from rlinf_scheduler.queueing.client import (
     SendWithdraw,
 )
 from rlinf_scheduler.queueing.cost import Point, checked_table, sampled
-from rlinf_scheduler.queueing.depth import QueueDepth
 from rlinf_scheduler.queueing.direct import DirectOperations
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.groups import GroupName
@@ -71,9 +69,8 @@ from rlinf_scheduler.queueing.instructions import (
 )
 from rlinf_scheduler.queueing.item import Item, marks_tell
 from rlinf_scheduler.queueing.leases import BuriedItem
-from rlinf_scheduler.queueing.overview import ChannelOverview
 from rlinf_scheduler.queueing.producers import Producers
-from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf_scheduler.queueing.queue_name import QueueName, Tapped, as_name
 from rlinf_scheduler.queueing.records import (
     DeadRecord,
     DeliveryRecord,
@@ -83,14 +80,21 @@ from rlinf_scheduler.queueing.records import (
     QueueRecord,
     ShardingRecord,
     StateRecord,
-    as_name,
 )
-from rlinf_scheduler.queueing.report import QueueSnapshot, Unfinished
 from rlinf_scheduler.queueing.serving import NOTHING
 from rlinf_scheduler.queueing.sharding import POLICIES, Part, ShardPlan
 from rlinf_scheduler.queueing.snapshot import Snapshot, merged, with_rest
 from rlinf_scheduler.queueing.state import ChannelState
+from rlinf_scheduler.queueing.stats import (
+    ChannelStats,
+    ChannelUser,
+    QueueDepth,
+    QueueStats,
+    QueueUser,
+    Waiting,
+)
 from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
+from rlinf_scheduler.queueing.surveying import Asked, QueueSurvey
 from rlinf_scheduler.queueing.tap_queue import TapTerms
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
 from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
@@ -100,10 +104,12 @@ __all__ = [
     "NO_LIMITS",
     "POLICIES",
     "Accept",
+    "Asked",
     "BuriedItem",
     "Bury",
-    "ChannelOverview",
     "ChannelState",
+    "ChannelStats",
+    "ChannelUser",
     "ClientInstruction",
     "ClientState",
     "Confirm",
@@ -130,7 +136,9 @@ __all__ = [
     "QueueDepth",
     "QueueName",
     "QueueRecord",
-    "QueueSnapshot",
+    "QueueStats",
+    "QueueSurvey",
+    "QueueUser",
     "Reason",
     "Refuse",
     "Resumption",
@@ -149,7 +157,7 @@ __all__ = [
     "Stream",
     "TapTerms",
     "Tapped",
-    "Unfinished",
+    "Waiting",
     "WeightedFifo",
     "as_name",
     "check_batch_weight",

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from itertools import chain
 
 from rlinf_scheduler.queueing.admission import Admission
-from rlinf_scheduler.queueing.depth import QueueDepth
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import Item
@@ -15,6 +14,7 @@ from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.operations import AnyClient, AnyGetter, AnyPutter
 from rlinf_scheduler.queueing.queue_name import QueueName
 from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.stats import QueueDepth
 from rlinf_scheduler.queueing.tally import Tally, Tap
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rlinf_scheduler.queueing.item import Item
 
 # A string, an int, or a tuple of such names; not None.
-GroupName: TypeAlias = str | int | tuple["GroupName", ...]
+GroupName: TypeAlias = str | int | tuple[Any, ...]
 # What is out of date is forgotten when it is more than the rest, and more than this.
 MIN_STALE = 64
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +21,11 @@ class Tapped:
 
 
 # A string, an int, or a tuple of such names and of None; or what a subscription reads.
-QueueName: TypeAlias = str | int | tuple["QueueName | None", ...] | Tapped
+QueueName: TypeAlias = str | int | tuple[Any, ...] | Tapped
+
+
+def as_name(name: Any) -> Any:
+    """Return the name of a queue or a group as it was before it travelled: lists were tuples, a dict a `Tapped`."""
+    if type(name) is dict:
+        return Tapped(**name)
+    return tuple(as_name(part) for part in name) if isinstance(name, tuple | list) else name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item
@@ -13,29 +12,15 @@ from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.tap_queue import TapQueue
 from rlinf_scheduler.queueing.weights import check_maxsize
 
 # So many other queues are named to a get that does not come, of so many that are looked at for that.
 NUM_NAMED, NUM_LOOKED_AT = 3, 256
-
-
-class Totals(NamedTuple):
-    """The contents of all queues of a channel together, in numbers.
-
-    Attributes:
-        num_items: items that getters can take; queued_bytes: their size.
-        num_leased: items on lease, and those that come back after a delay.
-        num_dead: dead letters.
-        num_queues: queues that hold something or are waited for.
-    """
-
-    num_items: int
-    queued_bytes: int
-    num_leased: int
-    num_dead: int
-    num_queues: int
+# Queues with questions, so many of which are known.
+NUM_ASKED = 64
 
 
 class QueueSet:
@@ -67,6 +52,8 @@ class QueueSet:
         self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other
         self._clients: dict[str, Client[NamedQueue]] = {}
         self._admitting: dict[NamedQueue, None] = {}
+        # Queues into which somebody has put a question, as far as they are known.
+        self._asked_at: dict[QueueName, None] = {}
 
     def clear(self) -> None:
         """Forget every client and everything that is held: nobody uses it any more."""
@@ -122,13 +109,31 @@ class QueueSet:
         """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
         return self._tally.held_bytes
 
-    @property
-    def totals(self) -> Totals:
-        """Return the contents of all queues together, subscriptions apart."""
+    def stats(self) -> ChannelStats:
+        """Return what went through all queues together, and what they hold, subscriptions apart; none is listed."""
         tally = self._tally
-        queued_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
-        num_queues = len(self._queues) - len(self._taps)
-        return Totals(tally.num_here, queued_bytes, tally.num_leased, tally.num_dead, num_queues)
+        size_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
+        return ChannelStats(
+            num_puts=tally.num_items,
+            # What was accepted and is not held has left; so an item that comes back is not counted twice.
+            num_gets=tally.num_items - tally.num_here - tally.num_dead - tally.num_lost,
+            num_items=tally.num_here,
+            bytes_in=tally.size_bytes,
+            bytes_out=tally.size_bytes - size_bytes - tally.lost_bytes,
+            size_bytes=size_bytes,
+            closed=self.closed,
+            num_leased=tally.num_leased,
+            num_dead=tally.num_dead,
+            num_lost=tally.num_lost,
+            num_queues=len(self._queues) - len(self._taps),
+            held_bytes=tally.held_bytes,
+            max_bytes=tally.max_bytes,
+            maxsize=self.maxsize,
+        )
+
+    def depths(self) -> tuple[QueueDepth, ...]:
+        """Return what every queue holds that holds anything or is waited for, in order of appearance."""
+        return tuple(queue.depth() for queue in self._queues.values())
 
     @property
     def is_crowded(self) -> bool:
@@ -219,6 +224,13 @@ class QueueSet:
             queue.settle(self.closed, out)
             last = queue
         return len(out) > before
+
+    def _note_asked(self, name: QueueName) -> None:
+        """Somebody puts a question into a queue."""
+        if len(self._asked_at) >= NUM_ASKED:
+            self._asked_at = {name: None for name in self._asked_at if name in self._queues}
+        if len(self._asked_at) < NUM_ASKED:
+            self._asked_at[name] = None
 
     def _taps_of(self, name: QueueName) -> tuple[TapQueue, ...]:
         return tuple(tap for tap in self._taps.values() if tap.terms.queue_name in (None, name))

@@ -10,16 +10,17 @@ from rlinf_scheduler.queueing.instructions import Instruction, Ripen
 from rlinf_scheduler.queueing.leases import BuriedItem, HeldItems
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter
-from rlinf_scheduler.queueing.records import QueueRecord, StateRecord, as_name
+from rlinf_scheduler.queueing.queue_name import as_name
+from rlinf_scheduler.queueing.records import QueueRecord, StateRecord
 from rlinf_scheduler.queueing.restoring import Restorer
 from rlinf_scheduler.queueing.snapshot import Recorder, Snapshot, record_of
-from rlinf_scheduler.queueing.surveying import Surveying
+from rlinf_scheduler.queueing.subscribing import Subscribing
 from rlinf_scheduler.queueing.tap_queue import TapQueue, TapTerms
 from rlinf_scheduler.queueing.wanted import Wanted
 from rlinf_scheduler.queueing.watch import Watch
 
 
-class Recording(Surveying):
+class Recording(Subscribing):
     """Takes records, and begins with one."""
 
     def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:

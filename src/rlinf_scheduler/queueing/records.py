@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlinf_scheduler.queueing.queue_name import Tapped
 from rlinf_scheduler.queueing.sharding import ShardPlan
 from rlinf_scheduler.queueing.wanted import LeaseTerms, Limits
 
@@ -310,10 +309,3 @@ class StateRecord(NamedTuple):
     why_over: list[tuple[int, str]] = []  # noqa: RUF012 - never changed
     now: float = 0.0
     num_vacancies: int = 0
-
-
-def as_name(name: Any) -> Any:
-    """Return the name of a queue or a group as it was before it travelled: lists were tuples, a dict a `Tapped`."""
-    if type(name) is dict:
-        return Tapped(**name)
-    return tuple(as_name(part) for part in name) if type(name) is list else name

@@ -9,6 +9,7 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import BuriedItem, HeldItems, Leases
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
+from rlinf_scheduler.queueing.queue_name import as_name
 from rlinf_scheduler.queueing.records import (
     ClientRecord,
     DeadRecord,
@@ -19,7 +20,6 @@ from rlinf_scheduler.queueing.records import (
     PutRecord,
     QueueRecord,
     ShardingRecord,
-    as_name,
 )
 from rlinf_scheduler.queueing.sharding import Part, Sharding, ShardPlan
 from rlinf_scheduler.queueing.tap_queue import TapQueue

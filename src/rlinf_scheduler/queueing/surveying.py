@@ -2,97 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
-from typing import Any, TypeAlias
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias
 
-from rlinf_scheduler.queueing.depth import QueueDepth
+from rlinf_scheduler.queueing.admission import Admission
 from rlinf_scheduler.queueing.leases import HeldItems
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.operations import Getter, Putter
-from rlinf_scheduler.queueing.overview import ChannelOverview, QueueSurvey, overview_of
 from rlinf_scheduler.queueing.queue_name import QueueName
-from rlinf_scheduler.queueing.report import QueueSnapshot, report_of
-from rlinf_scheduler.queueing.subscribing import Subscribing
+from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, Waiting
+from rlinf_scheduler.queueing.tap_queue import TapQueue
+from rlinf_scheduler.queueing.wanted import WantedGroup
+from rlinf_scheduler.queueing.weights import rounded
+from rlinf_scheduler.wording import counted, list_names
 
 # In one look so many operations, and leases, are looked at, those that began first, and so many of their queues told.
 NUM_OPERATIONS, NUM_IN_USE = 2048, 128
 # Of each client's operations at least so many.
 NUM_OF_CLIENT = 8
-# Queues with questions, so many of which are known.
-NUM_ASKED = 64
+# In one look so many queues are looked at, and so many of the largest are looked at again in the next.
+NUM_QUEUES, NUM_LARGEST = 1024, 64
+# Of those who wait in a line, so many are named; of all of a channel, the queues of so many are.
+NUM_NAMED, NUM_LONGEST = 20, 8
 
 _Operation: TypeAlias = Getter[NamedQueue] | Putter[NamedQueue]
 
 
-class Surveying(Subscribing):
-    """Says what a channel's queues hold, and who waits for what."""
+class Asked(NamedTuple):
+    """When a channel is asked how it is, on its clock, and the names of the processes that use it, by client."""
 
-    def __init__(self, *bounds: int, **options: Any) -> None:
-        super().__init__(*bounds, **options)
-        self._survey = QueueSurvey()
-        # Queues into which somebody has put a question, as far as they are known.
-        self._asked_at: dict[QueueName, None] = {}
+    now: float
+    names: Mapping[str, str]
 
-    def depths(self) -> tuple[QueueDepth, ...]:
-        """Return what every queue holds that holds anything or is waited for, in order of appearance."""
-        return tuple(queue.depth() for queue in self._queues.values())
+    def waiting(self, client: str, operation: str, since: float) -> Waiting:
+        """Return an operation of a client that is not over."""
+        return Waiting(self.names.get(client, ""), operation, max(0.0, self.now - since))
 
-    def depths_in_parts(self, size: int) -> list[Callable[[], list[QueueDepth]]]:
-        """As `depths`: calls that each give it of the next so many queues, in which others may be by then."""
+
+class QueueSurvey:
+    """Says what a channel's queues hold, and who waits for what.
+
+    Args:
+        state: the channel's.
+    """
+
+    def __init__(self, state: QueueSet) -> None:
+        self._state = state
+        self._largest: list[NamedQueue] = []
+        # Those that this round has not seen yet, the last one first.
+        self._left: list[NamedQueue] = []
+
+    def depths(self, size: int) -> list[Callable[[], list[QueueDepth]]]:
+        """Return calls that each give the depths of the next so many queues, in which others may be by then."""
         return [partial(self._depths_of, queues) for queues in self._parts(size)]
 
-    def report(self) -> list[QueueSnapshot]:
-        """Return what every queue holds, and who waits for what since when, in order of appearance.
+    def every(self, size: int, asked: Asked) -> list[Callable[[], list[QueueStats]]]:
+        """As `depths`, of what every queue holds, and who waits for what, in order of appearance.
 
         What consumers have is told of the deliveries and leases that began first.
         """
-        return self._report_on(self._queues.values())
+        return [partial(self._stats_of, queues, asked) for queues in self._parts(size)]
 
-    def report_in_parts(self, size: int) -> list[Callable[[], list[QueueSnapshot]]]:
-        """As `report`, in parts as `depths_in_parts`."""
-        return [partial(self._report_on, queues) for queues in self._parts(size)]
+    def in_use(self, asked: Asked) -> list[QueueStats]:
+        """Return queues at which somebody waits or of which somebody has something: all, or some of many."""
+        return self._stats_of(self._in_use(), asked)
 
-    def report_in_use(self) -> list[QueueSnapshot]:
-        """As `report`, of queues at which somebody waits or of which somebody has something: all, or some of many."""
-        return self._report_on(self._in_use())
+    def of(self, names: Iterable[QueueName], asked: Asked) -> list[QueueStats]:
+        """Return those of these queues that are there."""
+        queues = self._state._queues
+        return self._stats_of([queues[name] for name in names if name in queues], asked)
 
-    def report_on(self, names: Iterable[QueueName]) -> list[QueueSnapshot]:
-        """As `report`, of those of these queues that are there."""
-        return self._report_on([self._queues[name] for name in names if name in self._queues])
+    def looked_at(self) -> list[NamedQueue]:
+        """Return the queues to look at: all, or of many the largest known and the next ones of the others."""
+        queues = self._state._queues
+        if len(queues) <= NUM_QUEUES:
+            return list(queues.values())
+        if not self._left:
+            self._left = list(queues.values())
+            self._left.reverse()
+        seen = dict.fromkeys((*self._largest, *reversed(self._left[-NUM_QUEUES:])))
+        del self._left[-NUM_QUEUES:]
+        found = [queue for queue in seen if queues.get(queue.name) is queue]
+        self._largest = heapq.nlargest(NUM_LARGEST, found, key=_num_items)
+        return found
 
-    def survey(self) -> list[tuple[QueueName, int]]:
-        """Return queues and how many items they hold: all, or of many the largest known and some others each time."""
-        return [(queue.name, queue.fifo.num_items) for queue in self._survey.next(self._queues)]
-
-    def overview(self, num_busiest: int) -> ChannelOverview:
-        """Return it in a few numbers, and the queues with most items, up to so many."""
-        queues = self._survey.next(self._queues)
-        return overview_of(queues, self.totals, self._in_use(), num_busiest)
-
-    def _note_asked(self, name: QueueName) -> None:
-        """Somebody puts a question into a queue."""
-        if len(self._asked_at) >= NUM_ASKED:
-            self._asked_at = {name: None for name in self._asked_at if name in self._queues}
-        if len(self._asked_at) < NUM_ASKED:
-            self._asked_at[name] = None
+    def foremost(self, number: int, asked: Asked) -> tuple[list[QueueStats], float | None]:
+        """Return the queues with most items and those of the longest waits, and the age of the oldest next item."""
+        looked_at = self.looked_at()
+        heads = (queue.fifo.head() for queue in looked_at)
+        oldest = min((head.since for head in heads if head is not None), default=None)
+        waits = ((since, queue) for queue in self._in_use() for since in _first_waits(queue))
+        longest = heapq.nsmallest(NUM_LONGEST, waits, key=lambda wait: wait[0])
+        queues = dict.fromkeys(heapq.nlargest(number, looked_at, key=_num_items))
+        queues |= dict.fromkeys(queue for _, queue in longest)
+        stats = [_stats_of(queue, asked) for queue in queues]
+        return stats, None if oldest is None else max(0.0, asked.now - oldest)
 
     def _parts(self, size: int) -> Iterator[list[NamedQueue]]:
-        every = list(self._queues.values())
+        every = list(self._state._queues.values())
         for first in range(0, len(every), size):
             yield every[first : first + size]
 
     def _is_here(self, queue: NamedQueue) -> bool:
-        return self._queues.get(queue.name) is queue
+        return self._state._queues.get(queue.name) is queue
 
     def _depths_of(self, queues: Iterable[NamedQueue]) -> list[QueueDepth]:
         return [queue.depth() for queue in queues if self._is_here(queue)]
 
-    def _report_on(self, queues: Collection[NamedQueue]) -> list[QueueSnapshot]:
+    def _stats_of(self, queues: Collection[NamedQueue], asked: Asked) -> list[QueueStats]:
         leases: dict[NamedQueue, list[HeldItems]] = {queue: [] for queue in queues}
         sent: dict[NamedQueue, list[Getter[NamedQueue]]] = {queue: [] for queue in queues}
-        for lease in islice(self.leases.all(), NUM_OPERATIONS):
+        for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
             if lease.queue in leases:
                 leases[lease.queue].append(lease)
         for each in self._first_operations():
@@ -103,12 +127,15 @@ class Surveying(Subscribing):
                 and each.queue in sent
             ):
                 sent[each.queue].append(each)
-        return [report_of(queue, leases[queue], sent[queue]) for queue in queues if self._is_here(queue)]
+        return [
+            _stats_of(queue, asked, leases[queue], sent[queue]) for queue in queues if self._is_here(queue)
+        ]
 
     def _first_operations(self) -> Iterator[_Operation]:
         """Operations that are not over: all, or the first of each client."""
-        number = max(NUM_OF_CLIENT, NUM_OPERATIONS // max(1, len(self._clients)))
-        for client in self._clients.values():
+        clients = self._state._clients
+        number = max(NUM_OF_CLIENT, NUM_OPERATIONS // max(1, len(clients)))
+        for client in clients.values():
             yield from islice(client.operations.values(), number)
 
     def _in_use(self) -> dict[NamedQueue, None]:
@@ -124,9 +151,150 @@ class Surveying(Subscribing):
     def _candidates(self) -> Iterator[NamedQueue]:
         for each in self._first_operations():
             yield each.queue
-        for lease in islice(self.leases.all(), NUM_OPERATIONS):
+        for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
             yield lease.queue
-        yield from islice(self._admitting, NUM_IN_USE)
-        for name in self._asked_at:
-            if name in self._queues:
-                yield self._queues[name]
+        yield from islice(self._state._admitting, NUM_IN_USE)
+        for name in self._state._asked_at:
+            if name in self._state._queues:
+                yield self._state._queues[name]
+
+
+def _num_items(queue: NamedQueue) -> int:
+    return queue.fifo.num_items
+
+
+def _first_waits(queue: NamedQueue) -> Iterator[float]:
+    """When the first of each line began to wait."""
+    lines: tuple[Iterable[_Operation], ...] = (*_getters_of(queue), *_putters_of(queue))
+    yield from (each.since for line in lines for each in islice(line, 1))
+
+
+def _getters_of(queue: NamedQueue) -> Iterator[Iterable[Getter[NamedQueue]]]:
+    yield from (queue.getters, queue.parked)
+    if queue.sharding is not None:
+        yield queue.sharding.getters
+
+
+def _putters_of(queue: NamedQueue) -> Iterator[Iterable[Putter[NamedQueue]]]:
+    yield from (queue.putters, *queue.streams.values())
+
+
+def _stats_of(
+    queue: NamedQueue,
+    asked: Asked,
+    leases: Iterable[HeldItems] = (),
+    deliveries: Iterable[Getter[NamedQueue]] = (),
+) -> QueueStats:
+    """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
+    head = queue.fifo.head()
+    sharding, admission = queue.sharding, queue.admission
+    return QueueStats(
+        queue.depth(),
+        None if head is None else max(0.0, asked.now - head.since),
+        tuple(asked.waiting(*each) for each in _waiting_at(queue)),
+        tuple(asked.waiting(*each) for each in _held_of(queue, leases, deliveries)),
+        tuple(_limits_of(queue)),
+        queue.ended,
+        "" if sharding is None else sharding.describe(),
+        "" if admission is None else admission.describe(),
+        _subscription(queue, asked.names) if isinstance(queue, TapQueue) else "",
+    )
+
+
+def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
+    members = sorted({names.get(client, "") for client, _ in queue.members})
+    return f"{queue.terms.describe()}; read by {list_names(members) if members else 'nobody at present'}"
+
+
+# -- operations in words, each with its client and since when ----------------------------------------
+
+_Since: TypeAlias = tuple[str, str, float]
+
+
+def _waiting_at(queue: NamedQueue) -> Iterator[_Since]:
+    """The first of those who wait in each line of a queue, which are the oldest."""
+    for getter in islice(chain.from_iterable(_getters_of(queue)), NUM_NAMED):
+        yield getter.client.name, _of_get(getter), getter.since
+    for putter in islice(chain.from_iterable(_putters_of(queue)), NUM_NAMED):
+        yield putter.client.name, _of_put(putter), putter.since
+    for item in queue.fifo.first(NUM_NAMED):
+        if item.question is not None:
+            yield item.question[0], "ask, and nobody has taken the question", item.since
+    if queue.admission is not None:
+        for (client, _), move in queue.admission.moving.items():
+            yield client, f"set_version({move.version})", move.since
+        for (client, _), wish in islice(queue.admission.asking.items(), NUM_NAMED):
+            yield client, f"admit with max_lag {wish.max_lag}", wish.since
+
+
+def _held_of(
+    queue: NamedQueue, leases: Iterable[HeldItems], deliveries: Iterable[Getter[NamedQueue]]
+) -> Iterator[_Since]:
+    for lease in islice(leases, NUM_NAMED):
+        yield *_of_lease(lease), lease.since
+    for getter in islice(deliveries, NUM_NAMED):
+        yield getter.client.name, _of_delivery(getter), getter.since
+    if queue.admission is not None:
+        yield from _of_slots(queue.admission)
+
+
+def _of_slots(admission: Admission) -> Iterator[_Since]:
+    """The first of those that are out, which are the oldest."""
+    for slot in islice(admission.making.values(), NUM_NAMED):
+        holders = [client for client, _ in ([slot.owner] if slot.owner else list(slot.copies)) if client]
+        client = holders[0] if holders else ""
+        until = f", taken up to version {slot.latest}" if slot.latest > slot.version else ""
+        if not holders and slot.copies:
+            until += ", of which a copy was sent, and nobody has it now"
+        yield client, f"slot {slot.number}, for an item of version {slot.version}{until}", slot.since
+
+
+def _of_get(getter: Getter[NamedQueue]) -> str:
+    if getter.is_shard:
+        return "a shard's next batch"
+    kind = "get" if getter.wanted is None else "get_batch"
+    if getter.terms is not None:
+        kind = "lease" if getter.wanted is None else "lease of a batch"
+    if getter in getter.queue.parked:
+        kind += ", which has as many on lease as it may"
+    if getter.wanted is None:
+        return kind
+    if isinstance(getter.wanted, WantedGroup):
+        return f"get_group of {getter.wanted.size} items"
+    limits = getter.wanted.limits
+    parts = [] if getter.wanted.weight is None else [f"weight {rounded(getter.wanted.weight):g}"]
+    parts += [f"at least {limits.min_items} items"] if limits.min_items > 1 else []
+    parts += [f"at most {limits.max_items} items"] if limits.max_items else []
+    return f"{kind} of {' and '.join(parts)}" if parts else kind
+
+
+def _of_put(putter: Putter[NamedQueue]) -> str:
+    if not putter.has_room:
+        return f"put of {putter.item.size_bytes} bytes"
+    return "put, whose bytes are on their way" if not putter.complete else "put, behind an earlier one"
+
+
+def _of_lease(lease: HeldItems) -> tuple[str, str]:
+    num_questions = sum(item.question is not None for item in lease.items.values())
+    count = counted(len(lease.items), "question" if num_questions else "item")
+    if lease.getter is None:
+        return "", f"{count}, to come back after a delay"
+    return lease.getter.client.name, f"lease of {count}"
+
+
+def _of_delivery(getter: Getter[NamedQueue]) -> str:
+    where = "arrived, not taken" if getter.arrived else "on the way"
+    return f"delivery of {len(getter.items or ())} items, {where}"
+
+
+def _limits_of(queue: NamedQueue) -> Iterator[str]:
+    """The bounds that the first put in line waits for."""
+    if not queue.putters:
+        return
+    size_bytes, tally = next(iter(queue.putters)).item.size_bytes, queue.tally
+    if queue.admission is None and 0 < queue.maxsize <= queue.num_held:
+        yield f"maxsize {queue.maxsize}"
+    if queue.max_bytes and queue.held_bytes + size_bytes > queue.max_bytes:
+        yield f"max_bytes {queue.max_bytes} of the queue"
+    if tally.max_bytes and tally.held_bytes + size_bytes > tally.max_bytes:
+        yield f"max_bytes {tally.max_bytes} of the channel"

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from rlinf_scheduler.queueing.depth import QueueDepth
 from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.named_queue import NamedQueue
 from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf_scheduler.queueing.records import TapRecord
+from rlinf_scheduler.queueing.stats import QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, size_text
 

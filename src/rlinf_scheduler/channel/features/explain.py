@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.clients import UsersByQueue
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.queueing import QueueDepth, QueueSnapshot, Tapped, Unfinished
-from rlinf_scheduler.wording import list_names
+from rlinf_scheduler.observe.status import MAX_QUEUES
+from rlinf_scheduler.queueing import (
+    Asked,
+    ChannelStats,
+    ChannelUser,
+    QueueDepth,
+    QueueName,
+    QueueStats,
+    QueueSurvey,
+    Tapped,
+)
 
 # So many queues are told of in one step: what they hold; and all that there is to say.
 NUM_DEPTHS, NUM_REPORTS = 256, 64
+# Of queues at which nobody waits, so many are told of, of which so many for their items that nobody gets.
+MAX_SHOWN, MAX_LEFT = 32, 16
 
 
 class Explain:
-    """The handlers of questions about the channel at one server.
+    """The handlers of questions about the channel at one server, and what it says in surveys of the job.
 
     What is said of every queue is put together part by part: between two parts others have their turn.
     """
 
     def __init__(self, server: ChannelServer) -> None:
         self._server = server
-        self._state = server.state
+        self._survey = QueueSurvey(server.state)
         self._submit = server.beside.submit
         server.handlers |= {
             control_wire.Query: self._query,
@@ -36,69 +50,102 @@ class Explain:
             control_wire.Explain: self._explain,
         }
 
+    def _query(self, request: Request) -> None:
+        name, state = wire.as_name(request.head.queue), self._server.state
+        num_dropped = state.num_dropped(name.subscription) if isinstance(name, Tapped) else 0
+        request.reply(control_wire.QueueState(state.num_items(name), state.is_full(name), num_dropped))
+
     def _list_depths(self, request: Request) -> None:
-        parts = self._state.depths_in_parts(NUM_DEPTHS)
-        _List(request, parts, _depth, self._counts, self._submit).go_on()
+        _List(request, self._survey.depths(NUM_DEPTHS), self._counts, self._submit).go_on()
 
     def _explain(self, request: Request) -> None:
-        clients = self._server.names
-        told = partial(_queue, clients=clients, now=self._server.runtime.now())
-        parts, head = self._state.report_in_parts(NUM_REPORTS), partial(self._explanation, clients)
-        _List(request, parts, told, head, self._submit).go_on()
+        used = partial(self._used, self._by_queue())
+        parts = [partial(used, part) for part in self._survey.every(NUM_REPORTS, self._asked())]
+        _List(request, parts, self._reached, self._submit).go_on()
 
-    def _query(self, request: Request) -> None:
-        name = wire.as_name(request.head.queue)
-        num_dropped = self._state.num_dropped(name.subscription) if isinstance(name, Tapped) else 0
-        request.reply(
-            control_wire.QueueState(self._state.num_items(name), self._state.is_full(name), num_dropped)
-        )
+    def stats(self) -> ChannelStats:
+        """Return the channel's counts, and its foremost queues."""
+        shown, oldest_s = self._survey.foremost(MAX_QUEUES, self._asked())
+        return replace(self._counts(), shown=tuple(shown), oldest_s=oldest_s)
 
-    def _counts(self) -> control_wire.ChannelCounts:
-        state, totals = self._state, self._state.totals
-        return control_wire.ChannelCounts(
-            state.num_accepted,
-            state.accepted_bytes,
-            state.closed,
-            state.num_lost,
-            state.lost_bytes,
-            totals.num_items,
-            totals.queued_bytes,
-            totals.num_dead,
-        )
+    def activity(self) -> ChannelStats:
+        """Return the channel with the queues that are used, in a moment, however many there are."""
+        asked = self._asked()
+        found = {queue.depth.name: queue for queue in self._survey.in_use(asked)}
+        others = self._others(found.keys())
+        found |= {queue.depth.name: queue for queue in self._survey.of(others, asked)}
+        every = [found.get(name) or QueueStats(QueueDepth(name)) for name in dict.fromkeys([*found, *others])]
+        counts = self._counts()
+        shown = self._used(self._by_queue({queue.depth.name for queue in every}), lambda: every)
+        return replace(counts, shown=tuple(shown), num_untold=max(0, counts.num_queues - len(found)))
 
-    def _explanation(self, clients: Mapping[str, str]) -> control_wire.Explanation:
-        server, state, runtime = self._server, self._state, self._server.runtime
-        now = runtime.now()
-        server.samples.append(server.sample(now))
-        puts_per_s, gets_per_s = _rates(server.samples, now)
-        transports = runtime.transports()
-        return control_wire.Explanation(
-            held_by=runtime.name,
-            closed=state.closed,
-            num_accepted=state.num_accepted,
-            num_items=state.totals.num_items,
-            held_bytes=state.total_held_bytes,
-            num_lost=state.num_lost,
-            elsewhere=[] if server.remote is None else server.remote.describe(),
-            max_bytes=server.max_bytes,
+    def _asked(self) -> Asked:
+        return Asked(self._server.runtime.now(), self._server.names)
+
+    def _counts(self) -> ChannelStats:
+        server = self._server
+        puts_per_s, gets_per_s = self._rates()
+        return replace(
+            server.state.stats(),
+            name=server.spec.name,
+            held_by=server.runtime.name,
+            num_delivered=server.num_delivered,
             puts_per_s=puts_per_s,
             gets_per_s=gets_per_s,
             producers=server.describe_producers(),
-            peers=[
-                control_wire.UserNote(
-                    name, transports.get(client, "not connected"), runtime.condition(client)
-                )
-                for client, name in clients.items()
-            ],
+            elsewhere=() if server.remote is None else tuple(server.remote.describe()),
+            users=tuple(
+                ChannelUser(known.name, num_put=known.num_put, num_got=known.num_got)
+                for known in server.clients.values()
+            ),
         )
 
+    def _reached(self) -> ChannelStats:
+        """Return the counts, with how each user is reached."""
+        runtime, counts = self._server.runtime, self._counts()
+        transports = runtime.transports()
+        users = (
+            replace(
+                user,
+                transport=transports.get(client, "not connected"),
+                condition=runtime.condition(client),
+            )
+            for client, user in zip(self._server.clients, counts.users, strict=True)
+        )
+        return replace(counts, users=tuple(users))
 
-def _rates(samples: deque[tuple[float, int, int]], now: float) -> tuple[float, float]:
-    while len(samples) > 1 and samples[0][0] < now - RATES_S:
-        samples.popleft()
-    (began, puts, gets), (_, puts_now, gets_now) = samples[0], samples[-1]
-    span_s = max(now - began, 1.0)
-    return max(0, puts_now - puts) / span_s, max(0, gets_now - gets) / span_s
+    def _by_queue(self, queues: Collection[QueueName] | None = None) -> UsersByQueue:
+        return self._server.users.by_queue(self._server.names, self._server.runtime.now(), queues)
+
+    def _used(self, users: UsersByQueue, part: Callable[[], Iterable[QueueStats]]) -> list[QueueStats]:
+        """Return queues with who uses each."""
+        unused: Any = (), ()
+        told = ((queue, *users.get(queue.depth.name, unused)) for queue in part())
+        return [
+            replace(queue, putters=tuple(putters), getters=tuple(getters)) for queue, putters, getters in told
+        ]
+
+    def _others(self, told: AbstractSet[QueueName]) -> list[QueueName]:
+        """Queues at which nobody waits: some whose items nobody gets, and those used last."""
+        users = self._server.users
+        used, gotten = users.last_used(len(told) + 2 * MAX_SHOWN), users.gotten_from()
+        left = (
+            queue.name
+            for queue in self._survey.looked_at()
+            if queue.fifo.num_items and queue.name not in gotten and queue.name not in told
+        )
+        some = heapq.nlargest(MAX_LEFT, left, key=lambda queue: used.get(queue, 0.0))
+        newest = sorted(used.keys() - told, key=used.__getitem__, reverse=True)
+        return list(dict.fromkeys((*some, *newest)))[:MAX_SHOWN]
+
+    def _rates(self) -> tuple[float, float]:
+        server, now = self._server, self._server.runtime.now()
+        while server.samples and server.samples[0][0] < now - RATES_S:
+            server.samples.popleft()
+        end = server.sample(now)
+        (began, puts, gets), (_, puts_now, gets_now) = server.samples[0] if server.samples else end, end
+        span_s = max(now - began, 1.0)
+        return max(0, puts_now - puts) / span_s, max(0, gets_now - gets) / span_s
 
 
 class _List:
@@ -107,7 +154,6 @@ class _List:
     Args:
         request: what is answered.
         parts: each gives the next part.
-        told: makes what is sent of each queue.
         head: makes the head, in the end.
         submit: has something done soon.
     """
@@ -116,13 +162,11 @@ class _List:
         self,
         request: Request,
         parts: Sequence[Callable[[], list[Any]]],
-        told: Callable[[Any], msgspec.Struct],
-        head: Callable[[], msgspec.Struct],
+        head: Callable[[], ChannelStats],
         submit: Callable[[Callable[[], None]], object],
     ) -> None:
         self._request = request
         self._parts = parts
-        self._told = told
         self._head = head
         self._submit = submit
         self._frames: list[Buffer] = []
@@ -131,51 +175,8 @@ class _List:
         """Add a part, and let others have their turn before the next, or answer."""
         parts, frames = self._parts, self._frames
         if parts:
-            part = parts[len(frames)]()
-            frames.append(msgspec.msgpack.encode([self._told(each) for each in part]))
+            frames.append(msgspec.msgpack.encode(parts[len(frames)]()))
         if len(frames) == len(parts):
             self._request.reply(self._head(), frames)
         elif not self._request.is_cancelled:
             self._submit(self.go_on)
-
-
-def _depth(depth: QueueDepth) -> control_wire.Depth:
-    return control_wire.Depth(
-        depth.name,
-        depth.num_items,
-        depth.weight,
-        depth.size_bytes,
-        depth.num_getters,
-        depth.num_putters,
-        depth.num_delivering,
-        depth.num_leased,
-        depth.num_dead,
-        depth.num_lost,
-        list(depth.groups),
-        depth.num_dropped,
-    )
-
-
-def _queue(report: QueueSnapshot, clients: Mapping[str, str], now: float) -> control_wire.ExplainedQueue:
-    def travelling(waiting: Unfinished) -> control_wire.WaitingNote:
-        who = clients.get(waiting.client, "")
-        return control_wire.WaitingNote(who, waiting.operation, max(0.0, now - waiting.since))
-
-    return control_wire.ExplainedQueue(
-        _depth(report.depth),
-        None if report.oldest_since is None else max(0.0, now - report.oldest_since),
-        [travelling(each) for each in report.waiting],
-        [travelling(each) for each in report.held],
-        report.limits,
-        report.ended,
-        report.shards,
-        report.admission,
-        _of_subscription(report, clients),
-    )
-
-
-def _of_subscription(report: QueueSnapshot, clients: Mapping[str, str]) -> str:
-    if not report.terms:
-        return ""
-    members = sorted({clients.get(client, "") for client in report.members})
-    return f"{report.terms}; read by {list_names(members) if members else 'nobody at present'}"

@@ -1,0 +1,245 @@
+"""A channel and its queues as data: made by the state machine, carried as it is, shown by views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from rlinf_scheduler.queueing.groups import GroupName
+from rlinf_scheduler.queueing.queue_name import QueueName, Tapped, as_name
+from rlinf_scheduler.wording import counted, size_text
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """The depth of one queue: its items, and the numbers of those that wait for it.
+
+    Attributes:
+        name: the queue's name.
+        num_items: items that a getter can take.
+        weight: their total weight.
+        size_bytes: their total size.
+        num_getters: waiting gets and batches.
+        num_putters: waiting puts, those whose bytes are on their way included.
+        num_delivering: gets and batches whose items were sent and not yet confirmed, those on lease not included.
+        num_leased: items on lease, and those that come back after a delay.
+        num_dead: dead letters.
+        num_lost: items that are lost, of which no getter was told yet.
+        groups: each group that has items here, and how many.
+        num_dropped: of a subscription, items that it has given up since its beginning.
+    """
+
+    name: QueueName
+    num_items: int = 0
+    weight: int | float = 0
+    size_bytes: int = 0
+    num_getters: int = 0
+    num_putters: int = 0
+    num_delivering: int = 0
+    num_leased: int = 0
+    num_dead: int = 0
+    num_lost: int = 0
+    groups: tuple[tuple[GroupName, int], ...] = ()
+    num_dropped: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.name) is tuple or self.groups:  # what has travelled has lists in place of inner tuples
+            object.__setattr__(self, "name", as_name(self.name))
+            object.__setattr__(self, "groups", tuple((as_name(group), count) for group, count in self.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An operation that is not over.
+
+    Attributes:
+        who: the process, e.g. "actor:0"; "" where it is nobody's.
+        operation: what it is, e.g. "get_batch of weight 512".
+        since_s: how long it has been going on, in seconds.
+    """
+
+    who: str
+    operation: str
+    since_s: float
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.operation}, for {self.since_s:.1f} s" if self.who else self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUser:
+    """A process that uses a queue of a channel, or did.
+
+    Attributes:
+        process: its name.
+        num_operations: how many items it has put, or how often it has asked for some.
+        last_s: how long ago it did so last, in seconds.
+        is_gone: whether it has left the channel, or its process is gone.
+    """
+
+    process: str
+    num_operations: int
+    last_s: float
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue of a channel.
+
+    Attributes:
+        depth: how much there is.
+        oldest_s: for how long the item that comes next has been there, in seconds; None without one.
+        waiting: gets and puts that wait, the first twenty of each line.
+        held: what consumers have: deliveries that are not confirmed, leases.
+        limits: the bounds that puts wait for, e.g. "maxsize 8".
+        ended: whether it takes no further put.
+        shards: how far data-parallel ranks have come, and who has steps to do; "" where there are none.
+        admission: how far its version is, and what is in the making; "" where no slots are given (see `admit`).
+        subscription: what it sees and who reads it; "" for what is no subscription's.
+        putters: who has put there.
+        getters: who has asked for items there.
+    """
+
+    depth: QueueDepth
+    oldest_s: float | None = None
+    waiting: tuple[Waiting, ...] = ()
+    held: tuple[Waiting, ...] = ()
+    limits: tuple[str, ...] = ()
+    ended: bool = False
+    shards: str = ""
+    admission: str = ""
+    subscription: str = ""
+    putters: tuple[QueueUser, ...] = ()
+    getters: tuple[QueueUser, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """It in words."""
+        depth = self.depth
+        parts = [
+            f"{counted(depth.num_items, 'item')} of weight {depth.weight:g}, {size_text(depth.size_bytes)}",
+            "" if self.oldest_s is None else f"the next one is {self.oldest_s:.1f} s old",
+            f"{depth.num_leased} on lease" if depth.num_leased else "",
+            counted(depth.num_dead, "dead letter") if depth.num_dead else "",
+            f"{depth.num_lost} lost, as the next getter is told" if depth.num_lost else "",
+            counted(len(depth.groups), "group") if depth.groups else "",
+            self.shards,
+            self.admission,
+            f"full: {' and '.join(self.limits)}" if self.limits else "",
+            "ended" if self.ended else "",
+            f"{counted(depth.num_dropped, 'item')} dropped" if depth.num_dropped else "",
+        ]
+        name = depth.name
+        title = f"subscription {name.subscription!r}" if isinstance(name, Tapped) else f"queue {name!r}"
+        yield f"{title}: {', '.join(filter(None, parts))}"
+        if self.subscription:
+            yield f"  {self.subscription}"
+        for waiting in self.waiting:
+            yield f"  waits  {waiting}"
+        unnamed = depth.num_getters + depth.num_putters - len(self.waiting)
+        if unnamed > 0:
+            yield f"  waits  {unnamed} more"
+        for held in self.held:
+            yield f"  has    {held}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelUser:
+    """A process that uses a channel.
+
+    Attributes:
+        name: e.g. "rollout:1".
+        transport: how it is reached: "unix", "unix+memory" (large items stay where they are), "tcp+tls", "tcp", "self".
+        condition: why it cannot be reached now, and since when; "" while it can.
+        num_put: items accepted from it by the channel's present process.
+        num_got: items delivered to it, likewise.
+    """
+
+    name: str
+    transport: str = ""
+    condition: str = ""
+    num_put: int = 0
+    num_got: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """Counts of a channel: what went through it, and what it holds.
+
+    Attributes:
+        num_puts: items that its queues accepted.
+        num_gets: of those, items that getters have or that are on their way to them.
+        num_items: items that its queues hold now.
+        num_leased: items on lease, and those that come back after a delay.
+        num_dead: dead letters.
+        num_lost: items lost with the nodes, or the producers' devices, that held their bytes.
+        bytes_in: size of all accepted items.
+        bytes_out: of those, the size of items that left.
+        size_bytes: size of the items that its queues hold now.
+        num_getters: gets and batches that wait.
+        num_putters: puts that wait.
+        closed: whether puts are refused.
+        queues: each queue that holds something or is waited for.
+        subscriptions: what each subscription has to read yet, by its name; in none of the sums above.
+        num_queues: how many queues there are, listed or not.
+        held_bytes: size of what its queues hold, of items on lease and of dead letters.
+        name: the channel's.
+        held_by: the process that holds it; "" in a channel inside one process.
+        maxsize: how many items each queue may hold; 0 is unbounded.
+        max_bytes: how many bytes all of them may hold; 0 is unbounded.
+        num_delivered: items delivered by its present process; those that come back count again.
+        puts_per_s: items put per second, of about the last ten seconds.
+        gets_per_s: items delivered, likewise.
+        producers: who still has something to put; "" where producers are not counted.
+        elsewhere: which other nodes hold items, and how much, in phrases.
+        users: the processes that use it.
+        oldest_s: the age of the oldest item of those that come next in each queue, in seconds; None without one.
+        shown: some queues, with all that there is to say.
+        num_untold: how many queues are in use besides these, where that is known.
+    """
+
+    num_puts: int = 0
+    num_gets: int = 0
+    num_items: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    size_bytes: int = 0
+    num_getters: int = 0
+    num_putters: int = 0
+    closed: bool = False
+    queues: tuple[QueueDepth, ...] = ()
+    num_leased: int = 0
+    num_dead: int = 0
+    num_lost: int = 0
+    subscriptions: tuple[QueueDepth, ...] = ()
+    num_queues: int = 0
+    held_bytes: int = 0
+    name: str = ""
+    held_by: str = ""
+    maxsize: int = 0
+    max_bytes: int = 0
+    num_delivered: int = 0
+    puts_per_s: float = 0.0
+    gets_per_s: float = 0.0
+    producers: str = ""
+    elsewhere: tuple[str, ...] = ()
+    users: tuple[ChannelUser, ...] = ()
+    oldest_s: float | None = None
+    shown: tuple[QueueStats, ...] = ()
+    num_untold: int = 0
+
+    def listing(self, depths: Iterable[QueueDepth]) -> ChannelStats:
+        """Return the same with its queues and subscriptions."""
+        listed = tuple(depths)
+        queues = tuple(depth for depth in listed if not isinstance(depth.name, Tapped))
+        return replace(
+            self,
+            num_getters=sum(queue.num_getters for queue in queues),
+            num_putters=sum(queue.num_putters for queue in queues),
+            queues=queues,
+            subscriptions=tuple(
+                replace(depth, name=depth.name.subscription)
+                for depth in listed
+                if isinstance(depth.name, Tapped)
+            ),
+        )
