@@ -90,6 +90,19 @@ def test_an_extension_delays_no_sign_of_life(clock):
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 10
 
 
+def test_a_lease_that_ends_while_its_sign_of_life_is_sent_is_not_kept(clock):
+    keeper, ticket = keep(clock)
+
+    def tell(message):  # what is sent goes with what users have said of leases meanwhile
+        clock.told.append(message)
+        keeper.end(ticket)
+
+    clock.tell = tell
+    clock.run_until(100)
+    assert len(clock.told) == 1
+    assert not clock.waiting
+
+
 def test_nothing_is_kept_alive_after_the_end(clock):
     keeper, _ = keep(clock)
     keeper.close()

@@ -100,8 +100,9 @@ class LeaseKeeper:
         now = self._messenger.now()
         if now < kept.until:
             kept.next_sign = now + kept.ttl_s / SHARE
-            self._client.tell(control_wire.Extend(kept.generation))
+            # Before: what is said goes with what has become of leases meanwhile, and this one may be over by then.
             self._plan(ticket)
+            self._client.tell(control_wire.Extend(kept.generation))
         else:
             self.end(ticket)
             reason = OVERDUE.format(kept.until - kept.began)

@@ -15,7 +15,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from rlinf_scheduler.comm.reports import Reporter, forget_io_thread, note_io_thread
@@ -90,7 +90,6 @@ class IoLoop:
 
     def __init__(self, name: str, on_failed: Callable[[BaseException], None] | None = None) -> None:
         self.now: Callable[[], float] = time.monotonic
-        self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._ready: deque[Callable[[], None]] = deque()
         self._after_round: list[Callable[[], None]] = []
@@ -105,11 +104,15 @@ class IoLoop:
         self._finally: list[Callable[[], None]] = []
         self._on_failed = on_failed
         self.failure: BaseException | None = None
+        self._ident = 0
+        self._open(name)
+
+    def _open(self, name: str) -> None:
+        self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Each write is an event of its own, so nobody has to read the descriptor.
         self.register(self._wake_fd, READABLE | select.EPOLLET, _ignore)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._ident = 0
 
     def start(self) -> None:
         """Start the thread."""
@@ -155,6 +158,13 @@ class IoLoop:
         self._handlers.pop(fd, None)
         with contextlib.suppress(ValueError, OSError):
             self._epoll.unregister(fd)
+
+    def ready_now(self, descriptors: Iterable[int], events: int) -> set[int]:
+        """Return those of some descriptors that are ready, or broken, by one question to the kernel."""
+        asked = select.poll()
+        for descriptor in descriptors:
+            asked.register(descriptor, events)
+        return {descriptor for descriptor, _ in asked.poll(0)}
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the thread soon; from any thread, in order.

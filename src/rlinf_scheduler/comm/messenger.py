@@ -48,6 +48,16 @@ class _Service:
     message_type: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a messenger asks of the system: the defaults ask the kernel, those of a simulation a simulated one."""
+
+    loop: Callable[..., IoLoop] = IoLoop
+    run_directory: Callable[[], RunDirectory] = RunDirectory
+    identity: Callable[[ClusterSecret, str], Identity] = Identity
+    sockets: Callable[..., Sockets] = Sockets
+
+
 class Arrivals(Protocol):
     """Holds back messages that have arrived. On the I/O thread."""
 
@@ -84,6 +94,7 @@ class Messenger:
             `shm.default_limit_bytes()`, 0 for none. All processes of the job on a machine together may use
             `default_limit_bytes()`, or what one of them is given here if that is more.
         on_failed: called on the I/O thread with what ended it unexpectedly; everything that waited has failed then.
+        platform: what it is made on.
 
     Attributes:
         endpoint: how others reach this process.
@@ -109,6 +120,7 @@ class Messenger:
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
         on_failed: Callable[[BaseException], None] | None = None,
+        platform: Platform = Platform(),
     ) -> None:
         # First, for a mistake in it must not leave anything behind.
         arena_bytes = default_limit_bytes() if arena_limit_bytes is None else arena_limit_bytes
@@ -123,15 +135,15 @@ class Messenger:
         self.why_leaving = CLOSED
         self.explain: Callable[[BaseException, float | None, float], None] = _nothing_to_say
         self.arrivals: Arrivals | None = None
-        self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
+        self._loop = platform.loop(f"comm-{name or 'io'}", on_failed)
         self.now = self._loop.now
-        self._run_directory = RunDirectory()
+        self._run_directory = platform.run_directory()
         unix_path = self._run_directory.path / SOCKET_NAME
         self._secret = secret
-        identity = Identity(secret, name)
+        identity = platform.identity(secret, name)
         try:
             sockets = partial(
-                Sockets,
+                platform.sockets,
                 self._loop,
                 identity,
                 unix_path,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import resource
-import select
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
 from typing import Protocol
 
 from rlinf_scheduler.comm.loop import READABLE, IoLoop, Timer
@@ -178,7 +176,12 @@ class Door:
         patience_s = CROWDED_TIMEOUT_S if self._paused else HANDSHAKE_TIMEOUT_S
         before = self.now() - patience_s
         late = list(itertools.takewhile(lambda guest: guest.since <= before, self.guests))
-        said = _readable(late)
+        # With one question: each is a turn that a main thread which computes takes from this one.
+        said = (
+            self._loop.ready_now([guest.opening.connection.fileno() for guest in late], READABLE)
+            if late
+            else ()
+        )
         for guest in late:
             if guest.opening.connection.fileno() in said:
                 # It is this process that is late.
@@ -229,19 +232,6 @@ class Guest:
             self._door.refuse(self, reason)
         else:
             logger.debug("a connection of the cluster's ended: %s", reason)
-
-
-def _readable(guests: Sequence[Guest]) -> set[int]:
-    """Return the descriptors of those whose next bytes, or whose end, are here; with one question to the kernel.
-
-    Each is a turn that a main thread which computes takes from this one.
-    """
-    if not guests:
-        return set()
-    asked = select.poll()
-    for guest in guests:
-        asked.register(guest.opening.connection.fileno(), select.POLLIN)
-    return {descriptor for descriptor, _ in asked.poll(0)}
 
 
 def uid_of(connection: socket.socket) -> int:

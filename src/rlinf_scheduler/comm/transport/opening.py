@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -123,9 +122,7 @@ class Opening(Generic[ResultT]):
 
     def is_answered(self) -> bool:
         """Return whether the other machine has taken or refused the connection, noticed or not."""
-        asked = select.poll()
-        asked.register(self.connection.fileno(), select.POLLOUT)
-        return bool(asked.poll(0))
+        return bool(self._loop.ready_now((self.connection.fileno(),), WRITABLE))
 
     def fail(self, reason: str, *, final: bool = False) -> None:
         """End it, and say why; `final`: trying again is of no use."""

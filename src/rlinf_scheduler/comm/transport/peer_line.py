@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from functools import partial
 from typing import Protocol
@@ -65,11 +64,7 @@ class PeerLine:
         self.endpoint = endpoint
         self.name = ""
         self.link: StreamLink | None = None
-        own_id = sockets.me.process_id
-        number = secrets.randbits(63) | 1
-        self.session: PeerSession[list[Buffer]] = PeerSession(
-            own_id, endpoint.process_id, number, loop.now(), grace_s=grace_s
-        )
+        self.session: PeerSession[list[Buffer]] = sockets.new_session(endpoint.process_id, grace_s)
         self._loop = loop
         self._sockets = sockets
         self._events = events

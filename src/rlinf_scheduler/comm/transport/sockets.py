@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import socket
 import ssl
 import struct
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import IoLoop, Timer, run_guarded
 from rlinf_scheduler.comm.port_range import PortRange, in_turn, listening_ports
 from rlinf_scheduler.comm.transport import handshake
@@ -19,7 +21,7 @@ from rlinf_scheduler.comm.transport.door import Door, Judge
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.identity import Identity
 from rlinf_scheduler.comm.transport.opening import PROBE_S, Opening
-from rlinf_scheduler.comm.transport.peer_session import Hello
+from rlinf_scheduler.comm.transport.peer_session import Hello, PeerSession
 from rlinf_scheduler.comm.transport.receive_buffers import ReceiveBuffers
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 from rlinf_scheduler.errors import CommError
@@ -52,10 +54,13 @@ class Sockets:
     Attributes:
         tcp_address: where others reach it, e.g. "tcp://10.0.0.3:23456"; "" without TCP.
         buffers: what all links receive into.
+        new_socket: makes a socket of a family and a type.
 
     Raises:
         CommError: it cannot listen there.
     """
+
+    new_socket: Callable[..., socket.socket] = socket.socket
 
     def __init__(
         self,
@@ -76,7 +81,7 @@ class Sockets:
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watch_timer: Timer | None = None
         self._openings: weakref.WeakSet[Opening[Introduction]] = weakref.WeakSet()
-        self.unix_door = Door(_listen_unix(unix_path), loop, me, judge)
+        self.unix_door = Door(self._listen_unix(unix_path), loop, me, judge)
         self.tcp_door: Door | None = None
         self.tcp_address = ""
         self._client_tls: ssl.SSLContext | None = None
@@ -86,7 +91,7 @@ class Sockets:
     def _open_tcp_door(self, host: str, ports: PortRange | None, judge: Judge) -> None:
         server_tls = None
         try:
-            listener = listen_tcp(host, ports)
+            listener = listen_tcp(host, ports, self.new_socket)
         except OSError as error:
             self.unix_door.close()
             tried = listening_ports(ports) if ports else ()
@@ -107,7 +112,17 @@ class Sockets:
         self.tcp_address = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
         self.tcp_door = Door(listener, self._loop, self.me, judge, server_tls)
 
+    def _listen_unix(self, path: Path) -> socket.socket:
+        listener = self.new_socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(str(path))
+        return listener
+
     # -- dialling --------------------------------------------------------------------------------
+
+    def new_session(self, process_id: str, grace_s: float) -> PeerSession[list[Buffer]]:
+        """Return our half of a session with a process, of a number that no other has."""
+        number = secrets.randbits(63) | 1
+        return PeerSession(self.me.process_id, process_id, number, self._loop.now(), grace_s=grace_s)
 
     def kind(self, endpoint: Endpoint) -> str:
         """How a process is reached: "unix", "tcp+tls" or "tcp"."""
@@ -141,7 +156,7 @@ class Sockets:
         else:
             tls = self._client_tls
             family = socket.AF_INET6 if "[" in endpoint.tcp_address else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        connection = self.new_socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         steps = handshake.dial(self.me, endpoint.process_id, hello, encrypts=tls is not None)
         opening = Opening(self._loop, connection, steps, tls, on_done, on_failed)
         self._openings.add(opening)
@@ -215,20 +230,16 @@ def silence_of(connection: socket.socket) -> float:
     return float(min(words[_LAST_DATA_RECV], words[_LAST_ACK_RECV])) / 1000
 
 
-def _listen_unix(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    listener.bind(str(path))
-    return listener
-
-
-def listen_tcp(host: str, ports: PortRange | None) -> socket.socket:
+def listen_tcp(
+    host: str, ports: PortRange | None, new_socket: Callable[..., socket.socket] = socket.socket
+) -> socket.socket:
     """A socket bound to a port of the range, or without one to any port, at an address.
 
     Raises:
         OSError: what the kernel says.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener = new_socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         _bind(listener, host, [0] if ports is None else in_turn(listening_ports(ports)))
     except OSError:
