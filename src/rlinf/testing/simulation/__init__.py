@@ -14,6 +14,10 @@ durable.py         what a durable channel writes down, and what its clients and 
 holders.py         the processes that hold the items of nodes
 shortcut.py        what lies between a user's thread and a server that it asks by itself
 shortcut_user.py   that thread
+kernel.py          sockets, readiness and the I/O threads of processes that run the product
+product.py         a part: the product's own channel, server and clients, on that kernel
+product_users.py   the users of its clients
+watched.py         its state machine, which tells the books of every event
 mailbox.py         a part: a mailbox in every process, around the same machines
 weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
 buckets.py         memory of a device that processes share, around the real `BucketPool`, `OpenBuckets`, `HolderTable`

@@ -125,7 +125,7 @@ class Cluster:
             case "die":
                 self._kill(host, fault)
             case "lose node" if host.alive:
-                self._bury(host)
+                self.bury(host)
                 node = FIRST_HOLDER - fault.client
                 self.world.schedule(self.world.now_us + fault.for_us, None, self._start_holder, (node,))
             case "kill server":
@@ -141,9 +141,9 @@ class Cluster:
 
     def _kill_server(self, fault: Fault) -> None:
         if not self.script.durable:
-            self._bury(self.server)
+            self.bury(self.server)
         elif self.channel_host.alive:
-            self._bury(self.channel_host)
+            self.bury(self.channel_host)
             self.world.schedule(self.world.now_us + fault.for_us, None, self._start_server_again)
 
     def _start_server_again(self) -> None:
@@ -155,14 +155,15 @@ class Cluster:
 
     def _kill(self, host: Host, fault: Fault) -> None:
         if host.alive:
-            self._bury(host)
+            self.bury(host)
             successor = (fault.client, f"client{fault.client}.{len(self.hosts)}")
             self.world.schedule(self.world.now_us + fault.for_us, None, self._start_again, successor)
 
     def _start_again(self, number: int, name: str) -> None:
         self.start(number, name)
 
-    def _bury(self, host: Host) -> None:
+    def bury(self, host: Host) -> None:
+        """Let a process die."""
         host.die()
         self.network.buried(host.name)
         for part in self._parts:

@@ -66,6 +66,9 @@ class Network:
         # How long each pair could not talk, all in all.
         self.unreachable_us: dict[frozenset[str], int] = {}
         self._clear_us: dict[frozenset[str], int] = {}
+        self._since_us: dict[frozenset[str], int] = {}
+        # Those of processes that run the product: what stands between is the same for all.
+        self.kernels: list[Any] = []
 
     def join(self, end: End) -> None:
         """Make a process known under its name."""
@@ -79,18 +82,26 @@ class Network:
         """Return since when nothing stands between two processes."""
         return self._world.now_us if self._obstacles.get(pair) else self._clear_us.get(pair, 0)
 
+    def is_obstructed(self, pair: frozenset[str]) -> bool:
+        """Whether two processes cannot talk now."""
+        return self._obstacles.get(pair, 0) > 0
+
+    def obstructed_since_us(self, pair: frozenset[str]) -> int:
+        """Return since when two processes cannot talk."""
+        return self._since_us[pair]
+
     def dial(self, dialler: str, acceptor: str) -> Stream:
         """Begin a stream; `made` or `not_made` follows."""
         stream = Stream(dialler, acceptor)
         self._world.schedule(
-            self._world.now_us + self._delay_us(dialler, acceptor), None, self._connect, (stream,)
+            self._world.now_us + self.delay_us(dialler, acceptor), None, self._connect, (stream,)
         )
         return stream
 
     def send(self, stream: Stream, sender: str, frame: Any) -> None:
         """Send over a stream; it arrives unless the stream breaks before."""
         receiver = stream.other(sender)
-        at_us = max(stream.free_at[receiver], self._world.now_us + self._delay_us(sender, receiver))
+        at_us = max(stream.free_at[receiver], self._world.now_us + self.delay_us(sender, receiver))
         stream.free_at[receiver] = at_us
         self._world.schedule(at_us, None, self._arrive, (stream, receiver, frame))
 
@@ -105,7 +116,9 @@ class Network:
         for stream in self._streams.pop(frozenset((one, other)), ()):
             stream.broken = True
             for name in stream.ends:
-                self._later(self._delay_us(one, other), name, self._closed, stream, name)
+                self._later(self.delay_us(one, other), name, self._closed, stream, name)
+        for kernel in self.kernels:
+            kernel.cut(frozenset((one, other)))
         self._obstruct(one, other, for_us)
 
     def stall(self, one: str, other: str, for_us: int) -> None:
@@ -115,6 +128,8 @@ class Network:
             for stream in self._streams.get(frozenset((one, other)), ()):
                 for name in stream.ends:
                     self._later(SILENT_US, name, self._silent, stream, name)
+        for kernel in self.kernels:
+            kernel.stalled(frozenset((one, other)), for_us)
         self._obstruct(one, other, for_us)
 
     def buried(self, name: str) -> None:
@@ -122,13 +137,16 @@ class Network:
         for pair in [pair for pair in self._streams if name in pair]:
             for stream in list(self._streams[pair]):
                 self.close(stream, name)
+        for kernel in self.kernels:
+            kernel.buried(name)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _later(self, delay_us: int, name: str, action: Callable[..., None], *args: Any) -> None:
         self._ends[name].process.later(delay_us, action, *args)
 
-    def _delay_us(self, sender: str, receiver: str) -> int:
+    def delay_us(self, sender: str, receiver: str) -> int:
+        """Return how long the next message is on its way."""
         draw = self._delays.get((sender, receiver))
         if draw is None:
             random = self._world.randomness("network", sender, receiver).random
@@ -139,6 +157,8 @@ class Network:
 
     def _obstruct(self, one: str, other: str, for_us: int) -> None:
         pair = frozenset((one, other))
+        if not self.is_obstructed(pair):
+            self._since_us[pair] = self._world.now_us
         self._obstacles[pair] = self._obstacles.get(pair, 0) + 1
         self.unreachable_us[pair] = self.unreachable_us.get(pair, 0) + for_us
         self._world.schedule(self._world.now_us + for_us, None, self._clear, (pair,))
@@ -149,6 +169,8 @@ class Network:
             return
         self._world.note("network", "is whole", *sorted(pair))
         self._clear_us[pair] = self._world.now_us
+        for kernel in self.kernels:
+            kernel.cleared(pair)
         for stream in self._streams.get(pair, ()):
             held, stream.held = stream.held, []
             for receiver, frame in held:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
-from rlinf.testing.simulation.channel_client import ChannelClient
 from rlinf.testing.simulation.script import NOWAIT, SHARDS, Call
 from rlinf.testing.simulation.users import UserCall
 
@@ -25,7 +25,7 @@ class Rank:
     """
 
     def __init__(
-        self, client: ChannelClient, index: int, next_number: Callable[[], int], *, calm: bool = False
+        self, client: Any, index: int, next_number: Callable[[], int], *, calm: bool = False
     ) -> None:
         self.over = False
         self.index = index

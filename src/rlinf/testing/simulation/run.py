@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rlinf.testing.simulation.admission import AdmissionPart
 from rlinf.testing.simulation.channel import ChannelPart
-from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.device_items import DeviceItemsPart
 from rlinf.testing.simulation.devices import DevicePart
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.mailbox import MailboxPart
 from rlinf.testing.simulation.pinning import PinningPart
+from rlinf.testing.simulation.product import ProductPart, errors_are_found
 from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
+PRODUCT = (ProductPart,)
 PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
 
 
@@ -49,13 +52,16 @@ def simulate(seed: int, machines: Machines | None = None) -> Report:
     return run_script(draw_script(seed), machines)
 
 
-def run_script(script: Script, machines: Machines | None = None) -> Report:
-    """Tell a story."""
+def run_script(
+    script: Script, machines: Machines | None = None, parts: tuple[Callable[..., Part], ...] = PARTS
+) -> Report:
+    """Tell a story, of these parts."""
     world = World(script.seed)
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
-        Cluster(world, script, machines or Machines()).run(PARTS)
+        with errors_are_found():
+            Cluster(world, script, machines or Machines()).run(parts)
     except Violation as broken:
         violation, about = str(broken), broken.about
     except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise

@@ -14,8 +14,8 @@ MAX_EVENTS = 100_000
 """A world that has not come to rest after so many events never will."""
 
 
-class Violation(Exception):
-    """A promise was broken.
+class Violation(BaseException):
+    """A promise was broken; no handler of the product's own mistakes may stand in its way.
 
     Attributes:
         about: the items, calls or processes that it concerns; the short history shows their events.

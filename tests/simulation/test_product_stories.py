@@ -1,0 +1,75 @@
+"""Stories of the product itself, its server, clients and messenger on a simulated kernel: every promise is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from effort import tries
+from rlinf.testing.simulation import Machines, draw_script, tell
+from rlinf.testing.simulation.run import PRODUCT, run_script
+from rlinf_scheduler.channel.client import ChannelClient
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.queueing import ChannelState
+
+pytestmark = pytest.mark.xdist_group("stories")
+
+
+def told_of(seed, machines=None):
+    return run_script(draw_script(seed), machines, PRODUCT)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(begin, begin + 25) for begin in range(0, max(100, tries(100)), 25)], ids=str
+)
+def test_the_product_keeps_every_promise_in_the_stories_of(seeds):
+    for seed in seeds:
+        report = told_of(seed)
+        if report.violation is not None:
+            pytest.fail("\n".join([f"seed {seed}: {report.violation}", *tell(report)]))
+
+
+def test_the_same_seed_gives_the_same_history_of_the_product():
+    assert told_of(74).history == told_of(74).history
+
+
+def test_stories_of_the_product_are_about_all_that_can_become_of_a_call():
+    endings = {event[5] for seed in range(40) for event in told_of(seed).history if event[2] == "ends"}
+    assert endings >= {
+        "accepted",
+        "taken",
+        "timed out",
+        "cancelled",
+        "dropped",
+        "lost",
+        "closed",
+        "full",
+        "empty",
+    }
+
+
+def test_what_the_product_logs_as_an_error_breaks_a_story(monkeypatch):
+    monkeypatch.setattr(ChannelClient, "_on_granted", lambda _client, _answer: 1 / 0)
+    found = [violation for seed in range(20) if (violation := told_of(seed).violation)]
+    assert any("division by zero" in each for each in found)
+
+
+def test_what_waits_in_a_simulated_process_breaks_its_story(monkeypatch):
+    monkeypatch.setattr(ChannelClient, "drain", lambda _client: Promise().wait())
+    assert "something waits" in told_of(2).violation
+
+
+def test_a_machine_that_raises_breaks_a_story_of_the_product():
+    def fail(*_bounds, **_options):
+        message = "no machine"
+        raise RuntimeError(message)
+
+    class Failing(ChannelState):
+        put_run = put = fail
+
+    assert "no machine" in next(
+        violation
+        for seed in range(20)
+        if (violation := told_of(seed, replace(Machines(), server=Failing)).violation)
+    )
