@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from measure import Table, duration_text
-from rlinf_scheduler.comm import promise
+from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.timekeeping import GET, TIMES, WAIT, Cause, Span
 from rlinf_scheduler.host.timing import Stopwatch, recording
 from rlinf_scheduler.observe import spool_thread
 from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter
 from rlinf_scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.observe.timekeeping import GET, TIMES, WAIT, Cause, Span
 
 _NUMBER, _ROUNDS = 20_000, 9
 _CAUSE = Cause("channel", "get('pairs')", "pairs")
@@ -151,12 +151,11 @@ def _quickest_s(work: Callable[[], None]) -> float:
 @contextmanager
 def _uncounted_waits() -> Iterator[None]:
     """A block in which a wait is only that."""
-    begin_wait_in = promise.begin_wait_in
-    promise.begin_wait_in = lambda *_: None
+    account, waits.account = waits.account, None
     try:
         yield
     finally:
-        promise.begin_wait_in = begin_wait_in
+        waits.account = account
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 from measure import Options, Side, Table, count_for, duration_text, ratio_text, read_options, stopwatch
 from note_costs import note_costs, share_of_notes, show_costs
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
-from rlinf_scheduler.comm import promise, timekeeping
-from rlinf_scheduler.comm.timekeeping import Timekeeper
+from rlinf_scheduler.comm import waits
+from rlinf_scheduler.observe.timekeeping import TIMES, Timekeeper
 
 NUM_RANKS = 64
 # A run of few updates and one of many: what the beginning costs is no part of their difference.
@@ -51,7 +51,7 @@ def count_nothing(nothing: bool) -> None:
     """Let this process count where its time goes, or not."""
     for name, note in _KEPT.items():
         setattr(Timekeeper, name, (lambda *_: None) if nothing else note)
-    promise.begin_wait_in = (lambda *_: None) if nothing else timekeeping.begin_wait_in
+    waits.account = None if nothing else TIMES.note_wait
 
 
 class Rank(Worker):

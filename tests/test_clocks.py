@@ -33,9 +33,9 @@ EXCEPTIONS = {
     "channel/features/checkpoints.py": (1, DATE),
     "channel/features/recording.py": (2, DATE),
     "comm/loop.py": (1, "the real clock"),
-    "comm/promise.py": (2, KERNELS),
+    "comm/promise.py": (1, KERNELS),
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),
-    "comm/timekeeping.py": (1, "time that is accounted for begins and ends by one clock"),
+    "comm/waits.py": (1, "time that is accounted for begins and ends by one clock"),
     "session/job_file.py": (1, DATE),
 }
 

@@ -10,8 +10,8 @@ import pytest
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.comm import timekeeping
 from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.observe import timekeeping
 from waits import wait_until
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ import pytest
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import ChannelLost
+from rlinf_scheduler.observe.timekeeping import TIMES
 
 A_MONTH_S = 30 * 86_400.0
 # The calls below have a deadline of 0.5 s; the rest is for a machine that has much to do.

@@ -11,11 +11,11 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel.held import HeldAt
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.shm.parcel import Descriptor
-from rlinf_scheduler.comm.timekeeping import LINK, TIMES
 from rlinf_scheduler.emulation.arrivals import carried_bytes
 from rlinf_scheduler.emulation.links import Links
 from rlinf_scheduler.errors import ChannelTimeout
 from rlinf_scheduler.mailbox import open_mailbox
+from rlinf_scheduler.observe.timekeeping import LINK, TIMES
 from rlinf_scheduler.session import set_current
 from rlinf_scheduler.weights import open_weights
 from waits import wait_until

@@ -19,8 +19,8 @@ from rlinf.scheduler.dynamic_scheduler.utils import (
     get_valid_dp_sizes,
 )
 from rlinf.scheduler.manager.net_emulation import CrossDCPair, NetEmulationConfig, NetEmulationManager
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.observe.timekeeping import TIMES
 
 SECTION = {
     "enabled": True,

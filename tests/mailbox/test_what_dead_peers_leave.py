@@ -4,8 +4,9 @@ import contextlib
 import gc
 
 from comm_fixtures import DEADLINE_S
-from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, timekeeping
+from rlinf_scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 from rlinf_scheduler.mailbox import Mailbox
+from rlinf_scheduler.observe import timekeeping
 
 # What the directory remembers of a name that is gone.
 OBJECTS_A_TOMBSTONE = 8

@@ -14,15 +14,16 @@ import pytest
 from alarms import interrupted_at
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.comm import handle, promise, timekeeping
+from rlinf_scheduler.comm import handle, promise, waits
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
-from rlinf_scheduler.comm.timekeeping import CALL, PHASE, TIMES, WAIT, Span, begin_wait, keeps_wait
-from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.host import timing
 from rlinf_scheduler.host.timing import Stopwatch, recording
+from rlinf_scheduler.observe import timekeeping
 from rlinf_scheduler.observe.open_spans import open_spans
 from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter, StillOpen, read_spool, segment
+from rlinf_scheduler.observe.timekeeping import CALL, PHASE, TIMES, WAIT, Span
 from rlinf_scheduler.observe.timeline import on_home_clock
 from rlinf_scheduler.observe.trace_desk import TraceDesk
 from rlinf_scheduler.session import current_session
@@ -30,7 +31,6 @@ from rlinf_scheduler.worker import result
 from waits import wait_until
 
 MIB = 1 << 20
-BEGINNERS = ("begin_wait", "begin_wait_for", "begin_wait_in")
 MEASURING = (timing.__file__, timekeeping.__file__, contextlib.__file__)
 DEADLINE_S = 30.0
 HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
@@ -109,11 +109,16 @@ def test_a_wait_is_over_while_what_it_brought_is_read():
     assert seen == [[]]
 
 
+class Another(Promise):
+    def cause(self):
+        return Cause(OTHER, "another's wait")
+
+
 @keeps_wait("kept")
-def wait_unlike_others(promise):
-    kept = begin_wait(Wait(OTHER, "another's wait"))
-    threading.Event.wait(promise, DEADLINE_S)
-    kept.end("")
+def wait_unlike_others(event):
+    began, kept = waits.now(), Another()
+    threading.Event.wait(event, DEADLINE_S)
+    waits.account(began, kept.cause(), "")
 
 
 def test_a_wait_is_found_in_the_variable_that_its_function_names():
@@ -136,13 +141,13 @@ def test_every_function_that_begins_a_wait_says_where_it_keeps_it():
             for node in ast.walk(ast.parse(source))
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
-        begin = [
+        told = [
             (node.name, ast.unparse(node.decorator_list))
             for node in functions
-            if any(isinstance(each, ast.Name) and each.id in BEGINNERS for each in ast.walk(node))
+            if any(isinstance(each, ast.Attribute) and each.attr == "account" for each in ast.walk(node))
         ]
-        assert begin, module
-        assert all("keeps_wait('begun')" in decorators for _, decorators in begin), begin
+        assert told, module
+        assert all("keeps_wait(" in decorators for _, decorators in told), told
 
 
 def test_what_an_interruption_cuts_short_anywhere_is_open_no_more():

@@ -17,7 +17,6 @@ from effort import tries
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.rundir import RunDirectory
-from rlinf_scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe import spool_thread
 from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
@@ -40,6 +39,7 @@ from rlinf_scheduler.observe.spool_folder import (
     hold_spool,
 )
 from rlinf_scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.observe.tracing import (
     CLOCK,
     SPOOLS,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.comm.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
 from rlinf_scheduler.observe.spool import ClockNote, SpoolContent, SpoolHead
+from rlinf_scheduler.observe.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
 from rlinf_scheduler.observe.timeline import ProcessSpans, Timeline, lanes, on_home_clock, size_of
 
 ITEM = (("env:0", 7),)

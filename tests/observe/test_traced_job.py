@@ -15,13 +15,13 @@ from forked_job import ForkedJob
 from job_processes import THERE, Job, stay
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.events import WorkerLost
 from rlinf_scheduler.observe.report import ask_report, thing_text
 from rlinf_scheduler.observe.spool import read_spool
 from rlinf_scheduler.observe.spool_folder import folder_of, spools_in
 from rlinf_scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.observe.trace_desk import TraceDesk
 from rlinf_scheduler.observe.tracing import TraceOn, Tracer
 from waits import wait_until

@@ -7,9 +7,9 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import ConfigError, WorkerError
 from rlinf_scheduler.host.timing import Stopwatch, recording, reduce_durations, timer
+from rlinf_scheduler.observe.timekeeping import TIMES
 
 
 class Timed(Worker):

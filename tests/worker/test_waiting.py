@@ -9,8 +9,8 @@ from local_group import DEADLINE_S
 from rlinf.scheduler import Worker, as_completed, wait_all, wait_first
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import CallCancelled, ResultTimeout, WorkerError
+from rlinf_scheduler.observe.timekeeping import TIMES
 from waits import wait_until
 
 

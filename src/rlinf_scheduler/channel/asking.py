@@ -30,7 +30,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef, Wake
 from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.comm.waits import CHANNEL, Wait
+from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.errors import (
     ChannelError,
     ChannelTimeout,
@@ -81,6 +81,10 @@ class Pending(Promise[Arrived]):
         queue = "" if self._queue == "default" else f", {self._queue!r}"
         about = f"ask('{name}'{queue})", waited_s
         return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
+
+    def cause(self) -> Cause:
+        """See `Promise`."""
+        return Cause(CHANNEL, "ask", self.ref.spec.name)
 
     def timeout(self) -> ChannelTimeout:
         """The error of a question that nobody has answered in time."""

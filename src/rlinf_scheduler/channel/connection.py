@@ -45,10 +45,10 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.shm.parcels import WAIT_S
-from rlinf_scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
-from rlinf_scheduler.comm.waits import CHANNEL, Wait, awaited
+from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered, CodecError
 from rlinf_scheduler.observe.reasons import explain
+from rlinf_scheduler.observe.timekeeping import GET, PUT, TIMES
 from rlinf_scheduler.queueing import Ending
 from rlinf_scheduler.session import Session
 
@@ -107,6 +107,7 @@ class ChannelConnection:
         self.now = messenger.now
         self._client = ChannelClient(session, ref, line, lambda: on_lost(self))
         self._is_unused_said = False
+        self._causes: dict[str, Cause] = {}
         self._drain = self._client.drain
         self._on_devices = self._client.on_devices
         self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
@@ -131,7 +132,10 @@ class ChannelConnection:
 
     def cause(self, operation: Operation) -> Cause:
         """Return the cause under which a wait for an operation is counted."""
-        return cause_at(CHANNEL, operation.kind, self.ref.spec.name)
+        cause = self._causes.get(operation.kind)
+        if cause is None:
+            cause = self._causes[operation.kind] = Cause(CHANNEL, operation.kind, self.ref.spec.name)
+        return cause
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself."""

@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.recorded import RecordedConnection
 from rlinf_scheduler.channel.sender import DirectLine
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.forking import FORKED
-from rlinf_scheduler.comm.timekeeping import TIMES
+from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.tape import tape_of
 

@@ -17,9 +17,9 @@ from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Fate
-from rlinf_scheduler.comm.timekeeping import ACK, TIMES
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.observe.timekeeping import ACK, TIMES
 
 LEFT = "the loop was left before it was acknowledged"
 MAX_REASON = 500

@@ -18,8 +18,7 @@ from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.loop import IoLoop, ending
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import on_io_thread
-from rlinf_scheduler.comm.timekeeping import Cause, cause_at
-from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Wait, awaited
+from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelUnanswered
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
@@ -168,7 +167,7 @@ class LocalQueues:
 
     def cause(self, operation: Operation) -> Cause:
         """See `PromiseOwner`."""
-        return cause_at(CHANNEL, operation.kind, self._spec.name)
+        return Cause(CHANNEL, operation.kind, self._spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """See `PromiseOwner`; nobody but this process can end such a wait."""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.promise import NOWHERE, Fate, Promise, PromiseRef
-from rlinf_scheduler.comm.timekeeping import Cause
-from rlinf_scheduler.comm.waits import CHANNEL, Wait
+from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.tape import Note
 from rlinf_scheduler.tape.work import work_said

@@ -15,8 +15,8 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.errors import CodecError
+from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell, rounded
 
 

@@ -19,8 +19,8 @@ from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcel import Parcel
 from rlinf_scheduler.comm.shm.parcels import WAIT_S
-from rlinf_scheduler.comm.timekeeping import REPLY, TIMES
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError
+from rlinf_scheduler.observe.timekeeping import REPLY, TIMES
 
 LEFT = "the loop was left before it was answered"
 

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Fate, Promise
-from rlinf_scheduler.comm.waits import Wait
+from rlinf_scheduler.comm.waits import CHANNEL, WEIGHTS, Cause, Wait
 
 T = TypeVar("T")
 Join = Callable[[list[BaseException | None]], BaseException | None]
@@ -89,6 +89,13 @@ class _AllDone(Promise[None]):
             return None
         peers = dict.fromkeys(peer for wait in waits for peer in wait.peers)
         return structs.replace(waits[0], operation=self._what, peers=tuple(peers))
+
+    def cause(self) -> Cause | None:
+        """See `Promise`."""
+        first = self.handles[0].settled.cause() if self.handles else None
+        if first is None or first.kind in (CHANNEL, WEIGHTS):
+            return first
+        return Cause(first.kind, self._what, first.subject)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""

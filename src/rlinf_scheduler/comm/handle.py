@@ -8,11 +8,11 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import forked_error, generation
 from rlinf_scheduler.comm.promise import Fate, Promise
-from rlinf_scheduler.comm.timekeeping import TIMES, begin_wait, begin_wait_for, keeps_wait
-from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 from rlinf_scheduler.keywords import called_directly, explains_calls
 
@@ -104,6 +104,10 @@ class AsyncHandle(Generic[T]):
         """What whoever waits for it waits for; from any thread."""
         return self.settled.awaits() or Wait(OTHER, self.describe())
 
+    def cause(self) -> Cause:
+        """What a wait for it is counted as."""
+        return self.settled.cause() or Cause(OTHER, self.describe())
+
     @classmethod
     def completed(cls, value: T, what: str = "") -> AsyncHandle[T]:
         """A handle that is done."""
@@ -171,14 +175,14 @@ class AsyncHandle(Generic[T]):
         return await self
 
     @awaited(_awaits)
-    @keeps_wait("begun")
+    @keeps_wait("self")
     def __await__(self) -> Generator[Any, None, T]:
         if not self.settled.done():
             self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
-            cause = self.settled.cause()
-            begun = begin_wait(self.awaits()) if cause is None else begin_wait_for(cause)
+            began: float | None = waits.now()
+            cause = self.cause()
 
             def wake(_source: Any) -> None:
                 try:
@@ -200,9 +204,9 @@ class AsyncHandle(Generic[T]):
                 raise
             finally:
                 awaited_by.discard(woken)
-            if begun is not None:
-                begun.end(self.settled.by)
-                begun = None  # what it brought is still to be read
+            if waits.account is not None and began is not None:
+                waits.account(began, cause, self.settled.by)
+            began = None  # what it brought is still to be read
         value = self._take()
         fate = self._fate
         fate.mark[0] = 1
@@ -215,21 +219,21 @@ class AsyncHandle(Generic[T]):
 
     @awaited(_awaited_in_vain)
     def _take_when_done(self, timeout_s: float | None) -> T:
-        began = TIMES.now()
+        began = waits.now()
         try:
             self._await(timeout_s)
             return self._take()
         except (ResultTimeout, KeyboardInterrupt) as error:
-            self.settled.explain(error, timeout_s, TIMES.now() - began)
+            self.settled.explain(error, timeout_s, waits.now() - began)
             raise
         except (ChannelTimeout, CommTimeout) as error:
             self.settled.explain(error, self.awaits().timeout_s, error.waited_s)
             raise
 
     def _await(self, timeout_s: float | None) -> None:
-        began = TIMES.now()
+        began = waits.now()
         if not self.settled.wait(timeout_s):
-            raise ResultTimeout(self.what or "the operation", TIMES.now() - began)
+            raise ResultTimeout(self.what or "the operation", waits.now() - began)
 
     def _take(self) -> T:
         if self._lock is None:

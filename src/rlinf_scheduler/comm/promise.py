@@ -8,7 +8,6 @@ a lock of its own.
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 import weakref
@@ -18,12 +17,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.failure import read_error
 from rlinf_scheduler.comm.reports import Reporter, on_io_thread
-from rlinf_scheduler.comm.timekeeping import Cause, begin_wait_in, keeps_wait
-from rlinf_scheduler.comm.waits import Wait, awaited
+from rlinf_scheduler.comm.waits import Cause, Wait, awaited, keeps_wait
 
 logger = Reporter(__name__)
 
@@ -162,7 +161,7 @@ class Promise(Generic[T]):
             self._on_cancelled()
         return self.cancelled()
 
-    @keeps_wait("begun")
+    @keeps_wait("self")
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is complete, for at most `timeout_s` seconds; whether it is.
 
@@ -172,7 +171,7 @@ class Promise(Generic[T]):
         known = self._known
         if None in known:
             return True
-        begun = None if timeout_s == 0 else begin_wait_in(sys._getframe(1), self.cause())
+        began, cause = waits.now(), self.cause()
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
@@ -181,7 +180,7 @@ class Promise(Generic[T]):
             if scope is not None:
                 scope.begin_wait(waker)
             # Completed before the gate was there: then nobody opens it.
-            deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+            deadline = math.inf if timeout_s is None else began + timeout_s
             while None not in known:
                 left_s = min(SLICE_S, deadline - time.monotonic())
                 if left_s <= 0 or gate.acquire(timeout=left_s):
@@ -191,8 +190,8 @@ class Promise(Generic[T]):
                 self._gates.remove(gate)
             if scope is not None:
                 scope.end_wait(waker)
-        if begun is not None:
-            begun.end(self.by)
+        if waits.account is not None and timeout_s != 0:
+            waits.account(began, cause, self.by)
         if scope is not None and None not in known:
             scope.check()
         return None in known
@@ -213,7 +212,7 @@ class Promise(Generic[T]):
         return None
 
     def cause(self) -> Cause | None:
-        """What a wait for it is counted as; None: as what whoever waits says that it waits for."""
+        """What a wait for it is counted as; None: as what the function that waits says."""
         return None
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:

@@ -14,7 +14,7 @@ from rlinf_scheduler.comm.finder import Finder, Search
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise, Wake
-from rlinf_scheduler.comm.waits import MESSAGE, Wait
+from rlinf_scheduler.comm.waits import MESSAGE, Cause, Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 
 # What is cancelled has ended after so long, or goes on being given up without the caller.
@@ -51,9 +51,10 @@ class OwnedPromise(Promise[Any]):
             a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
             it goes on all the same.
         about: says what it is waited for.
+        cause: what a wait for it is counted as.
     """
 
-    __slots__ = ("_about", "_messenger", "_on_cancel", "_wake")
+    __slots__ = ("_about", "_cause", "_messenger", "_on_cancel", "_wake")
 
     def __init__(
         self,
@@ -61,9 +62,11 @@ class OwnedPromise(Promise[Any]):
         on_cancel: Callable[[], None],
         on_dropped: Callable[[], None] | None,
         about: Callable[[], Wait],
+        cause: Cause,
     ) -> None:
         super().__init__()
         self._about = about
+        self._cause = cause
         self._messenger = messenger
         self._on_cancel = on_cancel
         self._wake = None if on_dropped is None else Wake(on_dropped)
@@ -71,6 +74,10 @@ class OwnedPromise(Promise[Any]):
     def awaits(self) -> Wait:
         """What whoever waits for it waits for; None where that is not known here. From any thread."""
         return self._about()
+
+    def cause(self) -> Cause:
+        """See `Promise`."""
+        return self._cause
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""

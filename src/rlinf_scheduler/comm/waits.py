@@ -2,13 +2,17 @@
 
 A function in which a thread may block says by `awaited` how its local variables tell what it waits for. Whoever wants
 to know walks the stack of a blocked thread outwards, from `Promise.wait` or the like, to the first such function.
+
+Where time is accounted for, `account` is told of each wait that is over: when it began, what it was for, as data, and
+who ended it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
-from typing import Any, TypeVar
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -55,6 +59,63 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
     needs: float = 0
     detail: str = ""
     counts_items: bool = False
+
+
+class Cause(NamedTuple):
+    """What a wait is for, without what differs from one to the next: its queue, or the number of a version.
+
+    Attributes:
+        kind: what ends such a wait, as of `Wait`.
+        what: what it is in: the name of the operation and its arguments; or in words.
+        subject: the channel, or what weights are published as.
+    """
+
+    kind: str
+    what: str | tuple[str, ...]
+    subject: str = ""
+
+    @property
+    def operation(self) -> str:
+        """It in words, e.g. "get_batch('trajectories')"."""
+        what = self.what
+        if isinstance(what, tuple):
+            return f"{what[0]}({', '.join(map(repr, what[1:]))})"
+        return f"{what}('{self.subject}')" if self.kind in (CHANNEL, WEIGHTS) and self.subject else what
+
+
+# The clock by which waits begin and end, in seconds.
+now: Callable[[], float] = monotonic
+# Told when a wait has ended that began then, for what (None: its stack says), and who has ended it.
+account: Callable[[float, Cause | None, str], object] | None = None
+
+_kept_in: dict[CodeType, str] = {}
+
+
+def keeps_wait(variable: str) -> Callable[[F], F]:
+    """Say in which local variable a function has what it waits for, since `began`; the function stays as it is.
+
+    Raises:
+        NameError: it has no such variables.
+    """
+
+    def note(function: F) -> F:
+        code: CodeType = function.__code__
+        for name in (variable, "began"):
+            if name not in code.co_varnames:
+                raise NameError(f"'{function.__qualname__}' has no local variable '{name}'", name=name)
+        _kept_in[code] = variable
+        return function
+
+    return note
+
+
+def wait_kept_in(frame: FrameType) -> tuple[float, Any] | None:
+    """Since when a function waits, and for what (something that has a `cause`); None if it waits for nothing."""
+    variable = _kept_in.get(frame.f_code)
+    if variable is None:
+        return None
+    began = frame.f_locals.get("began")
+    return None if began is None else (began, frame.f_locals[variable])
 
 
 Describe = Callable[[dict[str, Any]], Wait | None]

@@ -26,12 +26,12 @@ from rlinf_scheduler.comm.peer import Peer, Reply, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.records import ReaderAnswer
 from rlinf_scheduler.comm.shm.parcel import DESCRIPTOR, Descriptor
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.comm.waits import CHANNEL, MESSAGE, WEIGHTS
 from rlinf_scheduler.emulation.records import BOOK, PLACE, Booked, BookTransfer, TellPlace
 from rlinf_scheduler.mailbox import records as mail
 from rlinf_scheduler.observe.answering import Doings
 from rlinf_scheduler.observe.notes import Doing, LinkNote
+from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import size_text
 

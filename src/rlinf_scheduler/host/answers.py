@@ -12,10 +12,10 @@ from rlinf_scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.shm.parcel import Parcel
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.job import Demand, Job
 from rlinf_scheduler.host.own_frames import without_own_frames
+from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.tape.tape import YIELDED, Tape
 
 

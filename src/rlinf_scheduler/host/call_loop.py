@@ -22,7 +22,6 @@ from rlinf_scheduler.comm.cancellation import working_in
 from rlinf_scheduler.comm.forking import children_end_here
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.timekeeping import TIMES
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.host import protocol
@@ -31,6 +30,7 @@ from rlinf_scheduler.host.job import Job
 from rlinf_scheduler.observe.notes import Doing, RunningCall
 from rlinf_scheduler.observe.stacks import Threads, wait_of_task
 from rlinf_scheduler.observe.status import IDLE_RANK, RUNNING, STARTING, WAITING
+from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.observe.vitals import MAX_CALLS, Vitals
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape
 from rlinf_scheduler.tape.work import Work

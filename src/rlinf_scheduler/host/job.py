@@ -14,8 +14,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.comm.timekeeping import Cause
-from rlinf_scheduler.comm.waits import OTHER, Wait
+from rlinf_scheduler.comm.waits import OTHER, Cause, Wait
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.timing import recording
 from rlinf_scheduler.observe.notes import RunningCall

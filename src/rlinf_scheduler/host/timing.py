@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
-from rlinf_scheduler.comm.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
 from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.observe.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
 from rlinf_scheduler.wording import plain_text
 
 P = ParamSpec("P")

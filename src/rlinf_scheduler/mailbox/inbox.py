@@ -17,6 +17,7 @@ from rlinf_scheduler.comm.promise import Fate, Promise, PromiseRef
 from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
+from rlinf_scheduler.comm.waits import MESSAGE, Cause
 from rlinf_scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
 from rlinf_scheduler.mailbox.records import (
     PUT,
@@ -95,7 +96,9 @@ class _Receiving(Transfer):
         """The promise of the item, for the caller to keep."""
         cancel = partial(self._inbox.end, self, CancelledError())
         dropped = partial(self._inbox.on_dropped, self)
-        promise = OwnedPromise(self._inbox.messenger, cancel, dropped, self.awaits)
+        cause = Cause(MESSAGE, (self.operation, self.peer))
+        promise = OwnedPromise(self._inbox.messenger, cancel, dropped, self.awaits, cause)
+        promise.by = self.peer
         self.fate = promise.fate
         ref = PromiseRef(promise, self._inbox.dropped.append)
         ref.ticket = self.ticket

@@ -15,7 +15,6 @@ from rlinf_scheduler.comm.finder import Finder
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.timekeeping import SEND, TIMES
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CodecError, CommError
 from rlinf_scheduler.mailbox.inbox import Inbox, Letter
@@ -23,6 +22,7 @@ from rlinf_scheduler.mailbox.mailing import Mailing
 from rlinf_scheduler.mailbox.members import Groups, parse_members
 from rlinf_scheduler.mailbox.outbox import Outbox
 from rlinf_scheduler.mailbox.records import TensorType
+from rlinf_scheduler.observe.timekeeping import SEND, TIMES
 from rlinf_scheduler.tape.tape import NO_NOTE, NO_TAPE, Note, Tape
 
 DEFAULT_LIMIT_BYTES = 256 << 20

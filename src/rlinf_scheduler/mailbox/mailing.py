@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.replication import Key
 from rlinf_scheduler.comm.shm.parcel import Parcel
 from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf_scheduler.comm.transfer import FOREVER_S, OwnedPromise, end
-from rlinf_scheduler.comm.waits import MESSAGE, Wait
+from rlinf_scheduler.comm.waits import MESSAGE, Cause, Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf_scheduler.mailbox.outbox import Outbox, Sending
 from rlinf_scheduler.mailbox.records import TensorType
@@ -72,7 +72,10 @@ class Mailing:
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
-        promise = OwnedPromise(messenger, self._cancel, None, self._awaits)
+        cause = Cause(MESSAGE, (self._operation, *self._targets))
+        promise = OwnedPromise(messenger, self._cancel, None, self._awaits, cause)
+        if len(self._targets) == 1:
+            promise.by = self._targets[0]
         self._outbox.transfers.hand_over(partial(self._start, promise), promise.set_exception)
         return promise
 

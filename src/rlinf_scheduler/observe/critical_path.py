@@ -43,7 +43,7 @@ def critical_path(
         ended: and ended, in seconds.
         thread: the number of the thread that ended it; None: the process's main one.
 
-    >>> from rlinf_scheduler.comm.timekeeping import CALL, WAIT, Span
+    >>> from rlinf_scheduler.observe.timekeeping import CALL, WAIT, Span
     >>> actor = Track([Span(CALL, 0, 10, "train", 1), Span(WAIT, 1, 7, "get('tasks')", 1, "env:0")])
     >>> env = Track([Span(CALL, 0, 9, "collect", 1)])
     >>> pieces = critical_path({"actor:0": actor, "env:0": env}, "actor:0", 0, 10)

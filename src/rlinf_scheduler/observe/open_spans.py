@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 
 from rlinf_scheduler.comm.threads import OWN_THREADS
-from rlinf_scheduler.comm.timekeeping import TIMES, WAIT, Span, cause_of, wait_kept_in
-from rlinf_scheduler.comm.waits import IDLE
+from rlinf_scheduler.comm.waits import IDLE, wait_kept_in
 from rlinf_scheduler.observe.stacks import (
     frames_inwards,
     frames_of_threads,
@@ -17,6 +16,7 @@ from rlinf_scheduler.observe.stacks import (
     loop_run_in,
     wait_in,
 )
+from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span, cause_of
 
 # So many are told of, those that began first.
 MAX_OPEN = 256
@@ -52,11 +52,17 @@ def _tasks_in(frames: Iterable[FrameType]) -> list[asyncio.Task[object]]:
 
 def _wait_in(frames: list[FrameType], thread: int) -> Iterator[Span]:
     """The innermost wait of a stack: as it is counted when it ends, or as it is described."""
-    begun = next(filter(None, map(wait_kept_in, frames)), None)
-    if begun is not None:
-        yield Span(WAIT, begun.at, begun.at, begun.cause.operation, thread, begun.peer, begun.cause.subject)
-        return
+    kept = next(filter(None, map(wait_kept_in, frames)), None)
     wait = wait_in(frames)
-    if wait is not None and wait.kind != IDLE and wait.since_s:
-        began, cause = time.monotonic() - wait.since_s, cause_of(wait)
+    if wait is not None and wait.kind == IDLE:
+        return
+    cause = None if wait is None else cause_of(wait)
+    if kept is not None:
+        began, source = kept
+        cause = source.cause() or cause
+    elif wait is not None and wait.since_s:
+        began = time.monotonic() - wait.since_s
+    else:
+        return
+    if cause is not None:
         yield Span(WAIT, began, began, cause.operation, thread, "", cause.subject)

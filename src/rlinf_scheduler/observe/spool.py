@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from rlinf_scheduler.comm.timekeeping import Span
+from rlinf_scheduler.observe.timekeeping import Span
 from rlinf_scheduler.tape.framing import append_whole
 from rlinf_scheduler.wording import plain_text
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside
-from rlinf_scheduler.comm.timekeeping import TIMES, Span
 from rlinf_scheduler.observe.spool import ClockNote, SpoolWriter, StillOpen
+from rlinf_scheduler.observe.timekeeping import TIMES, Span
 
 # So often what has gathered is written: so much is lost with a process that is killed. Not more often: each time this
 # thread takes the interpreter from the one that works, which then stands in line for a processor where all are busy.

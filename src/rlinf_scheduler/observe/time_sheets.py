@@ -9,11 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm import Request
-from rlinf_scheduler.comm.timekeeping import TIMES, Span, Timekeeper, cause_of
-from rlinf_scheduler.comm.waits import Wait
+from rlinf_scheduler.comm.waits import Cause, Wait
 from rlinf_scheduler.observe.measuring import VitalSigns
 from rlinf_scheduler.observe.notes import RunningCall
 from rlinf_scheduler.observe.stacks import Threads
+from rlinf_scheduler.observe.timekeeping import TIMES, Site, Span, Timekeeper, cause_of
 from rlinf_scheduler.session import Session
 
 # A service of every process of a job.
@@ -123,7 +123,7 @@ def sheet_of(
     """
     # First what is over: what ends in between is left out, not counted twice.
     calls = {method: (count, seconds) for method, (count, seconds) in times.calls.copy().items()}
-    waits = [WaitSum(*where, *cause, by, *s) for (where, cause, by), s in times.waits.copy().items()]
+    waits = [_wait_sum(*key, *spent) for key, spent in times.waits.copy().items()]
     present = [call for call in running() if call.since_s is not None]
     for call in present:
         count, seconds = calls.get(call.method, (0, 0.0))
@@ -131,7 +131,7 @@ def sheet_of(
     open_waits = [(call.method, call.wait) for call in present] if present else [("", waiting())]
     for method, wait in open_waits:
         if wait is not None:
-            waits.append(WaitSum(method, "", *cause_of(wait), "", 1, wait.since_s))
+            waits.append(_wait_sum(Site(method), cause_of(wait), "", 1, wait.since_s))
     recent, given = tuple(times.recent.copy()), tuple(times.given.copy()) if times.given else ()
     spans = (*recent[-max_spans:], *given[-max_spans:]) if max_spans else ()
     return TimeSheet(
@@ -146,6 +146,10 @@ def sheet_of(
         is_full=len(recent) == times.recent.maxlen or max_spans < len(recent),
         values=tuple(CallSum(method, *spent) for method, spent in times.values.copy().items()),
     )
+
+
+def _wait_sum(where: Site, cause: Cause, by: str, count: int, seconds: float) -> WaitSum:
+    return WaitSum(*where, cause.kind, cause.operation, cause.subject, by, count, seconds)
 
 
 class TimeSheets:

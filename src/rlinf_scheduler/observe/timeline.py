@@ -20,7 +20,8 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.addresses import process_order
-from rlinf_scheduler.comm.timekeeping import (
+from rlinf_scheduler.observe.spool import ClockNote, SpoolContent
+from rlinf_scheduler.observe.timekeeping import (
     ACK,
     CALL,
     EVENT,
@@ -34,7 +35,6 @@ from rlinf_scheduler.comm.timekeeping import (
     WAIT,
     Span,
 )
-from rlinf_scheduler.observe.spool import ClockNote, SpoolContent
 
 TraceEvent: TypeAlias = dict[str, Any]
 _COLOURS = {WAIT: "grey"}

@@ -20,7 +20,6 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.rundir import private_file
-from rlinf_scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterTimeout, CommError, ConfigError, SchedulerError
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
@@ -29,6 +28,7 @@ from rlinf_scheduler.observe.notes import Enlist
 from rlinf_scheduler.observe.roll_call import RollCall
 from rlinf_scheduler.observe.spool import dropped_whole, read_spool
 from rlinf_scheduler.observe.spool_folder import SpoolFile, drop_spools, folder_of, part_of, spools_in
+from rlinf_scheduler.observe.timekeeping import EVENT, TIMES, Span
 from rlinf_scheduler.observe.trace_file import TraceFile, written
 from rlinf_scheduler.observe.tracing import (
     SPOOLS,

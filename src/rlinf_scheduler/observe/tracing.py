@@ -21,7 +21,6 @@ import msgspec
 from rlinf_scheduler.comm import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.comm.timekeeping import TIMES, Span
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf_scheduler.observe.open_spans import open_spans
@@ -36,6 +35,7 @@ from rlinf_scheduler.observe.spool_folder import (
     spools_in,
 )
 from rlinf_scheduler.observe.spool_thread import MAX_GATHERED, SpoolThread
+from rlinf_scheduler.observe.timekeeping import TIMES, Span
 from rlinf_scheduler.session import Session
 
 # Services of every process of a job,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rlinf_scheduler.comm.timekeeping import CALL, GIVES, PHASE, SEND, VALUE, WAIT, Span
+from rlinf_scheduler.observe.timekeeping import CALL, GIVES, PHASE, SEND, VALUE, WAIT, Span
 
 KINDS = (CALL, PHASE, WAIT)
 # By so much the clocks of two machines may differ, in seconds.

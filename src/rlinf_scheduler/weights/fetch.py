@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
-from rlinf_scheduler.comm.waits import WEIGHTS, Wait
+from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch
 from rlinf_scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
 from rlinf_scheduler.weights.state_dicts import StateDictWriter
@@ -134,7 +134,8 @@ class Fetch(Transfer):
 
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread; the promise of its `FetchedWeights`, which ends it when it is dropped."""
-        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped, self.awaits)
+        cause = Cause(WEIGHTS, "fetch_weights", self._name)
+        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped, self.awaits, cause)
         self._promise = weakref.ref(promise)
         self._transfers.hand_over(self._begin, self._fail)
         return promise

@@ -20,12 +20,12 @@ from rlinf_scheduler.comm.replication import Replicas
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.parcel import Parcel
 from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
-from rlinf_scheduler.comm.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf_scheduler.observe.answering import Doings
 from rlinf_scheduler.observe.measuring import VitalSigns
 from rlinf_scheduler.observe.notes import Doing
+from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf_scheduler.observe.vitals import PublishedVersion, Vitals
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.shared_devices import open_devices

@@ -16,8 +16,7 @@ from rlinf_scheduler.comm.failure import Failure, load_failure
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
-from rlinf_scheduler.comm.timekeeping import Cause
-from rlinf_scheduler.comm.waits import RESULT
+from rlinf_scheduler.comm.waits import RESULT, Cause
 from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar, overload
 
 from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.failure import Failure, read_error
 from rlinf_scheduler.comm.forking import forked_error, generation
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.comm.timekeeping import begin_wait, keeps_wait
-from rlinf_scheduler.comm.waits import RESULT, Wait, awaited
+from rlinf_scheduler.comm.waits import RESULT, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf_scheduler.host.timing import Reduce, reduce_durations
 from rlinf_scheduler.keywords import explains_calls
@@ -143,11 +143,12 @@ class GroupResult(Generic[R]):
         return await self
 
     @awaited(_awaits)
-    @keeps_wait("begun")
+    @keeps_wait("settled")
     async def _settled_in_this_loop(self) -> None:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
-        begun = begin_wait(self.awaits())
+        settled = self._call.settled
+        began, cause = waits.now(), settled.cause()
 
         def wake(_settled: Promise[None]) -> None:
             try:
@@ -155,13 +156,13 @@ class GroupResult(Generic[R]):
             except RuntimeError:  # the event loop was closed meanwhile: nobody is left to tell
                 return
 
-        self._call.settled.add_done_callback(wake)
+        settled.add_done_callback(wake)
         try:
             await woken
         finally:
-            self._call.settled.remove_done_callback(wake)
-        if begun is not None:
-            begun.end(self._call.settled.by)
+            settled.remove_done_callback(wake)
+        if waits.account is not None:
+            waits.account(began, cause, settled.by)
 
     def note_read(self) -> None:
         """Somebody looks after this call: what it fails with need not be logged."""

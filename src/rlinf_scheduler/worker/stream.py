@@ -9,8 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise, Wake
-from rlinf_scheduler.comm.timekeeping import Cause
-from rlinf_scheduler.comm.waits import RESULT, Wait
+from rlinf_scheduler.comm.waits import RESULT, Cause, Wait
 from rlinf_scheduler.errors import ResultTimeout, UnevenStreams
 from rlinf_scheduler.host.timing import Reduce
 from rlinf_scheduler.keywords import explains_calls

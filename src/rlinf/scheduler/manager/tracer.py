@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from rlinf_scheduler.comm.timekeeping import PHASE, TIMES, Span
+from rlinf_scheduler.observe.timekeeping import PHASE, TIMES, Span
 from rlinf_scheduler.session import current_or_none
 
 F = TypeVar("F", bound=Callable[..., Any])

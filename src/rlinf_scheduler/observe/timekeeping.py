@@ -1,30 +1,31 @@
 """Where this process's time goes: calls, the phases in them, and waits, each counted when it has ended.
 
 There is one timekeeper a process. What is counted are sums, by what waited for what and where; what took a while is
-kept as a span besides, the last ones, and all of it goes to a spool while the job is traced. It has no lock: a sum is
-a list that is changed in place by single steps, and a thread that is interrupted in between has counted or has not.
+kept as a span besides, the last ones, and all of it goes to a spool while the job is traced. What a wait was for is
+kept as data, and put into words when somebody asks. It has no lock: a sum is a list that is changed in place by single
+steps, and a thread that is interrupted in between has counted or has not.
 """
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from functools import lru_cache, partial
-from time import monotonic
-from types import CodeType, FrameType
+from functools import partial
+from threading import get_ident
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 import msgspec
 
+from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.threads import OWN_THREADS
-from rlinf_scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
+from rlinf_scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Cause, Wait
 
-F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound=Hashable)
 
 # Kinds of spans.
@@ -54,8 +55,6 @@ MAX_SUMS = 2000
 # What a wait is for is said within so many frames of it.
 _NEAR = 6
 OTHERS = "others"
-# So many causes are kept that are not to be written anew.
-_NUM_CAUSES = 128
 
 
 class Site(NamedTuple):
@@ -63,20 +62,6 @@ class Site(NamedTuple):
 
     method: str = ""
     phase: str = ""
-
-
-class Cause(NamedTuple):
-    """What is waited for.
-
-    Attributes:
-        kind: what ends such a wait, as of `Wait`.
-        operation: what it is in, e.g. "get_batch('trajectories')".
-        subject: the channel, or what weights are published as.
-    """
-
-    kind: str
-    operation: str
-    subject: str = ""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -143,7 +128,7 @@ class Timekeeper:
     """
 
     def __init__(self) -> None:
-        self.now: Callable[[], float] = monotonic
+        self.now: Callable[[], float] = waits.now
         self.clear()
 
     def clear(self) -> None:
@@ -175,7 +160,7 @@ class Timekeeper:
 
     def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
         """A call or a phase of this thread begins; `end` ends what is given."""
-        opened = OpenWork(kind, began, name, threading.get_ident(), by)
+        opened = OpenWork(kind, began, name, get_ident(), by)
         key = id(opened)
         self.open[key] = ref(opened, partial(self.open.pop, key))
         return opened
@@ -188,9 +173,20 @@ class Timekeeper:
         """Calls and phases that have not ended; from any thread."""
         return [work for each in self.open.copy().values() if (work := each()) is not None]
 
-    def note_wait(self, began: float, cause: Cause, by: str) -> None:
-        """A wait of this thread that began then is over, and `by` has ended it."""
-        ended = self.now()
+    def note_wait(self, began: float, cause: Cause | None, by: str) -> None:
+        """A wait of this thread that began then is over, and `by` has ended it.
+
+        Without a cause it is read off the stack what the function was for that called the one which waited. A thread of
+        this library's own waits for nothing.
+        """
+        ended, thread = self.now(), get_ident()
+        if thread in OWN_THREADS:
+            return
+        if cause is None:
+            cause, peer = _on_stack(sys._getframe(2))
+            if cause is None:
+                return
+            by = by or peer
         key = _site_of_caller(), cause, by
         spent = self.waits.get(key)
         if spent is None:
@@ -198,7 +194,7 @@ class Timekeeper:
         spent[0] += 1
         spent[1] += ended - began
         if ended - began >= self.short_s:
-            self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
+            self._keep(Span(WAIT, began, ended, cause.operation, thread, by, cause.subject))
 
     def count_as_others(self, channel: str) -> None:
         """Sums of a channel that is no more make room, where there are many: channels may come and go.
@@ -223,7 +219,7 @@ class Timekeeper:
         spent[0] += 1
         spent[1] += ended - began
         if ended - began >= self.short_s:
-            self._keep(Span(PHASE, began, ended, where.phase.rpartition("/")[2], threading.get_ident()))
+            self._keep(Span(PHASE, began, ended, where.phase.rpartition("/")[2], get_ident()))
 
     def note_call(self, method: str, began: float, caller: str) -> None:
         """A call that began then has ended, in the thread that ran it."""
@@ -239,7 +235,7 @@ class Timekeeper:
         spent[0] += 1
         spent[1] += ended - began
         if ended - began >= self.short_s:
-            self._keep(Span(kind, began, ended, method, threading.get_ident(), caller))
+            self._keep(Span(kind, began, ended, method, get_ident(), caller))
 
     def note_moved(
         self,
@@ -252,7 +248,7 @@ class Timekeeper:
         """Items, messages or weights were moved; on hot paths it is asked only where `notes_moves` says so."""
         if not self.notes_moves:
             return
-        span = Span(kind, began, self.now(), name, threading.get_ident(), "", subject, items)
+        span = Span(kind, began, self.now(), name, get_ident(), "", subject, items)
         if self.given is not None and kind in GIVES:
             self.given.append(span)
         if self.spool is not None:
@@ -260,7 +256,7 @@ class Timekeeper:
 
     def note_link(self, began: float, name: str, source: str) -> None:
         """What came over an emulated link since then is there."""
-        self._keep(Span(LINK, began, self.now(), name, threading.get_ident(), source))
+        self._keep(Span(LINK, began, self.now(), name, get_ident(), source))
 
     def _keep(self, span: Span) -> None:
         if span.ended - span.began >= SHORT_S:  # a trace wants the others, too
@@ -278,94 +274,35 @@ on_fork_in_child(TIMES.clear)
 
 
 def cause_of(wait: Wait) -> Cause:
-    """What a wait is for, without what differs from one to the next: its queue, or the number of a version."""
+    """What a wait is for, given what is known of it."""
     if wait.kind == CHANNEL:
-        return cause_at(CHANNEL, wait.detail, wait.subject)
+        return Cause(CHANNEL, wait.detail, wait.subject)
     if wait.kind == WEIGHTS:
-        return cause_at(WEIGHTS, "fetch_weights", wait.subject)
+        return Cause(WEIGHTS, "fetch_weights", wait.subject)
     return Cause(wait.kind, wait.operation, wait.subject)
 
 
-@lru_cache(maxsize=_NUM_CAUSES)
-def cause_at(kind: str, what: str, subject: str) -> Cause:
-    """The cause of a wait in an operation on a channel or on weights."""
-    return Cause(kind, f"{what}('{subject}')", subject)
-
-
-class Begun(NamedTuple):
-    """A wait that has begun: when, what for, and who ends it if nobody else is known to."""
-
-    at: float
-    cause: Cause
-    peer: str
-
-    def end(self, by: str) -> None:
-        """It is over."""
-        TIMES.note_wait(self.at, self.cause, by or self.peer)
-
-
-_kept_in: dict[CodeType, str] = {}
-
-
-def keeps_wait(variable: str) -> Callable[[F], F]:
-    """Say in which local variable a function has a wait that it has begun; the function stays as it is.
-
-    Raises:
-        NameError: it has no such variable.
-    """
-
-    def note(function: F) -> F:
-        code: CodeType = function.__code__
-        if variable not in code.co_varnames:
-            raise NameError(f"'{function.__qualname__}' has no local variable '{variable}'", name=variable)
-        _kept_in[code] = variable
-        return function
-
-    return note
-
-
-def wait_kept_in(frame: FrameType) -> Begun | None:
-    """The wait that a function has begun, and that is not over, as `keeps_wait` says; None if there is none."""
-    variable = _kept_in.get(frame.f_code)
-    found: Begun | None = None if variable is None else frame.f_locals.get(variable)
-    return found
-
-
-def begin_wait(wait: Wait | None) -> Begun | None:
-    """A wait begins; None if it is none to be counted."""
-    if wait is None or wait.kind == IDLE:
-        return None
-    # Of a channel they are who holds it, and not who puts or takes.
-    peer = wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
-    return Begun(TIMES.now(), cause_of(wait), peer)
-
-
-def begin_wait_for(cause: Cause) -> Begun:
-    """A wait begins that is known to be for that: nothing has to be put in words."""
-    return Begun(TIMES.now(), cause, "")
-
-
-def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun | None:
-    """The same of a thread that waits in `frame`: what for is read off its stack, unless that is known.
-
-    None, too, of a thread of this library's own.
-    """
-    if threading.get_ident() in OWN_THREADS:
-        return None
-    if cause is not None:
-        return begin_wait_for(cause)
+def _on_stack(frame: FrameType | None) -> tuple[Cause | None, str]:
+    """What the function of `frame`, or one around it, has waited for, and who ends that; None: that was no wait."""
     caller = frame
     for _ in range(_NEAR):
         if frame is None:
             break
-        describe = describer_of(frame.f_code)
+        describe = waits.describer_of(frame.f_code)
         if describe is not None:
             try:
-                return begin_wait(describe(frame.f_locals))
-            except Exception as error:  # not all of its variables are there yet
+                wait = describe(frame.f_locals)
+            except Exception as error:  # not all of its variables are there
                 if raised_by_signal_handler(error):
                     raise
                 break
+            if wait is None or wait.kind == IDLE:
+                return None, ""
+            # Of a channel they are who holds it, and not who puts or takes.
+            peer = wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
+            return cause_of(wait), peer
         frame = frame.f_back
-    name = "" if caller is None else caller.f_code.co_qualname
-    return Begun(TIMES.now(), Cause(OTHER, name), "")
+    return Cause(OTHER, "" if caller is None else caller.f_code.co_qualname), ""
+
+
+waits.account = TIMES.note_wait
