@@ -144,7 +144,7 @@ def test_a_run_of_which_bytes_are_missing_says_which_were_not_put():
             said.append(request.head)
             heard.set()
 
-        stranger.serve(wire.service(ref.spec.channel_id, wire.NEWS), hear, wire.News)
+        stranger.serve(wire.service(ref.spec.channel_id, wire.RESPONSES), hear, wire.Responses)
         to = runtime.messenger.endpoint
         opened = stranger.request(
             to, wire.service(ref.spec.channel_id, wire.CONTROL), control_wire.Open(stranger.endpoint)
@@ -155,9 +155,12 @@ def test_a_run_of_which_bytes_are_missing_says_which_were_not_put():
         stranger.notify(to, service, wire.Operations([], [], [run]), encode("first").frames())
         assert heard.wait(DEADLINE_S)
         stranger.close()
-        (news,) = said
-        assert news.accepted == [1]
-        assert [(each.ticket, each.reason) for each in news.answers] == [(2, wire.INVALID), (3, wire.INVALID)]
+        (responses,) = said
+        assert responses.accepted == [1]
+        assert [(each.ticket, each.reason) for each in responses.others] == [
+            (2, wire.INVALID),
+            (3, wire.INVALID),
+        ]
         assert channel.get_nowait() == "first"
 
 

@@ -208,7 +208,7 @@ class ChannelClient:
     def _open(self) -> None:
         if self._is_open:
             return
-        self._line.begin(self._on_news, self.lose)
+        self._line.begin(self._on_responses, self.lose)
         opened = self._line.ask(control_wire.Open(self._messenger.endpoint))
         self._is_open = True
         opened.add_done_callback(self._on_opened)
@@ -317,18 +317,18 @@ class ChannelClient:
 
     # -- what the server says ---------------------------------------------------------------------
 
-    def _on_news(self, request: Request) -> None:
+    def _on_responses(self, request: Request) -> None:
         if request.peer_id != self._ref.endpoint.process_id or self.lost is not None:
             return
         if self.direct:
             self._note_direct()
-        news: wire.News = request.head
+        responses: wire.Responses = request.head
         if self.hands_over:
-            for ticket in news.accepted:
+            for ticket in responses.accepted:
                 self._note_accepted(ticket)
-        self._answer(news.accepted, self._state.accepted_run(news.accepted))
+        self._answer(responses.accepted, self._state.accepted_run(responses.accepted))
         frames = iter(request.frames)
-        for answer in news.answers:
+        for answer in responses.others:
             if isinstance(answer, wire.Handed):
                 self._receiving.receive_run(answer, frames)
             elif isinstance(answer, wire.Delivered):
@@ -337,7 +337,7 @@ class ChannelClient:
                 self._on_refused(answer)
             else:
                 self._on_granted(answer)
-        if news.left:
+        if responses.left:
             self.lose(deleted_error(self.name))
             return
         self._run_inbox()

@@ -23,7 +23,6 @@ class KnownClient:
 
     __slots__ = (
         "accepted",
-        "answers",
         "bytes_until",
         "client",
         "direct",
@@ -33,6 +32,7 @@ class KnownClient:
         "num_got",
         "num_put",
         "pause_s",
+        "responses",
         "unreadable",
         "who",
     )
@@ -46,7 +46,7 @@ class KnownClient:
         # Items accepted from it, and delivered to it, by this process.
         self.num_put = self.num_got = 0
         self.accepted: list[int] = []
-        self.answers: list[wire.Answer] = []
+        self.responses: list[wire.Response] = []
         self.frames: list[Buffer] = []
         # Its puts that lie in shared memory which cannot be read here, and why.
         self.unreadable: dict[int, str] = {}

@@ -590,7 +590,6 @@ _NOTHING = _saying(HEARD, 0, "", None, [])
 
 
 def _key_of(callback: Callable[[], None]) -> tuple[Any, ...]:
-    """What a timer calls, in words that another process understands."""
-    if isinstance(callback, partial):
-        return callback.func.__qualname__, *callback.args
-    return (callback.__qualname__,)
+    """Return what a timer calls, in words that another process understands."""
+    function, args = (callback.func, callback.args) if isinstance(callback, partial) else (callback, ())
+    return getattr(function, "timer_name", function.__qualname__), *args

@@ -67,8 +67,8 @@ class _Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
-    """What a handler of news gets, as if it had come straight from the server."""
+class _Responses:
+    """What a handler of responses gets, as if it had come straight from the server."""
 
     peer_id: str
     head: Any
@@ -95,7 +95,7 @@ class Lifeline:
         self._line = secrets.token_hex(8)
         self._pending: dict[int, _Pending] = {}
         self._next_ident = itertools.count(1).__next__
-        self._on_news: Callable[[Request], None] | None = None
+        self._on_responses: Callable[[Request], None] | None = None
         self._on_lost: Callable[[ChannelLost], None] | None = None
         self._found = self._begun = self._has_ended = False
         self._was_deleted = False
@@ -113,9 +113,9 @@ class Lifeline:
         waited_s = self._messenger.now() - self._gone_since
         return f"its process has been gone for {waited_s:.1f} s, and no other one holds the channel yet"
 
-    def begin(self, on_news: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
+    def begin(self, on_responses: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
         """See `Line`."""
-        self._on_news, self._on_lost = on_news, on_lost
+        self._on_responses, self._on_lost = on_responses, on_lost
         self._messenger.unserve(self._told)
         self._messenger.serve(self._told, self._hear, durable_wire.Told | durable_wire.Left)
         self._messenger.on_peer_lost(self._on_peer_lost)
@@ -237,7 +237,7 @@ class Lifeline:
 
     def end(self) -> None:
         """See `Line`."""
-        self._on_news = None
+        self._on_responses = None
         self._messenger.off_peer_lost(self._on_peer_lost)
         self._fall_silent()
         self._has_ended = True
@@ -297,7 +297,7 @@ class Lifeline:
             self._on_left(told)
             return
         self._stream.confirm(told.heard)
-        if self._on_news is None:
+        if self._on_responses is None:
             self._fall_silent()
             return
         words = told.words
@@ -309,13 +309,15 @@ class Lifeline:
             self._take_answer(words, request.frames)
 
     def _take_notice(self, told: Words, frames: list[Buffer]) -> None:
-        if told.service != wire.service(self._spec.channel_id, wire.NEWS):
+        if told.service != wire.service(self._spec.channel_id, wire.RESPONSES):
             # Of another part of this process: as if it came from the server.
             own = self._messenger.endpoint
             self._messenger.notify(own, told.service, told.head, frames, snapshot=False)
-        elif self._on_news is not None:
-            news: Any = _News(self.endpoint.process_id, decode_head(told.head, wire.News), frames)
-            self._on_news(news)
+        elif self._on_responses is not None:
+            responses: Any = _Responses(
+                self.endpoint.process_id, decode_head(told.head, wire.Responses), frames
+            )
+            self._on_responses(responses)
 
     def _take_answer(self, told: Words, frames: list[Buffer]) -> None:
         pending = self._pending.pop(told.ident, None)
@@ -343,7 +345,7 @@ class Lifeline:
         asked.add_done_callback(partial(self._on_found, server))
 
     def _on_found(self, server: Endpoint, asked: Promise[Reply]) -> None:
-        if self._on_news is None or asked.cancelled() or server is not self._server:
+        if self._on_responses is None or asked.cancelled() or server is not self._server:
             return
         error = asked.exception(0)
         if error is not None:
@@ -396,7 +398,7 @@ class Lifeline:
         asked.add_done_callback(self._on_entry)
 
     def _on_entry(self, asked: Promise[Entry]) -> None:
-        if self._on_news is None or asked.cancelled():
+        if self._on_responses is None or asked.cancelled():
             return
         error = asked.exception(0)
         if isinstance(error, PeerNotFound):
@@ -428,12 +430,12 @@ class Lifeline:
         return None if until is None else max(0.0, until - self._messenger.now())
 
     def _look_again(self) -> None:
-        if self._on_news is not None:
+        if self._on_responses is not None:
             self._look()
 
     def _lose(self, reason: str) -> None:
         self._found = False
         lost = ChannelLost(self._spec.name, reason)
         self._fail_asides(lost)
-        if self._on_lost is not None and self._on_news is not None:
+        if self._on_lost is not None and self._on_responses is not None:
             self._on_lost(lost)

@@ -40,7 +40,7 @@ class Outbox:
         self.is_due = False
         self.holders: list[Callable[[Item], bool]] = []
         self._runtime = runtime
-        self._service = wire.service(channel_id, wire.NEWS)
+        self._service = wire.service(channel_id, wire.RESPONSES)
         self._state = state
         self._heap = Heap(runtime.call_later)
         self._give_back = give_back
@@ -68,7 +68,7 @@ class Outbox:
             counts.append(len(frames))
             sent += frames
         # All or none: the frames of others follow.
-        known.answers.append(_delivered(instruction, counts, ids))
+        known.responses.append(_delivered(instruction, counts, ids))
         known.frames += sent
 
     def respond(
@@ -76,7 +76,7 @@ class Outbox:
     ) -> None:
         """Send a response, or give it by the shortcut by which the operation came."""
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):
-            self.gather_for(known).answers.append(answer)
+            self.gather_for(known).responses.append(answer)
 
     def gather_for(self, known: KnownClient) -> KnownClient:
         """Return a client, and make sure that its responses are sent when everything at hand has been read."""
@@ -95,31 +95,31 @@ class Outbox:
             run_guarded(self._send_gathered, client)
 
     def _send_gathered(self, client: KnownClient) -> None:
-        accepted, answers, frames = client.accepted, client.answers, client.frames
-        client.accepted, client.answers, client.frames = [], [], []
-        self._send(client, accepted, answers, frames)
+        accepted, others, frames = client.accepted, client.responses, client.frames
+        client.accepted, client.responses, client.frames = [], [], []
+        self._send(client, accepted, others, frames)
 
     def _send(
-        self, client: KnownClient, accepted: list[int], answers: list[wire.Answer], frames: list[Buffer]
+        self, client: KnownClient, accepted: list[int], others: list[wire.Response], frames: list[Buffer]
     ) -> None:
         """Send responses, in several messages where they are too much for one."""
         try:
             # Nobody writes into frames that the state machine holds.
-            news = wire.News(accepted, answers)
-            self._runtime.notify(client.endpoint, self._service, news, frames, snapshot=False)
+            head = wire.Responses(accepted, others)
+            self._runtime.notify(client.endpoint, self._service, head, frames, snapshot=False)
         except CodecError as error:
-            if accepted and answers:
+            if accepted and others:
                 self._send(client, accepted, [], [])
-                self._send(client, [], answers, frames)
-            elif len(accepted) + len(answers) > 1:
-                half, half_accepted = len(answers) // 2, len(accepted) // 2
-                num_frames = sum(map(wire.num_frames_of, answers[:half]))
-                self._send(client, accepted[:half_accepted], answers[:half], frames[:num_frames])
-                self._send(client, accepted[half_accepted:], answers[half:], frames[num_frames:])
+                self._send(client, [], others, frames)
+            elif len(accepted) + len(others) > 1:
+                half, half_accepted = len(others) // 2, len(accepted) // 2
+                num_frames = sum(map(wire.num_frames_of, others[:half]))
+                self._send(client, accepted[:half_accepted], others[:half], frames[:num_frames])
+                self._send(client, accepted[half_accepted:], others[half:], frames[num_frames:])
             else:
-                self._refuse(client, answers[0], error)
+                self._refuse(client, others[0], error)
 
-    def _refuse(self, client: KnownClient, answer: wire.Answer, error: CodecError) -> None:
+    def _refuse(self, client: KnownClient, answer: wire.Response, error: CodecError) -> None:
         """Take back a delivery that no message has room for."""
         if isinstance(answer, wire.Delivered):
             problem = f"{len(answer.num_frames)} items are too many at once: {error}"
@@ -132,7 +132,7 @@ class Outbox:
 
     def leave(self, known: KnownClient) -> None:
         """Tell a client that the server is no more."""
-        self._runtime.notify(known.endpoint, self._service, wire.News([], [], left=True))
+        self._runtime.notify(known.endpoint, self._service, wire.Responses([], [], left=True))
 
 
 def _join(known: KnownClient, instruction: Deliver) -> bool:
@@ -146,11 +146,11 @@ def _join(known: KnownClient, instruction: Deliver) -> bool:
         return False
     frames = arrived.frames()
     by = "" if item.origin is None else item.origin[0][0]
-    last = known.answers[-1] if known.answers else None
+    last = known.responses[-1] if known.responses else None
     if type(last) is wire.Handed and last.num_frames == len(frames) and last.by == by:
         last.tickets.append(instruction.ticket)
     else:
-        known.answers.append(wire.Handed(len(frames), by, [instruction.ticket]))
+        known.responses.append(wire.Handed(len(frames), by, [instruction.ticket]))
     known.frames += frames
     return True
 
@@ -178,7 +178,7 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
 
 
 def deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | None) -> bool:
-    """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
+    """Deliver by a shortcut what is small; of anything else say there that it comes the usual way."""
     items: list[Arrived | RemoteItem] = [item.payload for item in instruction.items]
     in_message = not any(item.lease or isinstance(item, RemoteItem) for item in items)
     if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:

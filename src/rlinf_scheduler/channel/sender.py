@@ -33,8 +33,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class ServerLine(Protocol):
     """How a client talks to its server."""
 
-    def begin(self, on_news: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
-        """Hear news from now on; `on_lost` is called if the server is found to be gone for good."""
+    def begin(self, on_responses: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
+        """Hear responses from now on; `on_lost` is called if the server is found to be gone for good."""
 
     def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
         """Send operations; nobody changes the frames any more. What raises has said nothing."""
@@ -67,12 +67,12 @@ class DirectLine:
         self._server = ref.endpoint
         self._operations = wire.service(ref.spec.channel_id, wire.OPERATIONS)
         self._control = wire.service(ref.spec.channel_id, wire.CONTROL)
-        self._news = wire.service(ref.spec.channel_id, wire.NEWS)
+        self._responses = wire.service(ref.spec.channel_id, wire.RESPONSES)
 
-    def begin(self, on_news: Callable[[Request], None], _on_lost: Callable[[ChannelLost], None]) -> None:
+    def begin(self, on_responses: Callable[[Request], None], _on_lost: Callable[[ChannelLost], None]) -> None:
         """See `ServerLine`; whoever owns the line hears of lost peers."""
-        self._messenger.unserve(self._news)
-        self._messenger.serve(self._news, on_news, wire.News)
+        self._messenger.unserve(self._responses)
+        self._messenger.serve(self._responses, on_responses, wire.Responses)
 
     def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
         """See `ServerLine`."""
@@ -88,7 +88,7 @@ class DirectLine:
 
     def end(self) -> None:
         """See `ServerLine`."""
-        self._messenger.unserve(self._news)
+        self._messenger.unserve(self._responses)
 
 
 class OperationSender:

@@ -26,7 +26,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.runtime import Runtime
+from rlinf_scheduler.comm.runtime import Runtime, timer
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Item, Refuse, Ripen
 from rlinf_scheduler.wording import counted
 
@@ -256,6 +256,7 @@ class ChannelServer:
         ripen = partial(self._ripen, instruction.client, instruction.ticket)
         self.runtime.call_later(instruction.after_s, ripen)
 
+    @timer("ripen")
     def _ripen(self, client: str, ticket: int) -> None:
         self.tick()
         self.carry_out(self.state.ripen(client, ticket))

@@ -2,7 +2,7 @@
 
 A client opens the channel once, by a request to the control service. From then on both sides send notices, each with
 as much as has gathered, so that many small operations share one message: `Operations` with the frames of its puts and
-fills, in order, one way, and `News` with the frames of its deliveries the other way.
+fills, in order, one way, and `Responses` with the frames of its deliveries the other way.
 
 The frames of an item are its bytes, or one descriptor of shared memory: then its bytes stay where the producer wrote
 them, and the server keeps them there. Every operation has a ticket, unique in its client's process, and every answer
@@ -258,15 +258,15 @@ class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
 
 INVALID = "invalid"
 
-# In `News`, in order.
-Answer = Granted | Delivered | Handed | Refused
+# In `Responses`, in order.
+Response = Granted | Delivered | Handed | Refused
 
 
-def num_frames_of(answer: Answer) -> int:
-    """How many frames belong to an answer."""
-    if isinstance(answer, Delivered):
-        return sum(answer.num_frames)
-    return answer.num_frames * len(answer.tickets) if isinstance(answer, Handed) else 0
+def num_frames_of(response: Response) -> int:
+    """How many frames belong to a response."""
+    if isinstance(response, Delivered):
+        return sum(response.num_frames)
+    return response.num_frames * len(response.tickets) if isinstance(response, Handed) else 0
 
 
 class Direct(msgspec.Struct, array_like=True, gc=False):
@@ -284,7 +284,7 @@ class Accepted(msgspec.Struct, tag=6, array_like=True, gc=False):
 
 
 class Elsewhere(msgspec.Struct, tag=4, array_like=True, gc=False):
-    """The items of a get are too large for a shortcut, and come as `News`."""
+    """The items of a get are too large for a shortcut, and come as `Responses`."""
 
     ticket: int
 
@@ -303,11 +303,11 @@ class DirectAnswer(msgspec.Struct, array_like=True, gc=False):
     frames: list[bytearray]
 
 
-class News(msgspec.Struct, array_like=True):
-    """Server to client: tickets of accepted puts, and other answers in order; `left`: the server is no more."""
+class Responses(msgspec.Struct, array_like=True):
+    """Server to client: tickets of accepted puts, and other responses in order; `left`: the server is no more."""
 
     accepted: list[int]
-    answers: list[Answer]
+    others: list[Response]
     left: bool = False
 
 
@@ -317,9 +317,9 @@ def as_group(group: Any) -> GroupName | None:
     return name
 
 
-# Where a channel's server takes operations and requests, and a client takes news; of a durable channel (see
+# Where a channel's server takes operations and requests, and a client takes responses; of a durable channel (see
 # `durable_wire`), where the server hears its clients, where it takes what is not written down, and a client hears it.
-OPERATIONS, CONTROL, NEWS = "", "/control", "/news"
+OPERATIONS, CONTROL, RESPONSES = "", "/control", "/news"
 LINE, ASIDE, TOLD = "/line", "/aside", "/told"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
@@ -11,6 +11,18 @@ from rlinf_scheduler.comm.loop import Clock
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.parcels import Parcels
+
+MethodT = TypeVar("MethodT", bound=Callable[..., None])
+
+
+def timer(name: str) -> Callable[[MethodT], MethodT]:
+    """Give a method the name by which a journal knows the timers that call it, whatever the method is called."""
+
+    def named(method: MethodT) -> MethodT:
+        method.timer_name = name  # type: ignore[attr-defined]
+        return method
+
+    return named
 
 
 class Runtime(Clock, Protocol):

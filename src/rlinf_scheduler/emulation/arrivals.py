@@ -276,7 +276,7 @@ def cargo_of(peer: Peer, message: Message) -> Cargo | None:
         load = Load(peer.title, sum(map(carried_bytes, message.frames)))
         return Cargo(service, CHANNEL, [load] if message.frames else [])
     if service.startswith(_CHANNEL):
-        return _channel_news(peer, service, head, message.frames)
+        return _channel_responses(peer, service, head, message.frames)
     return None
 
 
@@ -301,29 +301,29 @@ def _mail(peer: Peer, head: msgspec.Raw, frames: Sequence[Buffer]) -> Cargo | No
     return Cargo(mail.SERVICE, MESSAGE, loads)
 
 
-def _channel_news(peer: Peer, service: str, head: msgspec.Raw, frames: Sequence[Buffer]) -> Cargo | None:
-    if service.endswith(wire.NEWS):
-        news = _decoded(head, wire.News)
+def _channel_responses(peer: Peer, service: str, head: msgspec.Raw, frames: Sequence[Buffer]) -> Cargo | None:
+    if service.endswith(wire.RESPONSES):
+        responses = _decoded(head, wire.Responses)
     elif service.endswith(wire.TOLD):
         told = _decoded(head, durable_wire.Told | durable_wire.Left)
-        is_news = isinstance(told, durable_wire.Told) and told.words.service.endswith(wire.NEWS)
-        news = _decoded(told.words.head, wire.News) if is_news else None
-        if news is None:
+        is_response = isinstance(told, durable_wire.Told) and told.words.service.endswith(wire.RESPONSES)
+        responses = _decoded(told.words.head, wire.Responses) if is_response else None
+        if responses is None:
             return Cargo(service, CHANNEL, ())
     else:
         return None
-    if news is None:
+    if responses is None:
         return None
     sizes: dict[str, int] = {}
-    for source, count in _origins(news):
+    for source, count in _origins(responses):
         taken, frames = frames[:count], frames[count:]
         sizes[source or peer.title] = sizes.get(source or peer.title, 0) + sum(map(carried_bytes, taken))
     return Cargo(service, CHANNEL, [Load(source, size) for source, size in sizes.items()])
 
 
-def _origins(news: wire.News) -> Iterator[tuple[str, int]]:
+def _origins(responses: wire.Responses) -> Iterator[tuple[str, int]]:
     """Who has put each item that is delivered, and how many frames it has."""
-    for answer in news.answers:
+    for answer in responses.others:
         if isinstance(answer, wire.Handed):
             yield answer.by, answer.num_frames * len(answer.tickets)
         elif isinstance(answer, wire.Delivered):

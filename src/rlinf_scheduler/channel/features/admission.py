@@ -1,4 +1,4 @@
-"""Slots: leave to make items of a version, the copies of slots that clients hold, and the version of a queue."""
+"""Slots and versions. Without them producers make as many items as there is room for, of any version."""
 
 from __future__ import annotations
 

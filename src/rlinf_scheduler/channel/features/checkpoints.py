@@ -1,4 +1,4 @@
-"""Checkpoints at a channel's server: it looks on the I/O thread, and writes beside it."""
+"""Checkpoints: looks on the I/O thread, files beside it. Without them what a channel holds ends with its process."""
 
 from __future__ import annotations
 

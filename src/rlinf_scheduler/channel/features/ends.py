@@ -12,6 +12,7 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Deliver
 
 logger = Reporter(__name__)
@@ -78,6 +79,7 @@ class Ends:
         if self._timer is None:
             self._timer = self._server.runtime.call_later(ARRIVAL_S / LOOKS, self._look)
 
+    @timer("arrivals")
     def _look(self) -> None:
         now = self._server.runtime.now()
         since = self.since or {}

@@ -1,4 +1,4 @@
-"""Questions about a channel: how much is in its queues, who waits for what, and since when."""
+"""Reports: what is in the queues, who waits for what, since when. Without them a channel does the same unseen."""
 
 from __future__ import annotations
 

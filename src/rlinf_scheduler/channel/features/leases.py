@@ -1,4 +1,4 @@
-"""Leases at a channel's server: what consumers say of their items, dead letters, and the time of leases."""
+"""Leases, their time, and dead letters. Without them an item is its consumer's as soon as it is delivered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Instruction, Item, StartClock, StopClock
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
@@ -63,6 +64,7 @@ class Leases:
         timer = self._runtime.call_later(after_s, partial(self._lapse, generation))
         self._clocks[generation] = _Clock(due, num_deferred, timer)
 
+    @timer("lease")
     def _lapse(self, generation: int) -> None:
         due, num_deferred, _ = self._clocks.pop(generation)
         if self._runtime.now() - due > LATE_S and num_deferred < len(DEFERRALS_S):

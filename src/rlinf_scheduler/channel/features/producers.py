@@ -1,4 +1,4 @@
-"""Producers of a channel at its server: who joins and leaves, and how long a place is kept for a successor."""
+"""Producers that are counted. Without them a channel ends when somebody says so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.features.ends import Ends
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Producers, ProducersRecord
 
 
@@ -60,6 +61,7 @@ class ProducerPlaces:
         if self.producers.over:
             self._server.feature(Ends).end_all()
 
+    @timer("producer")
     def _give_up(self, vacancy: int) -> None:
         self.producers.give_up(vacancy)
         self._after_leaving([])

@@ -1,4 +1,4 @@
-"""Questions: an asker is told when nobody will answer, and takes back what it does not want to know any more."""
+"""Questions. Without them an asker waits for a question that became a dead letter, or that it has given up."""
 
 from __future__ import annotations
 

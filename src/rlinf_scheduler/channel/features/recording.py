@@ -1,4 +1,4 @@
-"""Recordings of what a channel delivers."""
+"""Recordings. Without them nobody knows later which items went to whom, and at which step."""
 
 from __future__ import annotations
 

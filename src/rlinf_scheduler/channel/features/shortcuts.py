@@ -1,4 +1,4 @@
-"""Where a channel's server takes the shortcuts of its clients' threads. On the I/O thread only."""
+"""Shortcuts of threads that block. Without them their operations go by the I/O threads of both processes."""
 
 from __future__ import annotations
 

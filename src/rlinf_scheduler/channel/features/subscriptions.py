@@ -1,4 +1,4 @@
-"""Subscriptions of a channel at its server: who reads them, and when one is over."""
+"""Subscriptions. Without them each item goes to one consumer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Tapped, TapTerms
 
 logger = Reporter(__name__)
@@ -63,6 +64,7 @@ class Subscriptions:
     def _wait(self, name: str, vacancy: int) -> None:
         self._server.runtime.call_later(self._server.spec.successor_s, partial(self._give_up, name, vacancy))
 
+    @timer("subscription")
     def _give_up(self, name: str, vacancy: int) -> None:
         num_left = self._state.num_items(Tapped(name))
         out = self._state.give_up_subscription(name, vacancy)
