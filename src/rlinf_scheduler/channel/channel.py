@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypedDict, overload
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.admitting import Admitting
@@ -69,6 +69,28 @@ from rlinf_scheduler.wording import did_you_mean, list_names
 
 # A subscription has room for so many items unless it is said.
 TAP_ITEMS = 1024
+
+
+class ChannelOptions(TypedDict, total=False):
+    """What `Channel.create` takes by name, for functions that pass it on; each may be left out."""
+
+    max_bytes: int | None
+    producers: int | None
+    successor_s: float
+    max_attempts: int | None
+    max_leased: int | None
+    restore: Restorable | None
+    own_process: bool | None
+    holds: str | None
+    durable: str | os.PathLike[str] | None
+    survives: Survives
+    stall_after_s: float | None
+    device_items: bool
+    priority_wait_s: float | None
+    node_rank: int | None
+    distributed: bool
+    local: bool
+    exist_ok: bool
 
 
 @explains_calls
