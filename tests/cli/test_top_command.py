@@ -21,6 +21,14 @@ from rlinf_scheduler.session import job_file
 from rlinf_scheduler.session.job_file import find_job
 
 DEADLINE_S = 60.0
+SILENT = """
+import sys
+from rlinf.testing import LocalRuntime
+
+with LocalRuntime():
+    print("there", flush=True)
+    sys.stdin.read()
+"""
 
 
 def rlinf_top(*arguments):
@@ -114,6 +122,18 @@ def test_a_job_of_another_version_is_left_out_of_all_and_said(job, monkeypatch):
     assert [status["driver_pid"] for status in json.loads(done.stdout)] == [os.getpid()]
     assert "left out: " in done.stderr
     assert "runs on version 9.9" in done.stderr
+
+
+def test_a_job_whose_driver_does_not_answer_is_left_out_of_all_and_said(job):
+    with Program("-c", SILENT) as silent:
+        assert silent.stdout.readline() == "there\n"
+        os.kill(silent.pid, signal.SIGSTOP)
+        done = rlinf_top("--json", "--all")
+    shown = [status["driver_pid"] for status in json.loads(done.stdout)]
+    assert os.getpid() in shown
+    assert silent.pid not in shown
+    assert "left out: " in done.stderr
+    assert f"the job of process {silent.pid}" in done.stderr
 
 
 def test_questions_without_an_answer_are_wrong(job):

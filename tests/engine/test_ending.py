@@ -7,7 +7,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import atexit, signal, sys, threading
+import atexit, os, signal, sys, threading
 from rlinf_scheduler.engine import ending
 
 ending.THREADS_GRACE_S = 0.1
@@ -79,14 +79,20 @@ def test_another_end_waits_for_its_threads_and_has_its_own_status(tmp_path, end,
 
 def test_a_failure_that_comes_while_all_is_undone_lets_that_end_and_is_the_status(tmp_path):
     end = """
+def fail():
+    undoing.wait()
+    ending.end_failed()
+
 def undo():
-    threading.Thread(target=ending.end_failed, daemon=True).start()
-    begun.wait(60)  # the signal has come, and has interrupted nothing
+    undoing.set()
+    os.read(come, 1)  # the signal has come, and has interrupted nothing
     say("undone")
 
-begun = threading.Event()
+undoing = threading.Event()
+come, coming = os.pipe()  # a handler takes no lock that it may have interrupted
+threading.Thread(target=fail, daemon=True).start()
 flag = ending._exit
-signal.signal(signal.SIGTERM, lambda *args: (begun.set(), flag(*args)))
+signal.signal(signal.SIGTERM, lambda *args: (os.write(coming, b'.'), flag(*args)))
 ending._exit = signal.getsignal(signal.SIGTERM)
 atexit.register(undo)
 told.set()

@@ -54,7 +54,12 @@ def looking_at(jobs: list[RunningJob], looker: str) -> Iterator[list[Session]]:
                 if place + 1 == len(jobs) and not sessions:
                     raise
                 if isinstance(error, ClusterError):
-                    typer.echo(f"left out: {error}", err=True)
+                    left_out(error)
             else:
                 stack.callback(session.close)
         yield sessions
+
+
+def left_out(why: object) -> None:
+    """Say why one of several jobs is not shown."""
+    typer.echo(f"left out: {why}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlinf_scheduler.cli.attached import looking_at
+from rlinf_scheduler.cli.attached import left_out, looking_at
 from rlinf_scheduler.cli.exits import readable_errors
 from rlinf_scheduler.cli.options import Job
 
@@ -54,7 +54,7 @@ def top(
         jobs = _chosen(job, every)
         with looking_at(jobs, LOOKER) as sessions:
             if once or as_json or not sys.stdout.isatty():
-                _show_once(sessions, every, as_json)
+                _show_once(jobs, sessions, every, as_json)
             else:
                 _watch(sessions, interval)
 
@@ -79,17 +79,26 @@ def _chosen(which: str | None, every: bool) -> list[RunningJob]:
     return jobs
 
 
-def _show_once(sessions: list[Session], every: bool, as_json: bool) -> None:
-    from rlinf_scheduler.errors import CommError  # noqa: PLC0415
+def _show_once(jobs: list[RunningJob], sessions: list[Session], every: bool, as_json: bool) -> None:
+    from rlinf_scheduler.errors import ClusterError, CommError  # noqa: PLC0415
     from rlinf_scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
 
+    by_home = {job.home: job for job in jobs}
     found = []
-    for asked in [begin_status(session) for session in sessions]:
+    silent: ClusterError | None = None
+    for job, asked in [(by_home[session.home], begin_status(session)) for session in sessions]:
         try:
             found.append(received(asked))
+        except ClusterError as error:
+            if not every:
+                raise
+            silent = error
+            left_out(f"the job of process {job.pid} ({job.program}): {error}")
         except CommError:
             if not every:  # of all jobs, one may have ended just now
                 raise
+    if silent and not found:
+        raise silent
     if as_json:
         data = [status.to_dict() for status in found]
         typer.echo(json.dumps(data if every else data[0], indent=2))
