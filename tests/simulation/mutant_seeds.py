@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from rlinf.testing.simulation import Machines, simulate
+from rlinf.testing.simulation import Machines, Report, simulate
 
 WITHIN_SEEDS = 600
 FILE = Path(__file__).parent / "mutant_seeds.json"
@@ -19,17 +21,25 @@ def known_seeds() -> dict[str, int]:
 
 def first_found(machines: Machines) -> int | None:
     """The first seed whose story these machines break; None if no story does."""
-    return next((seed for seed in range(WITHIN_SEEDS) if simulate(seed, machines).violation), None)
+    return first_broken(partial(simulate, machines=machines))
+
+
+def first_broken(story: Callable[[int], Report]) -> int | None:
+    """The first seed whose story breaks a promise."""
+    return next((seed for seed in range(WITHIN_SEEDS) if story(seed).violation), None)
 
 
 def _main() -> None:
     from mutants import MUTANTS
+    from product_mutants import PRODUCT_MUTANTS
 
     known = known_seeds() if FILE.exists() else {}
     seeds = {}
-    for name, machines in sorted(MUTANTS.items()):
-        still = name in known and simulate(known[name], machines).violation
-        seed = known[name] if still else first_found(machines)
+    stories = {name: partial(simulate, machines=machines) for name, machines in MUTANTS.items()}
+    stories |= {name: mutant.story for name, mutant in PRODUCT_MUTANTS.items()}
+    for name, story in sorted(stories.items()):
+        still = name in known and story(known[name]).violation
+        seed = known[name] if still else first_broken(story)
         if seed is not None:
             seeds[name] = seed
     FILE.write_text(json.dumps(seeds, indent=1) + "\n")

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from device_mutants import ITEM_MUTANTS
-from mutant_seeds import WITHIN_SEEDS, first_found, known_seeds
+from mutant_seeds import WITHIN_SEEDS, first_broken, first_found, known_seeds
 from mutants import MUTANTS
+from product_mutants import PRODUCT_MUTANTS
 
 from rlinf.testing.simulation import Machines, shrink, simulate, tell
 
@@ -29,6 +30,13 @@ def test_it_is_found_that_a_machine(name):
     assert known or first_found(MUTANTS[name]) is not None
 
 
+@pytest.mark.parametrize("name", PRODUCT_MUTANTS)
+def test_it_is_found_that_the_product(name):
+    story = PRODUCT_MUTANTS[name].story
+    known = name in KNOWN and story(KNOWN[name]).violation
+    assert known or first_broken(story) is not None
+
+
 @pytest.mark.parametrize("name", ITEM_MUTANTS)
 def test_a_story_about_items_on_devices_finds_a_machine_that(name):
     seed, told = ITEM_SEEDS[name]
@@ -36,7 +44,7 @@ def test_a_story_about_items_on_devices_finds_a_machine_that(name):
 
 
 def test_seeds_are_of_machines_that_there_are():
-    assert not KNOWN.keys() - MUTANTS.keys()
+    assert not KNOWN.keys() - MUTANTS.keys() - PRODUCT_MUTANTS.keys()
 
 
 @pytest.mark.parametrize("name", ["confirms what arrived", "admits one too many"])

@@ -550,6 +550,12 @@ class Ledger:
                 if limits.max_wait_s is not None and queue.num_items >= limits.min_items:
                     raise Violation(f"{name}: {ticket} has not been told that it has waited", (ticket[1],))
 
+    def check_no_bytes_are_awaited(self) -> None:
+        """Check, when the world is at rest, that whoever was asked for the bytes of an item has sent them."""
+        for name, queue in self._queues.items():
+            for client, number in queue.granted:
+                raise Violation(f"{name}: {client} was asked for item {number}, and sends nothing", (number,))
+
     def _may_give(self, queue: QueueBook, ticket: Ticket, asked: Asked) -> bool:
         return queue.may_give(ticket, asked, closed=self._closed, stuck=self._bounds.is_stuck(queue))
 

@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rlinf.testing.simulation.cluster import Cluster, Part
@@ -28,7 +29,7 @@ from rlinf_scheduler.channel.features import FEATURES, producers
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
 from rlinf_scheduler.session import Session
 
@@ -222,7 +223,13 @@ class ProductPart(Part):
         """See `Part`."""
         process = self._start_process(host)
         self._users[host.name] = ChannelUsers(
-            host, process.messenger, self._connection(process), self.ledger, self.names, self.script
+            host,
+            process.messenger,
+            self._connection(process),
+            self.ledger,
+            self.names,
+            self.script,
+            partial(self._hindered_us, host),
         )
         if 0 <= number < self._num_shards:
             Rank(self._users[host.name], number, self._next_number)
@@ -241,6 +248,12 @@ class ProductPart(Part):
     def close(self) -> None:
         """See `Part`."""
         self._own.begin_to_ask(control_wire.Close(), None, 5.0)
+
+    def _hindered_us(self, host: Host) -> int:
+        """How long a process and the server could not do or say anything, all in all."""
+        pair = frozenset((host.name, self.cluster.server.name))
+        paused_us = host.paused_us + self.cluster.server.paused_us
+        return paused_us + self.cluster.network.unreachable_us.get(pair, 0)
 
     # -- checks --------------------------------------------------------------------------------------
 
@@ -261,6 +274,7 @@ class ProductPart(Part):
     def finish(self) -> Iterator[None]:
         """See `Part`."""
         server_lives = self._server_process.host.alive
+        self._check_sessions_rest()
         if server_lives:
             self._check_nobody_waits_in_vain()
             auditor = self._users[self.cluster.start(-1, "auditor").name]
@@ -285,6 +299,17 @@ class ProductPart(Part):
                     self.cluster.bury(host)
             yield
             self._check_nothing_is_left()
+
+    def _check_sessions_rest(self) -> None:
+        """Check that nothing is under way when the world rests."""
+        for name, process in self._processes.items():
+            for line in process.messenger.peers.lines() if process.host.alive else ():
+                session, peer = line.session, self.names.processes[line.endpoint.process_id]
+                if session.state is not State.DEAD and (
+                    session.state is not State.CONNECTED or session.num_unacknowledged
+                ):
+                    rest = f"{session.num_unacknowledged} messages for {peer}, {session.state.value}"
+                    raise Violation(f"{name} rests with {rest}", (name, peer))
 
     def _move_dead(self, *, again: bool) -> None:
         """Put all dead letters back, or drop them."""
@@ -321,6 +346,7 @@ class ProductPart(Part):
                 message = f"{depth.name} has a delivery that nobody settles"
                 raise Violation(message, (depth.name,))
         self.ledger.check_no_batch_ripens_for_ever()
+        self.ledger.check_no_bytes_are_awaited()
         self.ledger.leases.check_rest()
         now_us, ended = self.cluster.world.now_us, self._known_state.has_ended("a queue of nobody")
         self.places.check_rest(now_us, ended=ended)

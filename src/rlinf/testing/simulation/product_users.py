@@ -61,6 +61,8 @@ WORK_US = (0, 2_000, 100_000, 2_000_000)
 FATES = ("done", "failed", "failed, later", "left", "late")
 SHARES = (60, 15, 10, 10, 5)
 DELAYS_S = (0.002, 1.0)
+# Of a lease that lasts so long two signs of life may be late.
+HEARD_US = 500_000
 # So much later than it may an end come, on an I/O thread with much to do.
 LATE_US = 10_000
 
@@ -74,16 +76,17 @@ class ProductCall(UserCall):
         lease: what it has on lease, as long as it keeps that.
         work_us: how long it works at that.
         fate: what becomes of that.
+        hindered_us: how long nothing could be done or said until it had that.
     """
 
-    __slots__ = ("fate", "lease", "operation", "promise", "work_us")
+    __slots__ = ("fate", "hindered_us", "lease", "operation", "promise", "work_us")
 
     def __init__(self, step: Call) -> None:
         super().__init__(step)
         self.operation: Operation | None = None
         self.promise: OperationPromise | None = None
         self.lease: Lease | None = None
-        self.work_us = 0
+        self.work_us = self.hindered_us = 0
         self.fate = ""
 
     @property
@@ -115,6 +118,7 @@ class ChannelUsers:
         ledger: Ledger,
         names: Names,
         script: Script,
+        hindered_us: Callable[[], int],
     ) -> None:
         self.host = host
         self.name = host.name
@@ -126,6 +130,7 @@ class ChannelUsers:
         self._ledger = ledger
         self._names = names
         self._script = script
+        self._hindered_us = hindered_us
         self._draw = host.world.randomness("users", host.name)
         # What one thread does, one after the other; the first is under way.
         self._thread: deque[ProductCall] = deque()
@@ -346,6 +351,7 @@ class ChannelUsers:
         context = LeaseContext(self._connection, operation, load_all)
         lease = call.lease = context._open(operation, promise.result(0))
         call.items = [_number(item) for item in lease.items]
+        call.hindered_us = self._hindered_us()
         self._end(call, "taken")
         if len(lease.items) > 1 and self._draw.random() < 0.5:
             # The first one is settled by itself.
@@ -379,6 +385,12 @@ class ChannelUsers:
             handle.wait()
         except LeaseExpired:
             self.world.note(self.name, "settled too late", call.step.number)
+            is_heard_of = call.step.ttl_us >= HEARD_US and self._hindered_us() == call.hindered_us
+            if is_heard_of and call.fate != "late":
+                message = (
+                    f"what call {call.step.number} has on lease is given to others, and its process lives"
+                )
+                raise Violation(message, (call.step.number,)) from None
         except (ChannelLost, ChannelUnanswered):
             return
 

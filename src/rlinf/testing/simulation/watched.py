@@ -357,8 +357,8 @@ class WatchedState(ChannelState):
         finally:
             self._is_inside = was_inside
 
-    def _do(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        out = self._inside(act, *args, **options)
+    def _do(self, act: Callable[..., Any], *args: Any, **options: Any) -> list[Instruction]:
+        out: list[Instruction] = self._inside(act, *args, **options)
         return out if self._is_inside else self._follow_up(out)
 
     def _asks(self, client: str, ticket: int, queue_name: QueueName, asked: Asked) -> None:

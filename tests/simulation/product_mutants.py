@@ -1,0 +1,173 @@
+"""A broken product: each breaks one rule of its shells, as somebody might by mistake, and the machines are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple
+
+from rlinf.testing.simulation import Machines, Report, draw_script
+from rlinf.testing.simulation.run import PRODUCT, run_script
+from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.client import ChannelClient
+from rlinf_scheduler.channel.deliveries import Deliveries
+from rlinf_scheduler.channel.features.leases import Leases
+from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf_scheduler.channel.outbox import Outbox
+from rlinf_scheduler.channel.receiving import Receiving
+from rlinf_scheduler.channel.sender import OperationSender
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.comm.transport.peer_line import PeerLine
+from rlinf_scheduler.comm.transport.stream_link import StreamLink
+from rlinf_scheduler.queueing.client import ClientState
+
+
+class Mutant(NamedTuple):
+    """A method of a class, and what it is made into for one story."""
+
+    owner: type
+    name: str
+    make: Callable[[Any], Any]
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Within, the class is broken."""
+        whole = self.owner.__dict__[self.name]
+        setattr(self.owner, self.name, self.make(whole))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.name, whole)
+
+    def story(self, seed: int) -> Report:
+        """The story of a seed, told by it."""
+        with self.at_work():
+            return run_script(draw_script(seed), Machines(), PRODUCT)
+
+
+def _nothing(_whole):
+    return lambda *_args, **_options: None
+
+
+def _drops_some_responses(respond):
+    numbers = count()
+
+    def drop(outbox, known, answer, end=None):
+        if next(numbers) % 5 != 4:
+            respond(outbox, known, answer, end)
+
+    return drop
+
+
+def _forgets_what_gathered_meanwhile(flush):
+    def forget(outbox):
+        flush(outbox)
+        outbox.is_due = True
+
+    return forget
+
+
+def _swaps_the_frames_of_a_run(receive_run):
+    def swap(receiving, answer, frames):
+        receive_run(receiving, wire.Handed(answer.num_frames, answer.by, answer.tickets[::-1]), frames)
+
+    return swap
+
+
+def _latest_first(send):
+    def backwards(sender):
+        if len(sender.waiting) > 1:
+            sender.waiting.reverse()
+        send(sender)
+
+    return backwards
+
+
+def _leaves_the_oldest_for_later(send):
+    def later(sender):
+        held = sender.waiting.popleft() if len(sender.waiting) > 1 else None
+        send(sender)
+        if held is not None:
+            sender.waiting.append(held)
+
+    return later
+
+
+def _keeps_the_timer(end):
+    def forget(keeper, ticket):
+        kept = keeper._kept.get(ticket)
+        if kept is not None:
+            kept.timer = None
+        end(keeper, ticket)
+
+    return forget
+
+
+def _confirms_what_is_dropped(drop):
+    def confirm(client, operation):
+        if operation.ticket in client.deliveries:
+            operation.taken = True
+            client.look_at(operation)
+        else:
+            drop(client, operation)
+
+    return confirm
+
+
+def _counts_what_was_not_written(write):
+    def skip(link):
+        pieces = link._pieces
+        before = sum(map(len, pieces))
+        write(link)
+        if pieces and before - sum(map(len, pieces)) > 0:  # the kernel took a part
+            pieces.popleft()
+
+    return skip
+
+
+def _never_dials_again(on_cut):
+    def leave(line, link, reason, *, for_good):
+        if link is line.link:
+            line.link = None
+            line.session.cut(line._loop.now(), reason)
+
+    return leave
+
+
+def _takes_what_it_gave_up(may_take):
+    return lambda state, ticket: may_take(state, ticket) or state.knows(ticket)
+
+
+def _spends_without_end(may_put):
+    def put(state, ticket, queue_name, inline_bytes, *, is_ready=True):
+        return may_put(state, ticket, queue_name, 0, is_ready=is_ready)
+
+    return put
+
+
+PRODUCT_MUTANTS = {
+    "drops a response of the server": Mutant(Outbox, "respond", _drops_some_responses),
+    "believes that its outbox is about to be sent": Mutant(Outbox, "flush", _forgets_what_gathered_meanwhile),
+    "gives the items of a run to each other's gets": Mutant(
+        Receiving, "receive_run", _swaps_the_frames_of_a_run
+    ),
+    "sends the latest operation first": Mutant(OperationSender, "send", _latest_first),
+    "sends the oldest operation last": Mutant(OperationSender, "send", _leaves_the_oldest_for_later),
+    "sends no bytes of what was announced": Mutant(OperationSender, "fill", _nothing),
+    "leaves the timer of a lease that is over": Mutant(LeaseKeeper, "end", _keeps_the_timer),
+    "keeps no lease alive": Mutant(LeaseKeeper, "_plan", _nothing),
+    "lets no lease lapse": Mutant(Leases, "_start", _nothing),
+    "confirms what was dropped": Mutant(ChannelClient, "drop", _confirms_what_is_dropped),
+    "never gives an operation up": Mutant(ChannelClient, "_expire", _nothing),
+    "never looks what was taken": Mutant(Deliveries, "_on_soon", _nothing),
+    "keeps what the dead had": Mutant(ChannelServer, "_lose", _nothing),
+    "never lets a batch ripen by its timer": Mutant(ChannelServer, "_ripen", _nothing),
+    "skips what a full connection did not take": Mutant(
+        StreamLink, "_write_plain", _counts_what_was_not_written
+    ),
+    "never acknowledges by its timer": Mutant(StreamLink, "_acknowledge_late", _nothing),
+    "never dials after a cut": Mutant(PeerLine, "on_cut", _never_dials_again),
+    "takes what it gave up": Mutant(ClientState, "may_take", _takes_what_it_gave_up),
+    "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),
+}
