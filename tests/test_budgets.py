@@ -65,7 +65,7 @@ def test_functions_with_seven_options_are_counted_apart_from_what_users_call():
         "src/rlinf_scheduler/channel/client.py": (
             f"class Channel(Getting[int]):\n    def put(self, {OPTIONS}): ...\n    def _put(self, {OPTIONS}): ...\n"
         ),
-        "src/rlinf_scheduler/channel/getting.py": f"class Getting:\n    def get(self, {OPTIONS}): ...\n",
+        "src/rlinf_scheduler/channel/access.py": f"class Getting:\n    def get(self, {OPTIONS}): ...\n",
         "src/rlinf_scheduler/channel/state.py": (
             f"class State:\n    def put(self, {OPTIONS}): ...\n    def six(self, {OPTIONS[:-10]}): ...\n"
         ),

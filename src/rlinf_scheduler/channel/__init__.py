@@ -1,7 +1,7 @@
 """Channels: named FIFO queues between workers.
 
-- `channel.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`,
-  all of them by `access.py`; `arguments.py`: what they accept
+- `channel.py`: what users hold, made of `access.py`, `shard.py`, `leasing.py`, `answering.py`, `admitting.py`,
+  `inspecting.py`; `arguments.py`, `options.py`: what they accept
 - `local.py`: a channel inside one process, whose queues are in `local_queues.py`
 - `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
   I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the

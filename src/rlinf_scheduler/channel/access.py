@@ -1,36 +1,53 @@
-"""How a channel is reached, and what every operation on it goes through."""
+"""How a channel is reached; putting items in and taking them out for good."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.arguments import checked_queue_name, checked_weight
-from rlinf_scheduler.channel.batch import Batch, Delivery
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_batch_weight,
+    checked_group,
+    checked_group_size,
+    checked_limits,
+    checked_priority,
+    checked_queue_name,
+    checked_timeout,
+    checked_version,
+    checked_weight,
+)
+from rlinf_scheduler.channel.batch import Batch, Delivery, GroupBatch
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.question import Question, refuse_questions
-from rlinf_scheduler.channel.slot import SENT_COPIES, forget, read_at
+from rlinf_scheduler.channel.slot import SENT_COPIES, Slot, forget, read_at
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
-from rlinf_scheduler.channel.tracing import own_trace
+from rlinf_scheduler.channel.tracing import own_trace, trace_of
 from rlinf_scheduler.comm.codec import encode
-from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     BatchUndecodable,
     ChannelArgumentError,
+    ChannelClosed,
+    ChannelEmpty,
     ChannelError,
     ChannelUnanswered,
     CodecError,
     SchedulerError,
 )
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.keywords import called_directly
+from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape.work import Work, current_work
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.options import BatchLimitOptions, ItemOptions
 
 
 class ChannelAccess:
@@ -140,6 +157,379 @@ class ChannelAccess:
                 )
             self._where = where = ChannelRef(where.spec, wait_for_start(where.spec, where.started))
         return where
+
+
+class Putting(ChannelAccess):
+    """The part of `Channel` that puts items in."""
+
+    @overload
+    def put(
+        self,
+        item: Any,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        key: QueueName | None = ...,
+        **about: Unpack[ItemOptions],
+    ) -> None: ...
+    @overload
+    def put(
+        self,
+        item: Any,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        key: QueueName | None = ...,
+        **about: Unpack[ItemOptions],
+    ) -> AsyncHandle[None]: ...
+
+    @called_directly("Channel")
+    def put(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        priority: int = 0,
+        group: GroupName | None = None,
+        version: int | None = None,
+        slot: Slot | None = None,
+        sources: Any = None,
+        key: QueueName | None = None,
+    ) -> AsyncHandle[None] | None:
+        """Put an item at the tail of a queue; done when the queue holds it.
+
+        A full queue makes the put wait before the bytes of a large item move. Other queues and other
+        producers are not held up.
+
+        Args:
+            item: any picklable object.
+            weight: what it counts in `get_batch`, at least 0.
+            queue_name: the queue; it appears with its first item.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
+                the oldest of all is next, so that none waits for ever.
+            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
+                `get_group`.
+            version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
+                the slot's by default. An earlier one than that is refused. A later one is noted, also one that
+                `set_version` has not said yet: when the item is to be taken is the slot's to say.
+            slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
+            sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
+                ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
+                or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: there was no room in time.
+            ChannelUnanswered: the channel's process did not answer; the item may be in the queue or not.
+            ChannelClosed: the channel is closed; the item is still the caller's alone.
+            SlotExpired: an item was put with this slot before, or it was given back.
+            CodecError: the item cannot be pickled.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
+        if (
+            priority != 0
+            or group is not None
+            or version is not None
+            or slot is not None
+            or sources is not None
+        ):
+            self._say(operation, priority, group, version, slot, sources)
+        return self._put(item, weight, operation, async_op)
+
+    @called_directly("Channel")
+    def put_nowait(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        *,
+        priority: int = 0,
+        group: GroupName | None = None,
+        version: int | None = None,
+        slot: Slot | None = None,
+        sources: Any = None,
+        key: QueueName | None = None,
+    ) -> None:
+        """Put an item if there is room now.
+
+        Raises:
+            ChannelFull: there is none.
+            ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
+            ChannelClosed: the channel is closed.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("put", queue, None, self._now, wait=False)
+        self._say(operation, priority, group, version, slot, sources)
+        self._put(item, weight, operation, False)
+
+    def _say(
+        self,
+        operation: Operation,
+        priority: int,
+        group: GroupName | None,
+        version: int | None,
+        slot: Slot | None,
+        sources: Any,
+    ) -> None:
+        """Say of a put what its item is, where its caller has."""
+        operation.priority = checked_priority(self._name, priority)
+        if group is not None:
+            operation.group = checked_group(self._name, group)
+        if version is not None:
+            operation.version = checked_version(self._name, version)
+        if slot is not None:
+            self._use(slot, operation)
+        if sources is not None:
+            operation.trace = trace_of(self._name, sources)
+
+    def _use(self, slot: Slot, operation: Operation) -> None:
+        """Let a put be one with a slot."""
+        if type(slot) is not Slot:
+            raise ChannelArgumentError(self._name, f"slot is what `admit` returns, not {slot!r}")
+        if slot.channel_id != self._ref.spec.channel_id:
+            raise ChannelArgumentError(self._name, f"{slot!r} is of another channel")
+        if operation.queue_name not in (DEFAULT_QUEUE, slot.queue_name):
+            raise ChannelArgumentError(self._name, f"{slot!r} is not for queue {operation.queue_name!r}")
+        operation.queue_name = slot.queue_name
+        operation.slot, operation.held = slot.number, slot.use()
+
+
+class Getting(ChannelAccess):
+    """The part of `Channel` that takes items for good."""
+
+    @overload
+    def get(
+        self,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        key: QueueName | None = ...,
+    ) -> Any: ...
+    @overload
+    def get(
+        self,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        key: QueueName | None = ...,
+    ) -> AsyncHandle[Any]: ...
+
+    @called_directly("Channel")
+    def get(
+        self,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        key: QueueName | None = None,
+    ) -> Any:
+        """Take the item at the head of a queue, when there is one and it is this getter's turn.
+
+        Raises:
+            ChannelTimeout: nothing came in time.
+            ChannelClosed: the channel is closed, and the queue is drained.
+            CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
+        """
+        queue = self._queue(queue_name, key)
+        return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s), self._now), async_op)
+
+    @called_directly("Channel")
+    def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
+        """Take the item at the head of a queue if there is one now.
+
+        Raises:
+            ChannelEmpty: there is none, or getters that came before wait for it.
+            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
+            ChannelClosed: the channel is closed, and the queue is drained.
+        """
+        queue = self._queue(queue_name, key)
+        return self._get(Operation("get", queue, None, self._now, wait=False), False)
+
+    @overload
+    def get_batch(
+        self,
+        batch_weight: float | None = ...,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        oversize: Literal["alone", "raise"] | None = ...,
+        key: QueueName | None = ...,
+        target_weight: float | None = ...,
+        **limits: Unpack[BatchLimitOptions],
+    ) -> Batch: ...
+    @overload
+    def get_batch(
+        self,
+        batch_weight: float | None = ...,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        oversize: Literal["alone", "raise"] | None = ...,
+        key: QueueName | None = ...,
+        target_weight: float | None = ...,
+        **limits: Unpack[BatchLimitOptions],
+    ) -> AsyncHandle[Batch]: ...
+
+    @called_directly("Channel")
+    def get_batch(
+        self,
+        batch_weight: float | None = None,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        min_items: int = 1,
+        max_wait_s: float | None = None,
+        oversize: Literal["alone", "raise"] | None = None,
+        key: QueueName | None = None,
+        target_weight: float | None = None,
+    ) -> Any:
+        """Take the first items of a queue whose weights reach `batch_weight`, all at once, as a list.
+
+        Nothing is taken before the batch is ready: its weight is reached, one of its bounds is, or `max_wait_s` is
+        over. Without a `batch_weight` it is what is there, as soon as that is `min_items`, and with `max_wait_s` as
+        soon as a bound is reached too. When the queue has ended, or the channel is closed, what is left comes
+        as a last batch. The list's `complete` is False for this, and for what has not reached its weight when
+        `max_wait_s` was over.
+
+        Args:
+            batch_weight: the weight that it has to reach.
+            queue_name: the queue.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            max_items: at most so many items; any number by default.
+            max_bytes: at most so many bytes; any number by default.
+            min_items: at least so many items.
+            max_wait_s: how long a batch that has `min_items` waits for more, in seconds; None as long as it takes for
+                its weight, and not at all without one.
+            oversize: what becomes of an item that alone is heavier than `batch_weight`, or larger than `max_bytes`. By
+                default a batch is as heavy as the item makes it with which the weight is reached, and one that is too
+                large is a batch of its own. "alone": a batch ends before any such item, and it is a batch of its own.
+                "raise": a batch ends before it, and the next `get_batch` raises; the item stays where it is.
+            key: another name of `queue_name`.
+            target_weight: another name of `batch_weight`.
+
+        Raises:
+            BatchTimeout: the batch was not ready in time, a ChannelTimeout.
+            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
+            BatchImpossible: the queue is full, and what it holds makes no such batch; or an oversize item is next.
+            BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
+                the others, which the error holds.
+        """
+        queue = self._queue(queue_name, key)
+        limits = checked_limits(
+            self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s, oversize
+        )
+        target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
+        limit_s = checked_timeout(self._name, timeout_s)
+        operation = Operation("get_batch", queue, limit_s, self._now, batch_weight=target, limits=limits)
+        return self._get(operation, async_op)
+
+    @overload
+    def get_group(
+        self,
+        size: int,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        key: QueueName | None = ...,
+    ) -> GroupBatch: ...
+    @overload
+    def get_group(
+        self,
+        size: int,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        key: QueueName | None = ...,
+    ) -> AsyncHandle[GroupBatch]: ...
+
+    @called_directly("Channel")
+    def get_group(
+        self,
+        size: int,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        key: QueueName | None = None,
+    ) -> Any:
+        """Take `size` items that were put with the same `group`, all at once, as a list: all samples of a prompt.
+
+        It is the group that has had so many first, wherever its items stand among others. Of a group that has more,
+        the first ones come. When the queue has ended, was flushed, or the channel is closed, what is left comes group
+        by group, with `complete` False. Items without a group are left to `get` and `get_batch`, which take any.
+
+        Args:
+            size: how many items make a group complete.
+            queue_name: the queue.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            key: another name of `queue_name`.
+
+        Raises:
+            BatchTimeout: no group was complete in time; the text, and `stats()`, say what is there.
+            ChannelClosed: the queue has ended, or the channel is closed, and no group is left.
+            BatchImpossible: the queue is full, and none of its groups is complete.
+            BatchUndecodable: items cannot be read here, see `get_batch`.
+        """
+        queue = self._queue(queue_name, key)
+        operation = Operation("get_group", queue, checked_timeout(self._name, timeout_s), self._now)
+        operation.group_size = checked_group_size(self._name, self.maxsize, size)
+        return self._get(operation, async_op)
+
+    @called_directly("Channel")
+    def drain(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Batch:
+        """Take everything that a queue holds now, which may be nothing.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
+            BatchUndecodable: items cannot be read here, see `get_batch`.
+        """
+        queue = self._queue(queue_name, key)
+        everything = wire.BatchLimits(1, 0, 0, None)
+        operation = Operation("get_batch", queue, None, self._now, wait=False, limits=everything)
+        try:
+            batch: Batch = self._get(operation, False)
+        except (ChannelEmpty, ChannelClosed):
+            return Batch()
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Take the items of the default queue, until the channel is closed and drained."""
+        while True:
+            try:
+                item = self.get()
+            except ChannelClosed:
+                return
+            yield item
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Take the items of the default queue, until the channel is closed and drained."""
+        while True:
+            try:
+                item = await self.get(async_op=True)
+            except ChannelClosed:
+                return
+            yield item
 
 
 def _take(

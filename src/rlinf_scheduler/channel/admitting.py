@@ -16,7 +16,6 @@ from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.slot import Slot
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Fate, Promise
-from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import QueueName
 
 
@@ -168,14 +167,3 @@ class Admitting(ChannelAccess):
             return AsyncHandle(connection.start(operation), None, operation.describe)
         connection.run(operation)
         return None
-
-    def _use(self, slot: Slot, operation: Operation) -> None:
-        """Let a put be one with a slot."""
-        if type(slot) is not Slot:
-            raise ChannelArgumentError(self._name, f"slot is what `admit` returns, not {slot!r}")
-        if slot.channel_id != self._ref.spec.channel_id:
-            raise ChannelArgumentError(self._name, f"{slot!r} is of another channel")
-        if operation.queue_name not in (DEFAULT_QUEUE, slot.queue_name):
-            raise ChannelArgumentError(self._name, f"{slot!r} is not for queue {operation.queue_name!r}")
-        operation.queue_name = slot.queue_name
-        operation.slot, operation.held = slot.number, slot.use()

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from hashlib import blake2b
-from numbers import Real
 from typing import Any
 
 import msgspec
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
 from rlinf_scheduler.checks import absolute_path, is_encodable, is_seconds
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import (
     GroupName,
-    Point,
     QueueName,
-    ShardPlan,
     check_batch_weight,
     check_maxsize,
     check_weight,
-    checked_table,
-    sampled,
 )
 
 DEFAULT_QUEUE = "default"
@@ -81,17 +73,6 @@ def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> fl
     if ((kind is int or kind is float) and timeout_s >= 0) or is_seconds(timeout_s):
         return None if timeout_s > FOREVER_S else float(timeout_s)
     raise ChannelArgumentError(channel, f"{what} is a number of seconds of at least 0, not {timeout_s!r}")
-
-
-def checked_successor(channel: str, successor_s: Any) -> float:
-    """Return how long a producer's place is kept, in seconds."""
-    limit_s = checked_timeout(channel, successor_s, "successor_s")
-    return FOREVER_S if limit_s is None else limit_s
-
-
-def checked_stall(channel: str, stall_after_s: Any) -> float:
-    """Return after how many seconds a wait is told of; 0 for never."""
-    return checked_timeout(channel, stall_after_s, "stall_after_s") or 0.0
 
 
 def or_forever(timeout_s: float | None) -> float:
@@ -159,21 +140,6 @@ def checked_limits(
     return limits
 
 
-def checked_holds(channel: str, holds: Any, *, durable: bool) -> str:
-    """Return where large items of other machines' producers are."""
-    if holds is None:
-        return HOLDS_CHANNEL if durable else HOLDS_NODE
-    if durable and holds == HOLDS_NODE:
-        problem = (
-            'what lies on other nodes does not survive them: a durable channel is one of holds="channel"'
-        )
-        raise ChannelArgumentError(channel, problem)
-    if holds not in HOLDS:
-        raise ChannelArgumentError(channel, f"holds is 'node' or 'channel', not {holds!r}")
-    where: str = holds
-    return where
-
-
 def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
     """Return a bound in bytes; 0 for none, None for the default."""
     if max_bytes is None or (type(max_bytes) is int and max_bytes == 0):
@@ -182,23 +148,6 @@ def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
         problem = f"max_bytes is a number of bytes, not the text {max_bytes!r}; 8 GiB are max_bytes=8 << 30"
         raise ChannelArgumentError(channel, problem)
     return checked_count(channel, "max_bytes", max_bytes)
-
-
-def checked_place(channel: str, group: Any, rank: Any, node_rank: Any) -> tuple[Any, Any, int | None]:
-    """Return beside which worker, or on which node, a channel is to be held.
-
-    True or False instead of a group is `distributed`, and what follows it the node, as programs for RLinf have it.
-    """
-    if isinstance(group, bool):
-        group, rank, node_rank = None, None, rank if node_rank is None else node_rank
-    if node_rank is None:
-        return group, rank, None
-    if group is not None or rank is not None:
-        problem = f"it is held on node_rank={node_rank!r} or beside a worker (group_affinity), not both"
-        raise ChannelArgumentError(channel, problem)
-    if isinstance(node_rank, int) and not isinstance(node_rank, bool) and node_rank >= 0:
-        return None, None, node_rank
-    raise ChannelArgumentError(channel, f"node_rank is a node's number from 0, not {node_rank!r}")
 
 
 def checked_count(channel: str, what: str, number: Any) -> int:
@@ -231,43 +180,12 @@ def checked_places(channel: str, places: Any, num_items: int) -> list[int]:
     return sorted(set(chosen))
 
 
-def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any) -> dict[str, Any]:
-    """Return what a channel's spec says of its journal."""
-    if survives not in ("machine", "process"):
-        raise ChannelArgumentError(channel, f"survives is 'machine' or 'process', not {survives!r}")
-    if durable is None:
-        if survives != "machine":
-            problem = f"survives={survives!r} without durable=: a channel without a journal survives nothing"
-            raise ChannelArgumentError(channel, problem)
-        return {}
-    if not isinstance(durable, (str, os.PathLike)) or not os.fspath(durable):
-        raise ChannelArgumentError(channel, f"durable is the path of a folder, not {durable!r}")
-    if own_process is False:
-        raise ChannelArgumentError(channel, "a durable channel has a process of its own")
-    folder = checked_path(channel, "durable", durable)
-    # The same channel in every process that holds it: whoever uses it stays connected.
-    number = blake2b(f"{channel}\n{folder}".encode(), digest_size=8).hexdigest()
-    return {"durable": folder, "survives": survives, "channel_id": number}
-
-
 def checked_path(channel: str, what: str, path: Any) -> str:
     """Return a path as it travels."""
     try:
         return absolute_path(path)
     except ValueError as error:
         raise ChannelArgumentError(channel, f"{what}: {error}") from error
-
-
-def checked_device_items(channel: str, device_items: Any, *, durable: bool) -> bool:
-    """Return whether items stay on devices."""
-    if not isinstance(device_items, bool):
-        raise ChannelArgumentError(channel, f"device_items is True or False, not {device_items!r}")
-    if device_items and durable:
-        raise ChannelArgumentError(
-            channel,
-            "what lies on a device goes with its producer: a durable channel has no device_items",
-        )
-    return device_items
 
 
 def check_host_items(channel: str, device_items: bool, what: str) -> None:
@@ -285,13 +203,6 @@ def checked_optional_count(channel: str, what: str, number: Any) -> int:
 def checked_maxsize(channel: str, maxsize: Any) -> int:
     """Return a bound in items per queue."""
     return int(_checked(channel, check_maxsize, maxsize))
-
-
-def checked_producers(channel: str, producers: Any) -> int:
-    """Return how many producers are counted; 0 for none."""
-    if producers is None:
-        return 0
-    return checked_count(channel, "producers", producers)
 
 
 def checked_name(name: Any) -> str:
@@ -356,52 +267,3 @@ def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:
 
 def _sendable(number: float) -> float:
     return float(number) if number > MAX_INTEGER else number
-
-
-def checked_plan(
-    channel: str,
-    num_shards: Any,
-    policy: Any,
-    batch_weight: Any,
-    batch_items: Any,
-    cost: Any,
-    equal_counts: bool,
-) -> ShardPlan:
-    """Return how a queue is divided."""
-    factors, table = _checked_cost(channel, cost)
-    plan = ShardPlan(
-        checked_count(channel, "num_shards", num_shards),
-        policy,
-        None if batch_weight is None else _sendable(_checked(channel, check_batch_weight, batch_weight)),
-        None if batch_items is None else checked_count(channel, "batch_items", batch_items),
-        factors,
-        bool(equal_counts),
-        table,
-    )
-    try:
-        plan.check()
-    except ValueError as error:
-        raise ChannelArgumentError(channel, str(error)) from error
-    return plan
-
-
-def _checked_cost(channel: str, cost: Any) -> tuple[tuple[float, float], tuple[Point, ...]]:
-    """Return what an item costs: the factors of its weight and of its weight's square, or a table."""
-    if cost is None:
-        return (1, 0), ()
-    if cost == "quadratic":
-        return (0, 1), ()
-    try:
-        if callable(cost):
-            return (1, 0), sampled(cost)
-        if not isinstance(cost[0], Real):
-            return (1, 0), checked_table(cost)
-        linear, quadratic = (check_weight(factor) for factor in cost)
-    except Exception as error:
-        problem = (
-            f"cost is None (the weight), 'quadratic' (its square), two numbers (a, b) of at least 0 for "
-            f"a * weight + b * weight ** 2, a list of points (weight, cost), or a function of the weight; "
-            f"not {cost!r}: {error}"
-        )
-        raise ChannelArgumentError(channel, problem) from error
-    return (linear, quadratic), ()

@@ -5,40 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, TypedDict, overload
+from typing import ClassVar
 
 from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.access import Getting, Putting
 from rlinf_scheduler.channel.admitting import Admitting
 from rlinf_scheduler.channel.answering import Answering
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
-    checked_device_items,
-    checked_durable,
-    checked_group,
-    checked_holds,
     checked_max_bytes,
     checked_maxsize,
     checked_name,
     checked_optional_count,
-    checked_place,
-    checked_priority,
-    checked_producers,
     checked_queue_name,
-    checked_stall,
     checked_subscription,
-    checked_successor,
     checked_timeout,
-    checked_version,
     or_forever,
 )
 from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
-from rlinf_scheduler.channel.getting import Getting
 from rlinf_scheduler.channel.inspecting import Inspecting
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S
+from rlinf_scheduler.channel.options import (
+    checked_device_items,
+    checked_durable,
+    checked_holds,
+    checked_place,
+    checked_producers,
+    checked_stall,
+    checked_successor,
+)
 from rlinf_scheduler.channel.producer import Producer
 from rlinf_scheduler.channel.saving import Restorable, Saving, file_to_restore
-from rlinf_scheduler.channel.slot import Slot
+from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import (
     ChannelRef,
     ChannelSpec,
@@ -49,9 +48,7 @@ from rlinf_scheduler.channel.spec import (
 )
 from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel, start_or_find
 from rlinf_scheduler.channel.subscription import Subscription
-from rlinf_scheduler.channel.tracing import trace_of
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
@@ -61,8 +58,8 @@ from rlinf_scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
-from rlinf_scheduler.keywords import called_directly, explains_calls
-from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.tape.tape import tape_of
 from rlinf_scheduler.wording import did_you_mean, list_names
@@ -71,30 +68,8 @@ from rlinf_scheduler.wording import did_you_mean, list_names
 TAP_ITEMS = 1024
 
 
-class ChannelOptions(TypedDict, total=False):
-    """What `Channel.create` takes by name, for functions that pass it on; each may be left out."""
-
-    max_bytes: int | None
-    producers: int | None
-    successor_s: float
-    max_attempts: int | None
-    max_leased: int | None
-    restore: Restorable | None
-    own_process: bool | None
-    holds: str | None
-    durable: str | os.PathLike[str] | None
-    survives: Survives
-    stall_after_s: float | None
-    device_items: bool
-    priority_wait_s: float | None
-    node_rank: int | None
-    distributed: bool
-    local: bool
-    exist_ok: bool
-
-
 @explains_calls
-class Channel(Getting, Answering, Admitting, Inspecting, Saving):
+class Channel(Putting, Getting, Sharding, Answering, Admitting, Inspecting, Saving):
     """A set of named FIFO queues that any worker and the driver put into and get from.
 
     Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
@@ -305,144 +280,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         except PeerDied as error:
             raise ChannelLost(name, str(error)) from error
         return cls(ChannelRef.from_entry(name, entry))
-
-    @overload
-    def put(
-        self,
-        item: Any,
-        weight: float = ...,
-        queue_name: QueueName = ...,
-        async_op: Now = ...,
-        timeout_s: Seconds = ...,
-        *,
-        priority: int = ...,
-        group: GroupName | None = ...,
-        version: int | None = ...,
-        slot: Slot | None = ...,
-        sources: Any = ...,
-        key: QueueName | None = ...,
-    ) -> None: ...
-    @overload
-    def put(
-        self,
-        item: Any,
-        weight: float = ...,
-        queue_name: QueueName = ...,
-        *,
-        async_op: Later,
-        timeout_s: Seconds = ...,
-        priority: int = ...,
-        group: GroupName | None = ...,
-        version: int | None = ...,
-        slot: Slot | None = ...,
-        sources: Any = ...,
-        key: QueueName | None = ...,
-    ) -> AsyncHandle[None]: ...
-
-    @called_directly("Channel")
-    def put(
-        self,
-        item: Any,
-        weight: float = 0,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: bool = False,
-        timeout_s: float | None = None,
-        *,
-        priority: int = 0,
-        group: GroupName | None = None,
-        version: int | None = None,
-        slot: Slot | None = None,
-        sources: Any = None,
-        key: QueueName | None = None,
-    ) -> AsyncHandle[None] | None:
-        """Put an item at the tail of a queue; done when the queue holds it.
-
-        A full queue makes the put wait before the bytes of a large item move. Other queues and other
-        producers are not held up.
-
-        Args:
-            item: any picklable object.
-            weight: what it counts in `get_batch`, at least 0.
-            queue_name: the queue; it appears with its first item.
-            async_op: see the class, like the rest.
-            timeout_s: seconds.
-            priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
-                the oldest of all is next, so that none waits for ever.
-            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
-                `get_group`.
-            version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
-                the slot's by default. An earlier one than that is refused. A later one is noted, also one that
-                `set_version` has not said yet: when the item is to be taken is the slot's to say.
-            slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
-            sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
-                ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
-                or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
-            key: another name of `queue_name`.
-
-        Raises:
-            ChannelTimeout: there was no room in time.
-            ChannelUnanswered: the channel's process did not answer; the item may be in the queue or not.
-            ChannelClosed: the channel is closed; the item is still the caller's alone.
-            SlotExpired: an item was put with this slot before, or it was given back.
-            CodecError: the item cannot be pickled.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
-        if (
-            priority != 0
-            or group is not None
-            or version is not None
-            or slot is not None
-            or sources is not None
-        ):
-            self._say(operation, priority, group, version, slot, sources)
-        return self._put(item, weight, operation, async_op)
-
-    @called_directly("Channel")
-    def put_nowait(
-        self,
-        item: Any,
-        weight: float = 0,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        *,
-        priority: int = 0,
-        group: GroupName | None = None,
-        version: int | None = None,
-        slot: Slot | None = None,
-        sources: Any = None,
-        key: QueueName | None = None,
-    ) -> None:
-        """Put an item if there is room now.
-
-        Raises:
-            ChannelFull: there is none.
-            ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
-            ChannelClosed: the channel is closed.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, None, self._now, wait=False)
-        self._say(operation, priority, group, version, slot, sources)
-        self._put(item, weight, operation, False)
-
-    def _say(
-        self,
-        operation: Operation,
-        priority: int,
-        group: GroupName | None,
-        version: int | None,
-        slot: Slot | None,
-        sources: Any,
-    ) -> None:
-        """Say of a put what its item is, where its caller has."""
-        operation.priority = checked_priority(self._name, priority)
-        if group is not None:
-            operation.group = checked_group(self._name, group)
-        if version is not None:
-            operation.version = checked_version(self._name, version)
-        if slot is not None:
-            self._use(slot, operation)
-        if sources is not None:
-            operation.trace = trace_of(self._name, sources)
 
     def end(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess
@@ -24,6 +24,9 @@ from rlinf_scheduler.channel.slot import read_on_lease
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import current_session
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.options import LeaseOptions
 
 LEASE_S = 60.0
 
@@ -105,7 +108,7 @@ class Leasing(ChannelAccess):
 
         return LeaseContext(self._connection(), operation, load)
 
-    def leases(self, queue_name: QueueName = DEFAULT_QUEUE, **options: Any) -> LeaseLoop:
+    def leases(self, queue_name: QueueName = DEFAULT_QUEUE, **options: Unpack[LeaseOptions]) -> LeaseLoop:
         """Return one lease after the other, until the queue ends, for `for` and `async for`.
 
             for lease in channel.leases():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.access import ChannelAccess
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_batch_weight, checked_count
 from rlinf_scheduler.channel.batch import ShardBatch
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.errors import ChannelClosed, LeaseExpired
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
-from rlinf_scheduler.queueing import QueueName, ShardPlan
+from rlinf_scheduler.queueing import Point, QueueName, ShardPlan, check_weight, checked_table, sampled
+
+Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 
 
 @explains_calls
@@ -146,3 +153,102 @@ class ShardLease:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._is_settled:
             self.ack()
+
+
+class Sharding(ChannelAccess):
+    """The part of `Channel` that divides a queue among data-parallel ranks."""
+
+    def shard(
+        self,
+        index: int,
+        num_shards: int,
+        *,
+        policy: str = "round_robin",
+        batch_weight: float | None = None,
+        batch_items: int | None = None,
+        cost: Cost | None = None,
+        equal_counts: bool = False,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        key: QueueName | None = None,
+    ) -> Shard:
+        """Return one data-parallel rank's part of a queue, to be iterated: one batch a step.
+
+        The channel divides each step among all ranks, which say the same here but for their `index`. So every rank sees
+        the same number of batches, some perhaps empty, and the same end.
+
+            for batch in channel.shard(self.rank, self.world_size, policy="balanced", batch_items=512):
+                self.train(batch)
+
+        Args:
+            index: the rank, from 0.
+            num_shards: how many ranks there are.
+            policy: "round_robin", in turn as the items came; "least_loaded", each item to the rank that has the least
+                to do; "balanced", Karmarkar and Karp's partition of the step.
+            batch_weight: the weight of a step, of all ranks together.
+            batch_items: its number of items. With neither, a step is what is there at `flush`, or when the queue ends.
+            cost: what an item costs: None for its weight, "quadratic" for its square, (a, b) for
+                a * weight + b * weight ** 2, a list of points (weight, cost) with straight lines between them, such as
+                measured times, or a function of the weight, of which such a list is made here.
+            equal_counts: of "balanced": ranks get the same number of items, or one less.
+            queue_name: the queue.
+            key: another name of `queue_name`.
+        """
+        queue = self._queue(queue_name, key)
+        plan = _checked_plan(self._name, num_shards, policy, batch_weight, batch_items, cost, equal_counts)
+        if type(index) is not int or not 0 <= index < num_shards:
+            raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
+        take = partial(self._get, async_op=False)
+        return Shard(self._name, self._now, take, self._settle_part, queue, index, plan)
+
+    def _settle_part(self, message: control_wire.DonePart) -> str:
+        done: control_wire.Done = self._connection().ask(message, control_wire.Done)
+        return done.problem
+
+
+def _checked_plan(
+    channel: str,
+    num_shards: Any,
+    policy: Any,
+    batch_weight: Any,
+    batch_items: Any,
+    cost: Any,
+    equal_counts: bool,
+) -> ShardPlan:
+    """Return how a queue is divided."""
+    factors, table = _checked_cost(channel, cost)
+    plan = ShardPlan(
+        checked_count(channel, "num_shards", num_shards),
+        policy,
+        None if batch_weight is None else checked_batch_weight(channel, batch_weight, None, None),
+        None if batch_items is None else checked_count(channel, "batch_items", batch_items),
+        factors,
+        bool(equal_counts),
+        table,
+    )
+    try:
+        plan.check()
+    except ValueError as error:
+        raise ChannelArgumentError(channel, str(error)) from error
+    return plan
+
+
+def _checked_cost(channel: str, cost: Any) -> tuple[tuple[float, float], tuple[Point, ...]]:
+    """Return what an item costs: the factors of its weight and of its weight's square, or a table."""
+    if cost is None:
+        return (1, 0), ()
+    if cost == "quadratic":
+        return (0, 1), ()
+    try:
+        if callable(cost):
+            return (1, 0), sampled(cost)
+        if not isinstance(cost[0], Real):
+            return (1, 0), checked_table(cost)
+        linear, quadratic = (check_weight(factor) for factor in cost)
+    except Exception as error:
+        problem = (
+            f"cost is None (the weight), 'quadratic' (its square), two numbers (a, b) of at least 0 for "
+            f"a * weight + b * weight ** 2, a list of points (weight, cost), or a function of the weight; "
+            f"not {cost!r}: {error}"
+        )
+        raise ChannelArgumentError(channel, problem) from error
+    return (linear, quadratic), ()

@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import Any, Self
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import copies, load_all
+from rlinf_scheduler.channel.access import Getting, copies, load_all
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.dead_letter import DeadLetter
-from rlinf_scheduler.channel.getting import Getting
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.leasing import Leasing
 from rlinf_scheduler.channel.question import Question
+from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.slot import only_looked_at
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
@@ -25,7 +25,7 @@ _next_number = itertools.count(1).__next__
 
 
 @explains_calls
-class Subscription(Getting, Leasing, Inspecting):
+class Subscription(Getting, Sharding, Leasing, Inspecting):
     """A subscription of a channel (`Channel.subscribe`), read as a channel is; it has one queue, which needs no name.
 
     Its members share its items: whoever subscribes under the same name. A member leaves by `unsubscribe`, or at the end

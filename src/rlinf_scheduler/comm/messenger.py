@@ -316,7 +316,8 @@ class Messenger:
         """Send a one-way notice; never blocks; from any thread. What goes to a lost peer is dropped."""
         self.check_process()
         pieces = framing.pack(framing.NOTIFY, 0, service, head, frames, snapshot=snapshot)
-        self._loop.run_soon(lambda: self._peers.at(peer).send(pieces))
+        peers = self._peers
+        self._loop.run_soon(lambda: (peers.by_id.get(peer.process_id) or peers.at(peer)).send(pieces))
 
     def notify_first(self, peer: Endpoint, service: str, head: Any) -> None:
         """The same on the I/O thread, ahead of everything that was handed to it and is not sent yet."""

@@ -11,7 +11,7 @@ import msgspec
 
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.failure import dump_failure, load_failure
-from rlinf_scheduler.comm.framing import Buffer, Message
+from rlinf_scheduler.comm.framing import Buffer, Message, StreamReader
 from rlinf_scheduler.comm.loop import Timer, run_guarded
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
@@ -71,6 +71,40 @@ class Line(Protocol):
 
     def abandon(self) -> None:
         """Close every descriptor in a forked child."""
+
+
+class SelfTransport:
+    """The transport of a process to itself: no socket, but the same order, threads and independence of memory.
+
+    The bytes pass through the same framing as everywhere, so that a receiver gets memory of its own and a head that
+    looks the same (tuples have become lists) whoever the sender is.
+
+    Args:
+        submit: runs a callback on the I/O thread.
+        deliver: takes the messages there.
+    """
+
+    transport = "self"
+
+    def __init__(
+        self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]
+    ) -> None:
+        self._submit = submit
+        self._deliver = deliver
+
+    def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
+        """Deliver the pieces of a message in a later round."""
+        messages: list[Message] = []
+        reader = StreamReader()
+        for piece in pieces:
+            reader.feed(memoryview(piece), messages)
+        self._submit(lambda: self._deliver(messages))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
 
 
 class Request:

@@ -7,13 +7,14 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.forking import FORKED
-from rlinf_scheduler.comm.framing import Buffer, Message, StreamReader
+from rlinf_scheduler.comm.framing import Message
 from rlinf_scheduler.comm.loop import IoLoop, run_guarded
-from rlinf_scheduler.comm.peer import Peer
+from rlinf_scheduler.comm.peer import Peer, SelfTransport
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.peer_line import PeerLine
 from rlinf_scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
@@ -106,9 +107,7 @@ class Peers:
         """This process is a peer of its own."""
         peer = self.by_id[process_id] = self._new_peer(process_id)
         peer.name = name
-        peer.line = _SelfTransport(
-            self._loop.submit, lambda messages: self._events.on_messages(peer, messages)
-        )
+        peer.line = SelfTransport(self._loop.submit, partial(self._events.on_messages, peer))
 
     def line_to(self, process_id: str) -> PeerLine | None:
         """What leads to another process that is a peer."""
@@ -242,40 +241,6 @@ class Peers:
 def _bound(notes: OrderedDict[str, Any]) -> None:
     while len(notes) > MAX_LOST:
         notes.popitem(last=False)
-
-
-class _SelfTransport:
-    """The transport of a process to itself: no socket, but the same order, threads and independence of memory.
-
-    The bytes pass through the same framing as everywhere, so that a receiver gets memory of its own and a head that
-    looks the same (tuples have become lists) whoever the sender is.
-
-    Args:
-        submit: runs a callback on the I/O thread.
-        deliver: takes the messages there.
-    """
-
-    transport = "self"
-
-    def __init__(
-        self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]
-    ) -> None:
-        self._submit = submit
-        self._deliver = deliver
-
-    def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
-        """Deliver the pieces of a message in a later round."""
-        messages: list[Message] = []
-        reader = StreamReader()
-        for piece in pieces:
-            reader.feed(memoryview(piece), messages)
-        self._submit(lambda: self._deliver(messages))
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def abandon(self) -> None:
-        """Nothing is held."""
 
 
 class _LineHeard:
