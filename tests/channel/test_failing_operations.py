@@ -4,6 +4,7 @@ import threading
 from itertools import count
 
 import pytest
+from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, control_wire, receiving, wire
@@ -17,7 +18,6 @@ from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import ChannelError, CommError
-from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 DEADLINE_S = 60.0
 

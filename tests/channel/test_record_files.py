@@ -3,6 +3,7 @@
 import itertools
 import os
 import struct
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ from disks import PAGE_BYTES
 from effort import tries
 from rlinf_scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
 from rlinf_scheduler.errors import CheckpointError
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 class Head(msgspec.Struct, array_like=True, tag="test"):
@@ -78,11 +81,20 @@ def test_a_foreign_file_is_refused(path):
 def test_a_file_of_a_newer_version_is_refused(path):
     write(path)
     content = path.read_bytes()
-    path.write_bytes(MAGIC + struct.pack("<I", 2) + content[len(MAGIC) + 4 :])
+    path.write_bytes(MAGIC + struct.pack("<I", 3) + content[len(MAGIC) + 4 :])
     with pytest.raises(
-        CheckpointError, match="it has format 2, of a newer version of this library; this one reads"
+        CheckpointError, match="it has format 3, of a newer version of this library; this one reads"
     ):
         read(path)
+
+
+def test_a_file_of_the_format_before_is_refused_with_what_to_do():
+    with pytest.raises(CheckpointError) as refused:
+        read(DATA / "format1.channel")
+    assert refused.value.problem == (
+        "it has format 1, which version 0.1.0 up to November 2026 of this library wrote, and this one reads format 2; "
+        "restore it with that one, and let what it holds be taken there"
+    )
 
 
 def test_a_file_that_is_not_there_is_said_to_be_so(path):

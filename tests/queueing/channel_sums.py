@@ -1,11 +1,19 @@
-"""What a channel keeps as sums, counted anew."""
+"""What a channel keeps as sums, counted anew; and a channel that is made of a snapshot."""
 
-from rlinf_scheduler.queueing import Tapped
+import msgspec
+
+from rlinf_scheduler.queueing import ChannelData, Tapped
+
+
+def restore(state, snapshot):
+    """Let a new channel hold what was written of another one, and read."""
+    data = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot.data), type=ChannelData)
+    state.restore(data, [item.payload for item in snapshot.items])
 
 
 def check_sums(state):
     """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
-    queues = [queue for queue in state._queues.values() if not isinstance(queue.name, Tapped)]
+    queues = [queue for queue in state.all() if not isinstance(queue.name, Tapped)]
     depths = [queue.depth() for queue in queues]
     letters = state.leases.dead.values()
     stats = state.stats()

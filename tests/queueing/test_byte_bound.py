@@ -94,6 +94,6 @@ def test_in_any_order_nobody_waits_for_an_item_that_waits_and_the_count_is_right
         depths = {depth.name: depth for depth in state.depths()}
         assert not any(depth.num_getters and depth.num_putters for depth in depths.values())
         held = sum(depth.size_bytes for depth in depths.values())
-        assert state._tally.held_bytes == held
+        assert state.tally.held_bytes == held
         if held == 0:
             assert not any(depth.num_putters for depth in depths.values())

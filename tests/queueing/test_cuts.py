@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from channel_sums import restore
 
 from rlinf_scheduler.queueing import ChannelState, LeaseTerms, merged
 
@@ -92,7 +93,7 @@ def found_after_a_restart(seed, look):
     found = set()
     for snapshot in cut.values():
         twin = ChannelState()
-        twin.restore(snapshot.record, [item.payload for item in snapshot.items])
+        restore(twin, snapshot)
         out = twin.get_batch("restarted", 1, NAME, None)
         found |= {item.payload for each in out for item in getattr(each, "items", ())}
     return found

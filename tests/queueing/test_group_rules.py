@@ -112,7 +112,7 @@ def test_groups_that_pass_one_that_is_stuck_leave_nothing_behind():
         (deliver,) = state.get_group("c", number, Q, 2)
         state.confirm("c", number)
         assert deliver.group == number
-    fifo = state._queues[Q].fifo
+    fifo = state.find(Q).fifo
     assert len(fifo._ranked._by_rank) <= MIN_STALE + 3
     assert len(fifo._ranked._by_age) <= MIN_STALE + 3
 
@@ -221,7 +221,7 @@ def test_a_size_that_somebody_asked_for_once_leaves_nothing_behind():
             state.put("p", 4 * number + sample, Q, sample, group=number)
         state.get_group("c", 2 + number, Q, 4)
         state.confirm("c", 2 + number)
-    (complete, _) = state._queues[Q].fifo.groups._complete.values()
+    (complete, _) = state.find(Q).fifo.groups._complete.values()
     assert len(complete._heap) <= STALE_GROUPS + 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import process_time
 
 import pytest
+from channel_sums import restore
 
 from rlinf_scheduler.queueing import (
     Accept,
@@ -271,7 +272,7 @@ def test_it_is_passed_over_behind_a_line_that_was_restored_too():
     state.put("p", 9, "other", "elsewhere")
     twin = ChannelState(max_leased=1)
     snapshot = state.snapshot()
-    twin.restore(snapshot.record, [item.payload for item in snapshot.items])
+    restore(twin, snapshot)
     for each in (state, twin):
         out = each.lease("greedy", 2, "other", TERMS)
         assert delivered(out) == [("greedy", ["elsewhere"]), ("second", ["item0"])]

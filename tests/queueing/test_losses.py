@@ -1,6 +1,7 @@
 """Items whose bytes are gone: which of them are lost, who is told, and what stays as it was."""
 
 import pytest
+from channel_sums import restore
 
 from rlinf_scheduler.queueing import (
     Accept,
@@ -222,10 +223,9 @@ def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_bac
     state.lose_items(why("a", "b", "c"))
     assert state.num_lost == 1
     snapshot = state.snapshot(at_rest=True)
-    record, items = snapshot.record, snapshot.items
-    assert (record.num_lost, record.lost_bytes) == (3, 30)
+    assert (snapshot.data.num_lost, snapshot.data.lost_bytes) == (3, 30)
     twin = ChannelState()
-    twin.restore(record, [item.payload for item in items])
+    restore(twin, snapshot)
     assert (twin.num_lost, twin.lost_bytes, twin.num_accepted, twin.num_items("q")) == (3, 30, 4, 1)
-    as_it_is = state.snapshot().record
+    as_it_is = state.snapshot().data
     assert (as_it_is.num_lost, as_it_is.lost_bytes) == (1, 10)

@@ -286,7 +286,7 @@ def test_one_shot_queues_leave_nothing_behind():
         state.get("c", number, f"reply-{number}")
         state.confirm("c", number)
     assert state.depths() == ()
-    assert state._queues == {}
+    assert not state.all()
 
 
 def test_the_state_of_a_queue_reads_as_a_phrase():

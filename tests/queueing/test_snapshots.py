@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from channel_sums import check_sums
+from channel_sums import check_sums, restore
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,21 +24,20 @@ from rlinf_scheduler.queueing import (
     Refuse,
     ShardPlan,
     Snapshot,
-    StateRecord,
     Tapped,
     TapTerms,
     merged,
 )
-from rlinf_scheduler.queueing.admission import Admission
-from rlinf_scheduler.queueing.bounded import BoundedQueue
+from rlinf_scheduler.queueing.admission import Admission, Admissions
+from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.fifo import WeightedFifo
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.leases import HeldItems, Leases
-from rlinf_scheduler.queueing.operations import Client, Getter, Putter
-from rlinf_scheduler.queueing.ranked import RankedItems
-from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.gate import Gate
+from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
+from rlinf_scheduler.queueing.sharding import PartGetter
 from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.queueing.tap_queue import TapQueue
+from rlinf_scheduler.queueing.taps import TapQueue, Taps
 
 CLIENTS = st.sampled_from(["a", "b"])
 TAP = Tapped("tap")
@@ -127,16 +126,16 @@ class Life:
         return self.state.admit(*self.new(client), "fresh", max_lag, wait=wait)
 
     def make(self, client, number):
-        queue = self.state._queues.get("fresh")
-        slot = self.one_of(queue.admission.making, number) if queue is not None and queue.admission else None
+        gate = self.state.admissions.of(self.state.find("fresh"))
+        slot = None if gate is None else self.one_of(gate.kept.making, number)
         if slot is None:
             return []
         at = self.new(client)
         return self.state.put(*at, "fresh", at[1], 1, 1, slot=slot)
 
     def move(self, client, by):
-        queue = self.state._queues.get("fresh")
-        version = 0 if queue is None or queue.admission is None else queue.admission.version or 0
+        gate = self.state.admissions.of(self.state.find("fresh"))
+        version = 0 if gate is None else gate.kept.version or 0
         return self.state.set_version(*self.new(client), "fresh", max(0, version + by), 2, begins=by < 1)
 
     def get(self, client, queue, wait):
@@ -230,12 +229,12 @@ class Life:
 
     def stop_waiting(self):
         """Who waits asks again later, so that is no part of a record; nor is it that a part is on its way."""
-        for client in list(self.state._clients.values()):
+        for client in list(self.state.clients.values()):
             for each in list(client.operations.values()):
-                if getattr(each, "items", None) is None or each.is_shard:
+                if getattr(each, "items", None) is None or isinstance(each, PartGetter):
                     self.state.withdraw(client.name, each.ticket)
-        for queue in list(self.state._admitting):
-            for at in [*queue.admission.asking, *queue.admission.moving]:
+        for queue in self.state.admissions.queues():
+            for at in [*queue.gate.kept.asking, *queue.gate.kept.moving]:
                 self.state.withdraw(*at)
 
 
@@ -256,8 +255,7 @@ def new_state(maxsize, total_bytes, max_attempts):
 
 def restored(snapshot, *bounds):
     state = new_state(*bounds)
-    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot.record), type=StateRecord)
-    state.restore(travelled, [item.payload for item in snapshot.items])
+    restore(state, snapshot)
     return state
 
 
@@ -269,7 +267,7 @@ def sizes(state):
 
 
 def reported(state):
-    every = QueueSurvey(state).every(64, Asked(1e6, {client: client for client in state._clients}))
+    every = QueueSurvey(state).every(64, Asked(1e6, {client: client for client in state.clients}))
     return [
         replace(queue, depth=None, limits=tuple(sorted(queue.limits))) for part in every for queue in part()
     ]
@@ -318,7 +316,7 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
         check_sums(life.state)
     # What never left a queue is written down when it is asked for, whatever has become of it meanwhile.
     late = Snapshot(snapshot.state, snapshot.items, at_rest=False, rest=snapshot.rest)
-    assert late.record == snapshot.record
+    assert msgspec.msgpack.encode(late.data) == msgspec.msgpack.encode(snapshot.data)
     assert (twin.state.num_accepted, twin.state.accepted_bytes) == (
         life.state.num_accepted,
         life.state.accepted_bytes,
@@ -374,7 +372,7 @@ def test_two_looks_have_all_that_was_there_from_one_to_the_other_and_nothing_twi
     life.state.unwatch(first)
     second = life.state.snapshot(at_rest=True)
     both = merged(first, second)
-    there = {queue.name for queue in second.record.queues}
+    there = {queue.name for queue in second.data.queues}
     entered = [(name, item) for name, item in first.entered if item.question is None]
     wanted = Counter({*held(first), *held(second), *((name, item.payload) for name, item in entered)})
     for name, payload in list(wanted):
@@ -387,17 +385,17 @@ def test_two_looks_have_all_that_was_there_from_one_to_the_other_and_nothing_twi
 
 def held(snapshot):
     """All that is held, as queue and payload."""
-    record = snapshot.record
-    for queue in record.queues:
+    data = snapshot.data
+    for queue in data.queues:
         parts = [
             item
-            for parts in (queue.sharding.shards if queue.sharding else ())
-            for part in parts
+            for shard in (queue.sharding.shards if queue.sharding else ())
+            for part in shard.parts
             for item in part.items
         ]
         for payload in payloads_of((*queue.returned, *queue.items, *parts), snapshot.items):
             yield queue.name, payload
-    for letter in record.dead:
+    for letter in data.dead:
         yield letter.queue, snapshot.items[letter.item.payload].payload
 
 
@@ -409,7 +407,7 @@ def test_many_clients_that_wait_on_neighbouring_queues_are_there_again():
             state.get(f"client {number}", queue, queue)
             state.lease(f"client {number}", 1000 + queue, queue, LeaseTerms(1.0))
     twin = ChannelState(max_leased=1)
-    twin.restore(state.snapshot().record, [])
+    restore(twin, state.snapshot())
     assert reported(twin) == reported(state)
     for number in range(201):
         put = "p", number, number, number
@@ -433,7 +431,7 @@ def test_what_was_on_lease_has_its_old_place_and_its_attempts_and_is_no_dead_let
     state.lease("c", 3, "default", LeaseTerms(1.0))
     twin = ChannelState(max_attempts=1)
     snapshot = state.snapshot(at_rest=True)
-    twin.restore(snapshot.record, [item.payload for item in snapshot.items])
+    restore(twin, snapshot)
     delivered, _ = twin.lease("d", 1, "default", LeaseTerms(1.0))
     assert [item.payload for item in delivered.items] == [1]
     assert delivered.lease.attempts == [2]
@@ -454,7 +452,7 @@ def test_a_channel_that_holds_something_takes_no_record():
     state = ChannelState()
     state.put("p", 1, "default", "item")
     with pytest.raises(ValueError, match="it is not empty: 1 items were put, and 1 queues are there"):
-        state.restore(state.snapshot().record, ["item"])
+        restore(state, state.snapshot())
 
 
 def test_producers_that_were_done_stay_done_and_the_others_are_awaited():
@@ -463,7 +461,7 @@ def test_producers_that_were_done_stay_done_and_the_others_are_awaited():
     producers.join("b", 1, "env:1")
     producers.leave("a", 1, failed=False)
     again = Producers(2)
-    again.restore(producers.record())
+    again.restore(producers.copy())
     assert not again.over
     assert again.join("c", 1, "env:1")
     again.leave("c", 1, failed=False)
@@ -475,25 +473,11 @@ def test_a_producer_that_was_done_may_begin_once_more():
     producers.join("a", 1, "env:0")
     producers.leave("a", 1, failed=False)
     again = Producers(1)
-    again.restore(producers.record())
+    again.restore(producers.copy())
     assert again.over
     assert again.join("b", 1, "env:0")
     assert not again.over
     assert not again.join("c", 1, "env:1")
-
-
-def test_a_subscription_that_made_puts_wait_in_an_earlier_version_has_no_bound():
-    before = ChannelState()
-    before.subscribe("reader", 1, "tap", TapTerms("default", maxsize=1))
-    before.put("a", 1, "default", "first", 1, 10)
-    snapshot = before.snapshot(at_rest=True)
-    tap, *others = sorted(snapshot.record.queues, key=lambda each: each.tap is None)
-    record = snapshot.record._replace(queues=[tap._replace(tap=tap.tap._replace(drops=False)), *others])
-    after = ChannelState()
-    after.restore(record, [item.payload for item in snapshot.items])
-    assert after.subscribe("reader", 1, "tap", TapTerms("default")) == ""
-    after.put("a", 1, "default", "second", 1, 10)
-    assert (after.num_items(TAP), after.num_dropped("tap")) == (2, 0)
 
 
 def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
@@ -502,61 +486,56 @@ def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
         producers.join(client, 1, client)
         producers.leave(client, 1, failed=False)
     with pytest.raises(ValueError, match="2 of its 2 producers were done, and it is to have 1"):
-        Producers(1).restore(producers.record())
+        Producers(1).restore(producers.copy())
 
 
-# What each part of the queues keeps: in the records, or made anew from them.
+# What each part of the queues keeps beside structs, all of which are saved: in a snapshot, or made anew from it.
 KEPT = {
-    BoundedQueue: "name fifo flushed sharding admission ended getters parked putters streams waits_for_room",
-    TapQueue: "members num_dropped removed subscription terms vacancy",
+    Contents: "name fifo flushed parts gate ended getters skipped putters streams",
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items",
-    Item: "attempts given_in group latest order origin payload priority question shared since size_bytes slot version"
-    " weight",
-    Getter: "arrived client complete group is_shard items number part queue ripens since terms ticket waited wanted",
-    Putter: "client complete has_room item queue since ticket",
-    Client: "name operations parked",
-    HeldItems: "generation getter items queue since terms",
-    Admission: "version batch_items num_given num_returned worst_lag making asking moving",
-    Leases: "_open _why_over dead last_number",
+    Gate: "waits_for_room",
+    Admission: "kept",
+    TapQueue: "read subscription terms",
+    Leases: "_open _why_over dead",
+    Taps: "num_vacancies _taps",
+    Admissions: "_admitting",
     Tally: "line lost_bytes clock num_items num_lost size_bytes",
-    ChannelState: "leases closed _admitting _all_ended _ended _num_vacancies _tally _queues _clients _taps",
-    Sharding: "plan _shards _next_step _num_dealt",
-    Producers: "num_places _num_done _names _vacant _last_vacancy _num_done_before",
+    QueueSet: "closed all_ended ended last_number clients _queues",
 }
 MADE_ANEW = {
-    BoundedQueue: "counted_bytes counted_items delivering leased_bytes leased_items max_bytes maxsize num_dead"
-    " num_leases on_the_way reserved reserved_bytes tally taps",
-    TapQueue: "_sources",
+    Contents: "counted_bytes counted_items delivering is_plain lent_bytes lent_items num_dead num_lent on_the_way"
+    " reserved reserved_bytes tally taps",
     WeightedFifo: "_clock groups num_items size_bytes weight",
     RankedItems: "_by_age _by_rank _clock",
-    Getter: "lease",
-    Client: "leasing num_leased",
-    Admission: "_epoch _lent _lent_before _next_number _open _owned",
-    Leases: "max_attempts max_leased",
-    Tally: "dead_bytes held_bytes leased_bytes leases max_bytes num_dead num_gets num_here num_leased"
+    Gate: "max_bytes maxsize queue",
+    Admission: "_lanes _lent _lent_before _open _owned _queues",
+    TapQueue: "_sources",
+    Leases: "max_attempts max_leased _consumers _queues",
+    Taps: "_queues",
+    Admissions: "_queues",
+    Tally: "dead_bytes held_bytes leased_bytes lender max_bytes num_dead num_gets num_here num_leased"
     " reserved_bytes touched",
-    ChannelState: "maxsize max_bytes",
-    Sharding: "wanted",
+    QueueSet: "maxsize max_bytes on_made tally _num_added",
 }
-# Of items that are lost, which are in no record; and of those who look at a channel.
+# Of items that are lost, which are in no snapshot; and of those who look at a channel.
 LEFT_OUT = {
-    BoundedQueue: "lost",
+    Contents: "lost",
     WeightedFifo: "lost",
-    Item: "lost",
     Tally: "has_losses watches",
-    ChannelState: "_asked_at _survey",
+    QueueSet: "asked_at",
 }
-WITH_ARGUMENTS = {Sharding: (ShardPlan(1),), Producers: (1,)}
 
 
 def fields_of(part):
     if "__slots__" in vars(part):
         return set(part.__slots__)
-    return set(vars(part(*WITH_ARGUMENTS.get(part, ()))))
+    state = ChannelState()
+    parts = {Leases: state.leases, Taps: state.taps, Admissions: state.admissions}
+    return set(vars(parts[part] if part in parts else QueueSet(0, 0, 0, QueueClock())))
 
 
 @pytest.mark.parametrize("part", KEPT, ids=lambda part: part.__name__)
 def test_nothing_of_a_queue_was_forgotten(part):
     known = " ".join(each.get(part, "") for each in (KEPT, MADE_ANEW, LEFT_OUT)).split()
-    assert fields_of(part) == set(known), "say in records.py and snapshot.py how it is kept, and then here"
+    assert fields_of(part) == set(known), "say in snapshot.py and restoring.py how it is kept, and then here"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from channel_sums import restore
 
 from rlinf_scheduler.queueing import (
     Accept,
@@ -417,7 +418,7 @@ def test_a_batch_with_a_limit_takes_what_there_is():
 def at_rest(state):
     snapshot = state.snapshot(at_rest=True)
     restored = ChannelState()
-    restored.restore(snapshot.record, [item.payload for item in snapshot.items])
+    restore(restored, snapshot)
     return restored
 
 

@@ -4,79 +4,79 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding_mutants import with_queue
-
 from rlinf.testing.simulation import Machines
-from rlinf_scheduler.queueing.admission import Admission
+from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.admission import Admission, Admissions
 from rlinf_scheduler.queueing.lanes import LanedFifo
-from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 
 def _with_admission(admission_type):
-    class Queue(NamedQueue):
-        def begin_admission(self):
-            is_new = self.admission is None
-            admission = super().begin_admission()
-            if is_new:
-                admission.__class__ = admission_type
-            return admission
+    class WithGate(Admissions):
+        gate_type = admission_type
 
-    return replace(Machines(), server=with_queue(Queue))
+    class WithAdmissions(ChannelState):
+        admissions_type = WithGate
+
+    return replace(Machines(), server=WithAdmissions)
 
 
 class _LooksAtTodayOnly(Admission):
     """Places are kept only for what the present version is the last to take."""
 
-    def num_free(self, fifo):
-        num_free = min(self.num_left, fifo.num_items)
-        due = self._open[self.version] - self._lent[self.version]
-        here = fifo.num_in_lane(self.version)
+    @property
+    def num_free(self):
+        version = self.kept.version
+        num_free = min(self.num_left, self._lanes.num_items)
+        due = self._open[version] - self._lent[version]
+        here = self._lanes.num_in_lane(version)
         return min(num_free, max(here, self.num_left - (due - here)))
 
 
 class _ForgetsWhatIsInTheMaking(Admission):
     """What is here may be taken, whatever is not."""
 
-    def num_free(self, fifo):
-        return min(self.num_left, fifo.num_items)
+    @property
+    def num_free(self):
+        return min(self.num_left, self._lanes.num_items)
 
 
 class _WaitsForWhatIsInTheMaking(Admission):
     """Nothing is taken as long as something older is in the making."""
 
-    def num_free(self, fifo):
-        head = fifo.head()
-        is_held = head is not None and any(slot.latest < head.latest for slot in self.making.values())
-        return 0 if is_held else super().num_free(fifo)
+    @property
+    def num_free(self):
+        head = self._lanes.head()
+        is_held = head is not None and any(slot.latest < head.latest for slot in self.kept.making.values())
+        return 0 if is_held else super().num_free
 
 
 class _GivesOneTooMany(Admission):
     """One more slot than there are places."""
 
     def _may_begin(self, latest):
-        self.batch_items += 1
+        self.kept.batch_items += 1
         try:
             return super()._may_begin(latest)
         finally:
-            self.batch_items -= 1
+            self.kept.batch_items -= 1
 
 
 class _GivesOneTooFew(Admission):
     """A place stays empty."""
 
     def _may_begin(self, latest):
-        self.num_given += 1
+        self.kept.num_given += 1
         try:
             return super()._may_begin(latest)
         finally:
-            self.num_given -= 1
+            self.kept.num_given -= 1
 
 
 class _KeepsSlotsOfTheDead(Admission):
     """Who dies keeps what it had."""
 
     def lose(self, client):
-        for owner in [*self.asking, *self.moving]:
+        for owner in [*self.kept.asking, *self.kept.moving]:
             if owner[0] == client:
                 self.withdraw(*owner)
 
@@ -91,7 +91,7 @@ class _KeepsDroppedSlots(Admission):
 class _ForgetsCopies(Admission):
     """Who asked for a slot gives it back, whoever else has it."""
 
-    def hold(self, number, client, key):
+    def hold(self, number, client, key, source=0):
         pass
 
 
@@ -99,7 +99,7 @@ class _KeepsCopiesOfTheDead(Admission):
     """A process that dies holds its copies all the same."""
 
     def lose(self, client):
-        for owner in [*self.asking, *self.moving, *self._owned]:
+        for owner in [*self.kept.asking, *self.kept.moving, *self._owned]:
             if owner[0] == client:
                 self.withdraw(*owner)
 
@@ -127,38 +127,38 @@ class _MovesOnTooSoon(Admission):
 class _NeverMovesOnLater(Admission):
     """A version that waits is forgotten."""
 
-    def serve(self, room, now, out):
-        moving, self.moving = self.moving, {}
-        super().serve(room, now, out)
-        self.moving = moving
+    def serve(self, out):
+        moving, self.kept.moving = self.kept.moving, {}
+        super().serve(out)
+        self.kept.moving = moving
 
 
 class _CountsWhatCameBack(Admission):
     """What comes back was taken all the same."""
 
-    def come_back(self, items):
-        given = self.num_given
-        super().come_back(items)
-        self.num_given = given
+    def take_back(self, items):
+        given = self.kept.num_given
+        super().take_back(items)
+        self.kept.num_given = given
 
 
 class _ForgetsWhoHadIt(Admission):
     """What comes back late gives its place back to the present version."""
 
-    def come_back(self, items):
-        given = self.num_given - len(items)
-        super().come_back(items)
-        self.num_given = given
+    def take_back(self, items):
+        given = self.kept.num_given - len(items)
+        super().take_back(items)
+        self.kept.num_given = given
 
 
 class _BeginsWithWhatItHad(Admission):
     """A trainer that begins anew has only the places that are left."""
 
     def _try(self, move):
-        given, was_at = self.num_given, self.version
+        given, was_at = self.kept.num_given, self.kept.version
         problem = super()._try(move)
         if problem == "" and move.begins and move.version == was_at:
-            self.num_given = given
+            self.kept.num_given = given
         return problem
 
 
@@ -171,15 +171,10 @@ class _InOrderOfArrival(LanedFifo):
             item.latest = latest
 
 
-class _OneLane(NamedQueue):
+class _OneLane(Admission):
     """Items come in the order in which they were put."""
 
-    def begin_admission(self):
-        is_new = self.admission is None
-        admission = super().begin_admission()
-        if is_new:
-            self.fifo = _InOrderOfArrival(self.tally.clock)
-        return admission
+    lanes_type = _InOrderOfArrival
 
 
 ADMISSION_MUTANTS = {
@@ -198,5 +193,5 @@ ADMISSION_MUTANTS = {
     "counts what came back as taken": _with_admission(_CountsWhatCameBack),
     "forgets to which version it gave": _with_admission(_ForgetsWhoHadIt),
     "begins anew with what is left": _with_admission(_BeginsWithWhatItHad),
-    "takes in order of arrival": replace(Machines(), server=with_queue(_OneLane)),
+    "takes in order of arrival": _with_admission(_OneLane),
 }

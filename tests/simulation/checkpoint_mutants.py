@@ -6,26 +6,33 @@ from collections import defaultdict
 from copy import copy
 from dataclasses import replace
 
-from feeding_mutants import with_queue
+from msgspec.structs import replace as changed
 
 from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
-from rlinf_scheduler.queueing.named_queue import NamedQueue
-from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.sharding import Shard
+from rlinf_scheduler.queueing.snapshot import Taker
 
 
-class LeavesOutWhatIsOnLease(ChannelState):
+class _LeavesOutWhatIsOnLease(Taker):
     """What consumers have on lease is theirs."""
 
     def _leases_by_queue(self, done):
         return defaultdict(list)
 
 
-class LeavesOutWhatIsOnItsWay(ChannelState):
+class _LeavesOutWhatIsOnItsWay(Taker):
     """What was sent was taken."""
 
-    def _deliveries_by_queue(self):
+    def _sent_by_queue(self):
         return defaultdict(list)
+
+
+class _LosesPartsInHand(Taker):
+    """A part that was handed out is done with."""
+
+    def _shard(self, shard):
+        return super()._shard(Shard(shard.parts))
 
 
 class KeepsWhatIsDoneWith(ChannelState):
@@ -39,14 +46,14 @@ class NumbersLeasesAnew(ChannelState):
     """Generations begin at 1 after a restart."""
 
     def restore(self, record, payloads):
-        super().restore(record._replace(last_number=0), payloads)
+        super().restore(changed(record, last_number=0), payloads)
 
 
 def _changed(change_queue):
     class Changed(ChannelState):
         def restore(self, record, payloads):
             super().restore(
-                record._replace(queues=[change_queue(queue) for queue in record.queues]), payloads
+                changed(record, queues=[change_queue(queue) for queue in record.queues]), payloads
             )
 
     return Changed
@@ -54,86 +61,75 @@ def _changed(change_queue):
 
 def _with_what_came_back_last(queue):
     """What was on lease stands behind what never left."""
-    items = [item._replace(order=order) for order, item in enumerate((*queue.items, *queue.returned))]
-    return queue._replace(returned=[], items=items)
+    items = [changed(item, order=order) for order, item in enumerate((*queue.items, *queue.returned))]
+    return changed(queue, returned=[], items=items)
 
 
 def _without_attempts(queue):
     """Nothing was ever given out."""
-    return queue._replace(returned=[item._replace(attempts=0) for item in queue.returned])
+    return changed(queue, returned=[changed(item, attempts=0) for item in queue.returned])
 
 
 def _without_priorities(queue):
     """All are the same."""
-    return queue._replace(items=[item._replace(priority=0) for item in queue.items])
+    return changed(queue, items=[changed(item, priority=0) for item in queue.items])
 
 
 def _without_steps(queue):
     """Ranks begin anew, and what they had is gone."""
-    return queue._replace(sharding=None)
+    return changed(queue, sharding=None)
 
 
 def _with_members(queue):
     """Those who read a subscription before a restart read it still."""
-    return queue if queue.tap is None else queue._replace(tap=queue.tap._replace(members=[("gone", 1)]))
+    return (
+        queue
+        if queue.terms is None
+        else changed(queue, membership=changed(queue.membership, members={("gone", 1): None}))
+    )
 
 
 def _without_what_members_had(queue):
     """What a member had is gone with it."""
-    return queue if queue.tap is None else queue._replace(returned=[])
+    return queue if queue.terms is None else changed(queue, returned=[])
 
 
 class ForgetsSubscriptions(ChannelState):
     """Nobody has read anything."""
 
     def restore(self, record, payloads):
-        queues = [queue for queue in record.queues if queue.tap is None]
+        queues = [queue for queue in record.queues if queue.terms is None]
         names = {as_name(queue.name) for queue in queues}
         dead = [letter for letter in record.dead if as_name(letter.queue) in names]
-        super().restore(record._replace(queues=queues, dead=dead), payloads)
+        super().restore(changed(record, queues=queues, dead=dead), payloads)
 
 
 class ForgetsEnds(ChannelState):
     """A queue that has ended takes puts again."""
 
     def restore(self, record, payloads):
-        super().restore(record._replace(ended=[], all_ended=False), payloads)
+        super().restore(changed(record, ended=[], all_ended=False), payloads)
 
 
 class ForgetsThatItIsClosed(ChannelState):
     """A closed channel is open again."""
 
     def restore(self, record, payloads):
-        super().restore(record._replace(closed=False), payloads)
+        super().restore(changed(record, closed=False), payloads)
 
 
 class ForgetsTheDead(ChannelState):
     """There are no dead letters."""
 
     def restore(self, record, payloads):
-        super().restore(record._replace(dead=[]), payloads)
+        super().restore(changed(record, dead=[]), payloads)
 
 
 class CountsAnew(ChannelState):
     """What was put before does not count."""
 
     def restore(self, record, payloads):
-        super().restore(record._replace(num_accepted=0), payloads)
-
-
-class _LosesPartsInHand(Sharding):
-    """A part that was handed out is done with."""
-
-    def contents(self):
-        next_step, num_dealt, shards = super().contents()
-        return next_step, num_dealt, [(parts[holder is not None :], None) for parts, holder in shards]
-
-
-class _WithParts(NamedQueue):
-    def get_part(self, getter, plan, index, done_step, out):
-        if self.sharding is None:
-            self.sharding = _LosesPartsInHand(plan)
-        super().get_part(getter, plan, index, done_step, out)
+        super().restore(changed(record, num_accepted=0), payloads)
 
 
 def _second_look_only(first, second):
@@ -148,12 +144,19 @@ def _first_look_only(first, second):
 
 def _without_what_passed(first, second):
     """What has both come and gone meanwhile is in another channel."""
-    return merged(Snapshot(first.record, first.items, at_rest=True), second)
+    return merged(Snapshot(first.data, first.items, at_rest=True), second)
 
 
 def _all_of_both(first, second):
     """What is there both times is there twice."""
-    return merged(Snapshot(first.record, [copy(item) for item in first.items], at_rest=True), second)
+    return merged(Snapshot(first.data, [copy(item) for item in first.items], at_rest=True), second)
+
+
+def _with_taker(taker):
+    class WithTaker(ChannelState):
+        taker_type = taker
+
+    return _server(WithTaker)
 
 
 def _server(server):
@@ -161,15 +164,15 @@ def _server(server):
 
 
 CHECKPOINT_MUTANTS = {
-    "leaves out what is on lease": _server(LeavesOutWhatIsOnLease),
-    "leaves out what is on its way": _server(LeavesOutWhatIsOnItsWay),
+    "leaves out what is on lease": _with_taker(_LeavesOutWhatIsOnLease),
+    "leaves out what is on its way": _with_taker(_LeavesOutWhatIsOnItsWay),
     "keeps what a checkpoint says is done with": _server(KeepsWhatIsDoneWith),
     "numbers leases anew after a restart": _server(NumbersLeasesAnew),
     "restores what came back behind the rest": _server(_changed(_with_what_came_back_last)),
     "forgets attempts at a restart": _server(_changed(_without_attempts)),
     "forgets priorities at a restart": _server(_changed(_without_priorities)),
     "forgets steps at a restart": _server(_changed(_without_steps)),
-    "loses parts in hand": _server(with_queue(_WithParts)),
+    "loses parts in hand": _with_taker(_LosesPartsInHand),
     "keeps members of subscriptions at a restart": _server(_changed(_with_members)),
     "forgets what members of subscriptions had at a restart": _server(_changed(_without_what_members_had)),
     "forgets subscriptions at a restart": _server(ForgetsSubscriptions),

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
+from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.groups import GroupIndex
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.sharding import Sharding, Shardings
 from rlinf_scheduler.queueing.wanted import Wanted
 
 
@@ -31,39 +32,39 @@ class TakesPutsAfterTheEnd(ChannelState):
 
     def end(self, queue_name):
         out = super().end(queue_name)
-        self._ended.pop(queue_name, None)
+        self.ended.pop(queue_name, None)
         return out
 
 
-class _EndsBeforeThePuts(NamedQueue):
+class _EndsBeforeThePuts(Queue):
     """What waits for room when a queue ends does not count."""
 
-    def _is_last(self, closed):
+    def is_last(self, closed):
         return closed or self.ended
 
 
-class _EndsBeforeDeliveries(NamedQueue):
+class _EndsBeforeDeliveries(Queue):
     """What is on its way cannot come back."""
 
     def _hopeless(self, getter, closed):
-        return self.why_over(closed) if self._is_last(closed) else super()._hopeless(getter, closed)
+        return self.why_over(closed) if self.is_last(closed) else super()._hopeless(getter, closed)
 
 
-class _KeepsTheRest(NamedQueue):
+class _KeepsTheRest(Queue):
     """An end gives no batch that is not complete."""
 
     def _match_batch(self, getter, wanted, closed):
         return super()._match_batch(getter, wanted, False) if self.ended else None
 
 
-class _FlushesNothing(NamedQueue):
+class _FlushesNothing(Queue):
     """A flush is forgotten."""
 
     def flush(self):
         pass
 
 
-class _FlushesForEver(NamedQueue):
+class _FlushesForEver(Queue):
     """A flush concerns also what comes later."""
 
     def flush(self):
@@ -73,7 +74,7 @@ class _FlushesForEver(NamedQueue):
 # -- batches ----------------------------------------------------------------------------------------
 
 
-class _AlwaysComplete(NamedQueue):
+class _AlwaysComplete(Queue):
     """What is left is called complete."""
 
     def _match_batch(self, getter, wanted, closed):
@@ -82,7 +83,7 @@ class _AlwaysComplete(NamedQueue):
         return items
 
 
-class _LimitsForgotten(NamedQueue):
+class _LimitsForgotten(Queue):
     """A batch has no bounds."""
 
     def _match_batch(self, getter, wanted, closed):
@@ -90,7 +91,7 @@ class _LimitsForgotten(NamedQueue):
         return super()._match_batch(getter, Wanted(wanted.weight, limits), closed)
 
 
-class _OneMore(NamedQueue):
+class _OneMore(Queue):
     """A batch may have an item too many."""
 
     def _match_batch(self, getter, wanted, closed):
@@ -106,7 +107,7 @@ class NeverRipens(ChannelState):
         return []
 
 
-class _RipensAtOnce(NamedQueue):
+class _RipensAtOnce(Queue):
     """A batch that may wait does not."""
 
     def _match_batch(self, getter, wanted, closed):
@@ -116,7 +117,7 @@ class _RipensAtOnce(NamedQueue):
         return super()._match_batch(getter, wanted, closed)
 
 
-class _LeastForgotten(NamedQueue):
+class _LeastForgotten(Queue):
     """A batch may have less than its least."""
 
     def _match_batch(self, getter, wanted, closed):
@@ -124,14 +125,14 @@ class _LeastForgotten(NamedQueue):
         return super()._match_batch(getter, Wanted(wanted.weight, limits), closed)
 
 
-class _WaitsThoughFull(NamedQueue):
+class _WaitsThoughFull(Queue):
     """A full queue lets a batch wait for ever."""
 
-    def _is_stuck(self):
+    def is_stuck(self):
         return False
 
 
-class _JoinsTheOversize(NamedQueue):
+class _JoinsTheOversize(Queue):
     """An item that is more than a batch is to be is like any other."""
 
     def _match_batch(self, getter, wanted, closed):
@@ -192,14 +193,14 @@ def _with_ranked(ranked_type):
 # -- groups -----------------------------------------------------------------------------------------
 
 
-class _OneIsMissing(NamedQueue):
+class _OneIsMissing(Queue):
     """A group is complete with one item less."""
 
     def _match_group(self, getter, size, closed):
         return super()._match_group(getter, size - 1, closed)
 
 
-class _KeepsWhatIsLeftOfGroups(NamedQueue):
+class _KeepsWhatIsLeftOfGroups(Queue):
     """An end gives no group that is not complete."""
 
     def _match_group(self, getter, size, closed):
@@ -231,7 +232,7 @@ class _WithLatestGroup(WeightedFifo):
 
 
 def _with_fifo(fifo_type):
-    class WithFifo(NamedQueue):
+    class WithFifo(Queue):
         def __init__(self, *args):
             super().__init__(*args)
             self.fifo = fifo_type(self.tally.clock)
@@ -242,54 +243,64 @@ def _with_fifo(fifo_type):
 # -- bounds in bytes --------------------------------------------------------------------------------
 
 
-class _HoldsWithoutEnd(NamedQueue):
+def _with_gate(gate):
+    class WithGate(Queue):
+        gate_type = gate
+
+    return with_queue(WithGate)
+
+
+class _HoldsWithoutEnd(Gate):
     """Only the items of a channel are bounded."""
 
     def _has_room_in_channel(self, num_held, own_bytes, size_bytes):
         return True
 
 
-class _WaitsForOthers(NamedQueue):
+class _WaitsForOthers(Gate):
     """What somebody waits for waits for what nobody takes."""
 
     def _has_room_in_channel(self, num_held, own_bytes, size_bytes):
-        held = self.tally.held_bytes - self.counted_bytes + own_bytes
-        return not held or held + size_bytes <= self.tally.max_bytes
+        tally = self.queue.tally
+        held = tally.held_bytes - self.queue.counted_bytes + own_bytes
+        return not held or held + size_bytes <= tally.max_bytes
 
 
 class RelievesNobody(ChannelState):
     """Puts do not hear of room in other queues."""
 
-    def _relieve(self, room, out):
+    def relieve(self, out):
         return False
 
 
 # -- shards -----------------------------------------------------------------------------------------
 
 
-def _with_sharding(sharding_type):
-    class Sharded(NamedQueue):
-        def get_part(self, getter, plan, *args):
-            if self.sharding is None:
-                self.sharding = sharding_type(plan)
-            super().get_part(getter, plan, *args)
+def with_sharding(sharding):
+    """A server whose queues are divided in another way."""
 
-    return with_queue(Sharded)
+    class WithSharding(Shardings):
+        sharding_type = sharding
+
+    class WithShardings(ChannelState):
+        shardings_type = WithSharding
+
+    return WithShardings
 
 
 class _ForgetsWhatWasInHand(Sharding):
     """What a rank had when it died is lost."""
 
-    def ask(self, getter, index, done_step):
-        self._shards[index].in_hand = None
-        return super().ask(getter, index, done_step)
+    def ask(self, getter, done_step):
+        self.shards[getter.shard].in_hand = None
+        return super().ask(getter, done_step)
 
 
 class _KeepsWhatWasDone(Sharding):
     """A rank gets the step again that it has done with."""
 
-    def ask(self, getter, index, done_step):
-        return super().ask(getter, index, done_step - 1)
+    def ask(self, getter, done_step):
+        return super().ask(getter, done_step - 1)
 
 
 class _DropsEmptyParts(Sharding):
@@ -297,7 +308,7 @@ class _DropsEmptyParts(Sharding):
 
     def cut(self, items, complete):
         super().cut(items, complete)
-        for shard in self._shards:
+        for shard in self.shards:
             if not shard.parts[-1].items:
                 shard.parts.pop()
 
@@ -312,26 +323,26 @@ class _DealsFromTheFirst(Sharding):
     """Each step is dealt from shard 0 on."""
 
     def cut(self, items, complete):
-        self._num_dealt = 0
+        self.num_dealt = 0
         super().cut(items, complete)
 
 
 class _FirstComeKeepsIt(Sharding):
     """Who waits keeps the shard, and the later one is told that it has lost it."""
 
-    def ask(self, getter, index, done_step):
-        earlier = super().ask(getter, index, done_step)
+    def ask(self, getter, done_step):
+        earlier = super().ask(getter, done_step)
         if earlier is not None:
-            self._shards[index].waiting = earlier
+            self.shards[getter.shard].waiting = earlier
             return getter
         return None
 
 
-class _TellsOneOfTheEnd(NamedQueue):
+class _TellsOneOfTheEnd(Sharding):
     """Who has no part when the queue has ended is told so, though others still have some to come."""
 
-    def _why_no_part(self, sharding, closed):
-        return self.why_over(closed) if self.ended else super()._why_no_part(sharding, closed)
+    def _why_no_part(self, queue, closed):
+        return queue.why_over(closed) if queue.ended else super()._why_no_part(queue, closed)
 
 
 # -- producers --------------------------------------------------------------------------------------
@@ -356,7 +367,7 @@ class EndsWithTheFirst(Producers):
 
     @property
     def over(self):
-        return self._num_done > 0
+        return self.places.num_done > 0
 
 
 class ForgetsTheDeadProducer(Producers):
@@ -370,7 +381,7 @@ class GivesUpSuccessors(Producers):
     """The time of a vacancy ends also that of whoever has filled it."""
 
     def give_up(self, vacancy):
-        super().give_up(next(iter(self._vacant), vacancy))
+        super().give_up(next(iter(self.places.vacant), vacancy))
 
 
 def _server(queue_type):
@@ -402,16 +413,16 @@ FEEDING_MUTANTS = {
     "keeps what is left of groups": _server(_KeepsWhatIsLeftOfGroups),
     "gives the latest group": replace(Machines(), server=_with_fifo(_WithLatestGroup)),
     "takes what stands before a group": replace(Machines(), server=_with_fifo(_TakesOthers)),
-    "holds bytes without end": _server(_HoldsWithoutEnd),
-    "lets the awaited wait for others": _server(_WaitsForOthers),
+    "holds bytes without end": replace(Machines(), server=_with_gate(_HoldsWithoutEnd)),
+    "lets the awaited wait for others": replace(Machines(), server=_with_gate(_WaitsForOthers)),
     "relieves nobody": replace(Machines(), server=RelievesNobody),
-    "forgets what a rank had in hand": replace(Machines(), server=_with_sharding(_ForgetsWhatWasInHand)),
-    "gives a rank its step again": replace(Machines(), server=_with_sharding(_KeepsWhatWasDone)),
-    "drops empty parts": replace(Machines(), server=_with_sharding(_DropsEmptyParts)),
-    "holds nobody up": replace(Machines(), server=_with_sharding(_HoldsNobodyUp)),
-    "deals from the first": replace(Machines(), server=_with_sharding(_DealsFromTheFirst)),
-    "leaves a shard to the first": replace(Machines(), server=_with_sharding(_FirstComeKeepsIt)),
-    "tells one rank of the end": _server(_TellsOneOfTheEnd),
+    "forgets what a rank had in hand": replace(Machines(), server=with_sharding(_ForgetsWhatWasInHand)),
+    "gives a rank its step again": replace(Machines(), server=with_sharding(_KeepsWhatWasDone)),
+    "drops empty parts": replace(Machines(), server=with_sharding(_DropsEmptyParts)),
+    "holds nobody up": replace(Machines(), server=with_sharding(_HoldsNobodyUp)),
+    "deals from the first": replace(Machines(), server=with_sharding(_DealsFromTheFirst)),
+    "leaves a shard to the first": replace(Machines(), server=with_sharding(_FirstComeKeepsIt)),
+    "tells one rank of the end": replace(Machines(), server=with_sharding(_TellsOneOfTheEnd)),
     "counts failed producers as done": replace(Machines(), producers=CountsTheFailedAsDone),
     "waits for dead producers": replace(Machines(), producers=WaitsForTheDeadForEver),
     "ends with the first producer": replace(Machines(), producers=EndsWithTheFirst),

@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.node_holder import HolderBook
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.fifo import WeightedFifo
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.queue import Queue
 
 
 class ForgetsLosses(ChannelState):
@@ -25,12 +25,12 @@ class LosesWhatConsumersHave(ChannelState):
     """What was given out is lost at once."""
 
     def lose_items(self, why):
-        for client in self._clients.values():
+        for client in self.clients.values():
             for operation in list(client.operations.values()):
                 items = getattr(operation, "items", None) or ()
                 lost = [item for item in items if why(item.payload)]
-                if lost and not operation.is_shard and operation.lease is None:
-                    self._tally.num_lost += len(lost)
+                if lost and operation.counts:
+                    self.tally.num_lost += len(lost)
         return super().lose_items(why)
 
 
@@ -38,20 +38,20 @@ class DeliversWhatIsLost(ChannelState):
     """A delivery that cannot be fetched is sent again, whatever became of its items."""
 
     def deliver_again(self, client, ticket):
-        getter = self._delivery(client, ticket)
+        getter = self.delivery(client, ticket)
         for item in getter.items if getter is not None else ():
             item.lost = ""
         return super().deliver_again(client, ticket)
 
 
-class _TellsNobody(NamedQueue):
+class _TellsNobody(Queue):
     """Who comes next gets what is left."""
 
     def _tell_of_lost(self, out):
         self.lost = []
 
 
-class _TellsEverybody(NamedQueue):
+class _TellsEverybody(Queue):
     """A loss is told to every getter."""
 
     def _told_of_lost(self, getter):
@@ -68,7 +68,7 @@ class _TakesBackWhatIsLost(WeightedFifo):
         super().restore(items)
 
 
-class _TakesBackQueue(NamedQueue):
+class _TakesBackQueue(Queue):
     """What comes back is there, whatever became of its bytes."""
 
     def __init__(self, *args):

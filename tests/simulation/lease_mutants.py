@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding_mutants import with_queue
+from feeding_mutants import with_queue, with_sharding
 
 from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.leases import Leases
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.sharding import Sharding
 
 
-def _with_leases(leases_type):
+def _with_leases(leases):
     class WithLeases(ChannelState):
-        def __init__(self, *args):
-            super().__init__(*args)
-            self.leases = self._tally.leases = leases_type()
+        leases_type = leases
 
     return replace(Machines(), server=WithLeases)
 
@@ -34,11 +33,8 @@ class _TakesLateWords(Leases):
 class _LosesWhatLapses(Leases):
     """What a hung consumer had is gone."""
 
-    def lapse(self, generation, out):
-        lease = self._open.get(generation)
-        if lease is not None:
-            self.acknowledge(lease, None, out)
-        return lease
+    def _lapse(self, lease, out):
+        self._acknowledge(lease, None, out)
 
 
 class NeverLapses(ChannelState):
@@ -58,43 +54,43 @@ class NeverExtends(ChannelState):
 class _KeepsLeasesOfTheDead(Leases):
     """The death of a consumer is nothing to its leases."""
 
-    def lose(self, lease, out):
+    def lose(self, getter, out):
         pass
 
 
 class _CountsWhatNobodyHad(Leases):
     """Every delivery is an attempt, wanted or not."""
 
-    def withdraw(self, lease, out):
-        for item in lease.items.values():
+    def withdraw(self, getter, out):
+        for item in self._open[getter.generation].items.values():
             item.attempts += 1
-        super().withdraw(lease, out)
+        super().withdraw(getter, out)
 
 
 class _GivesOutForEver(Leases):
     """Nothing is ever a dead letter."""
 
-    def give_back(self, lease, places, out, *, reason, delay_s=0):
+    def _give_back(self, lease, places, out, *, reason, delay_s=0):
         most, self.max_attempts = self.max_attempts, 0
-        super().give_back(lease, places, out, reason=reason, delay_s=delay_s)
+        super()._give_back(lease, places, out, reason=reason, delay_s=delay_s)
         self.max_attempts = most
 
 
 class _ReturnsToTheTail(Leases):
     """What comes back stands behind what is there."""
 
-    def give_back(self, lease, places, out, *, reason, delay_s=0):
+    def _give_back(self, lease, places, out, *, reason, delay_s=0):
         for item in lease.items.values():
             item.order = lease.queue.fifo.num_entered
             lease.queue.fifo.num_entered += 1
-        super().give_back(lease, places, out, reason=reason, delay_s=delay_s)
+        super()._give_back(lease, places, out, reason=reason, delay_s=delay_s)
 
 
 class _IgnoresDelays(Leases):
     """What is to come later comes at once."""
 
-    def give_back(self, lease, places, out, *, reason, delay_s=0):
-        super().give_back(lease, places, out, reason=reason)
+    def _give_back(self, lease, places, out, *, reason, delay_s=0):
+        super()._give_back(lease, places, out, reason=reason)
 
 
 class _NumbersThemAnew(Leases):
@@ -102,25 +98,25 @@ class _NumbersThemAnew(Leases):
 
     def _add(self, queue, items):
         free = next(number for number in range(1, 1 << 30) if number not in self._open)
-        self.last_number = free - 1
+        self._queues.last_number = free - 1
         return super()._add(queue, items)
 
 
-class _ForgetsLeasesInBounds(NamedQueue):
+class _ForgetsLeasesInBounds(Queue):
     """What is on lease takes no room."""
 
     def has_room(self, size_bytes):
-        leased, self.leased_items = self.leased_items, 0
+        lent, self.lent_items = self.lent_items, 0
         try:
             return super().has_room(size_bytes)
         finally:
-            self.leased_items = leased
+            self.lent_items = lent
 
 
-class _EndsBeforeLeases(NamedQueue):
+class _EndsBeforeLeases(Queue):
     """What is on lease cannot come back."""
 
-    def _may_come_back(self):
+    def may_come_back(self):
         return self.on_the_way > 0
 
 
@@ -138,31 +134,27 @@ class _SettlesAllForOne(Leases):
         return list(lease.items)
 
 
-class PassesOverForEver(ChannelState):
+class _PassesOverForEver(Leases):
     """Who had enough on lease is not served any more."""
 
-    def _after_lease(self, lease, out):
-        self._settle({lease.queue: None}, out)
+    def _serve_again(self, consumer):
+        pass
 
 
-class _LetsAllWaitForOne(NamedQueue):
+class _LetsAllWaitForOne(Queue):
     """Others wait for a consumer that has enough on lease."""
 
     def _serve(self, closed, out):
         first = next(iter(self.getters), None)
-        if first is None or first.terms is None or not self.tally.leases.is_at_bound(first.client):
+        if first is None or first.may_have_more:
             super()._serve(closed, out)
 
 
-class ForgetsThatAPartIsDone(ChannelState):
+class _ForgetsThatAPartIsDone(Sharding):
     """What a rank has acknowledged comes to its successor."""
 
-    def finish_part(self, client, queue_name, index, step):
-        queue = self._queues.get(queue_name)
-        if queue is None or queue.sharding is None:
-            return None
-        holder = queue.sharding.holder(index, step)
-        return None if holder is None or holder.client.name != client else []
+    def finish(self, index):
+        pass
 
 
 class RemembersWhatIsSettled(ClientState):
@@ -191,8 +183,8 @@ LEASE_MUTANTS = {
     "ends before leases do": _server(_EndsBeforeLeases),
     "knows no bound of leases": _with_leases(_KnowsNoBound),
     "settles all for one": _with_leases(_SettlesAllForOne),
-    "passes over for ever": replace(Machines(), server=PassesOverForEver),
+    "passes over for ever": _with_leases(_PassesOverForEver),
     "lets all wait for one that has enough": _server(_LetsAllWaitForOne),
-    "forgets that a part is done with": replace(Machines(), server=ForgetsThatAPartIsDone),
+    "forgets that a part is done with": replace(Machines(), server=with_sharding(_ForgetsThatAPartIsDone)),
     "remembers what is settled": replace(Machines(), client=RemembersWhatIsSettled),
 }

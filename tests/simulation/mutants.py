@@ -21,7 +21,8 @@ from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
 from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendRecall, SendWithdraw
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.gate import Gate
+from rlinf_scheduler.queueing.queue import Queue
 
 # -- the channel's server -------------------------------------------------------------------------
 
@@ -47,7 +48,7 @@ class IgnoresWithdrawalOfDelivered(ChannelState):
         return [] if self.deliver_again(client, ticket) else super().withdraw(client, ticket)
 
 
-class _TailQueue(NamedQueue):
+class _TailQueue(Queue):
     def give_back(self, getters):
         for getter in getters:
             self.confirm(getter)
@@ -55,44 +56,48 @@ class _TailQueue(NamedQueue):
                 self.fifo.push(item)
 
 
-class _LatestFirstQueue(NamedQueue):
+class _LatestFirstQueue(Queue):
     def _serve(self, closed, out):
         if self.getters:
             self.getters.move_to_end(next(reversed(self.getters)), last=False)
         super()._serve(closed, out)
 
 
-class _RoomyQueue(NamedQueue):
+class _RoomyQueue(Queue):
     def has_room(self, size_bytes):
-        return super().has_room(size_bytes) or len(self.fifo) + self.reserved <= self.maxsize
+        return super().has_room(size_bytes) or len(self.fifo) + self.reserved <= self.gate.maxsize
 
 
-class _HandsToTheLatestQueue(NamedQueue):
+class _HandsToTheLatestQueue(Queue):
     def _hand_over(self, client, puts, out):
         self.getters.move_to_end(next(reversed(self.getters)), last=False)
         return super()._hand_over(client, puts, out)
 
 
-class _BoundlessQueue(NamedQueue):
-    def _free(self):
+class _Boundless(Gate):
+    def free(self):
         return math.inf, math.inf
 
 
-class _OvertakingQueue(NamedQueue):
+class _BoundlessQueue(Queue):
+    gate_type = _Boundless
+
+
+class _OvertakingQueue(Queue):
     def put_run(self, client, puts, out):
         if self.putters and not self.getters and self.held_bytes:
             return self._push_run(client, puts, out)
         return super().put_run(client, puts, out)
 
 
-class _ForgetfulQueue(NamedQueue):
+class _ForgetfulQueue(Queue):
     """Gets of a run let no put enter."""
 
     def _admit(self, out):
         return not self.is_open and super()._admit(out)
 
 
-class _StreamlessQueue(NamedQueue):
+class _StreamlessQueue(Queue):
     def may_push(self, client, size_bytes):
         return not self.putters and self.has_room(size_bytes)
 

@@ -8,18 +8,19 @@ from feeding_mutants import with_queue
 
 from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.leases import LeaseGetter
 from rlinf_scheduler.queueing.operations import Getter
-from rlinf_scheduler.queueing.tap_queue import TapQueue
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.taps import TapQueue, Taps
 
 
-class _ShowsWhatWasThere(ChannelState):
+class _ShowsWhatWasThere(Taps):
     """A subscription also sees what was accepted before it began."""
 
     def subscribe(self, client, number, name, terms):
         is_new = name not in self._taps
         problem = super().subscribe(client, number, name, terms)
-        for queue in self._seen_by(terms) if is_new else ():
+        for queue in self.seen_by(terms) if is_new else ():
             for item in queue.fifo.first(1 << 30):
                 self._taps[name].see(item)
         return problem
@@ -29,42 +30,41 @@ class _BelievesEveryMark(ChannelState):
     """What a subscriber has marked counts as taken by a consumer that died."""
 
     def deliveries(self, client):
-        known = self._clients.get(client)
+        known = self.clients.get(client)
         operations = known.operations.values() if known else ()
         return [
             (each.ticket, each.items)
             for each in operations
-            if isinstance(each, Getter) and each.items is not None and each.lease is None
+            if isinstance(each, Getter) and each.items is not None and not isinstance(each, LeaseGetter)
         ]
 
 
-class _EndsWithItsFirstMember(ChannelState):
+class _EndsWithItsFirstMember(Taps):
     """Whoever leaves a subscription takes it along."""
 
-    def leave_subscription(self, client, number, name):
+    def leave(self, client, number, name):
         tap = self._taps.get(name)
-        if tap is not None and (client, number) in tap.members:
-            tap.members.clear()
-            tap.members[client, number] = None
-        return super().leave_subscription(client, number, name)
+        if tap is not None and (client, number) in tap.read.members:
+            tap.read.members = {(client, number): None}
+        return super().leave(client, number, name)
 
 
-class _NeverEnds(ChannelState):
+class _NeverEnds(Taps):
     """A subscription that nobody reads stays."""
 
-    def give_up_subscription(self, name, vacancy):
+    def give_up(self, name, vacancy):
         return None
 
 
-class _ForgetsVacancies(ChannelState):
+class _ForgetsVacancies(Taps):
     """A successor that leaves has no more time to be succeeded than the one before had left."""
 
-    def give_up_subscription(self, name, vacancy):
+    def give_up(self, name, vacancy):
         tap = self._taps.get(name)
-        return super().give_up_subscription(name, tap.vacancy if tap is not None else vacancy)
+        return super().give_up(name, tap.read.vacancy if tap is not None else vacancy)
 
 
-class _OverlooksAnnounced(NamedQueue):
+class _OverlooksAnnounced(Queue):
     """What was announced is not shown."""
 
     def fill(self, putter, out):
@@ -73,14 +73,14 @@ class _OverlooksAnnounced(NamedQueue):
         self.taps = taps
 
 
-class _LeavesReadersWaiting(NamedQueue):
+class _LeavesReadersWaiting(Queue):
     """Who waits for a subscription is not told that something came."""
 
     def touch_taps(self):
         pass
 
 
-class _ShowsWhatComesBack(NamedQueue):
+class _ShowsWhatComesBack(Queue):
     """What is given back is shown again."""
 
     def give_back(self, getters):
@@ -107,21 +107,23 @@ class _KeepsAll(TapQueue):
         return False
 
 
-class _HoldsUpPuts(NamedQueue):
+class _HoldsUpPuts(Queue):
     """Puts wait for a subscription that is full."""
 
     def has_room(self, size_bytes):
-        return super().has_room(size_bytes) and not any(0 < tap.maxsize <= tap.num_held for tap in self.taps)
+        return super().has_room(size_bytes) and not any(
+            0 < tap.terms.maxsize <= tap.num_held for tap in self.taps
+        )
 
 
 class _GivesUpTheNewest(TapQueue):
     """A full one does not look at what comes."""
 
     def see(self, item):
-        if not 0 < self.maxsize <= self.num_held:
+        if not 0 < self.terms.maxsize <= self.num_held:
             super().see(item)
         else:
-            self.num_dropped += 1
+            self.read.num_dropped += 1
 
 
 class _CountsNothing(TapQueue):
@@ -129,13 +131,13 @@ class _CountsNothing(TapQueue):
 
     def see(self, item):
         super().see(item)
-        self.num_dropped = 0
+        self.read.num_dropped = 0
 
 
 class _EndsBeforeWhatItSees(TapQueue):
     """It ends though puts still wait for room in the queue that has ended."""
 
-    def _is_last(self, closed):
+    def is_last(self, closed):
         return closed or self.ended
 
 
@@ -150,24 +152,30 @@ def _state(state_type):
     return replace(Machines(), server=state_type)
 
 
+def _taps(taps):
+    class WithTaps(ChannelState):
+        taps_type = taps
+
+    return replace(Machines(), server=WithTaps)
+
+
 def _queue(queue_type):
     return replace(Machines(), server=with_queue(queue_type))
 
 
-def _tap(tap_type):
-    class WithTap(ChannelState):
-        pass
+def _tap(tap):
+    class WithTap(Taps):
+        tap_type = tap
 
-    WithTap.tap_type = tap_type
-    return replace(Machines(), server=WithTap)
+    return _taps(WithTap)
 
 
 TAP_MUTANTS = {
-    "shows a subscription what was there": _state(_ShowsWhatWasThere),
+    "shows a subscription what was there": _taps(_ShowsWhatWasThere),
     "believes every mark": _state(_BelievesEveryMark),
-    "ends a subscription with its first member": _state(_EndsWithItsFirstMember),
-    "never ends a subscription": _state(_NeverEnds),
-    "forgets vacancies of subscriptions": _state(_ForgetsVacancies),
+    "ends a subscription with its first member": _taps(_EndsWithItsFirstMember),
+    "never ends a subscription": _taps(_NeverEnds),
+    "forgets vacancies of subscriptions": _taps(_ForgetsVacancies),
     "does not show what was announced": _queue(_OverlooksAnnounced),
     "leaves readers of a subscription waiting": _queue(_LeavesReadersWaiting),
     "shows a subscription what comes back": _queue(_ShowsWhatComesBack),

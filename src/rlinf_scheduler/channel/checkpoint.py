@@ -25,7 +25,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import CheckpointError
-from rlinf_scheduler.queueing import ProducersRecord, StateRecord, as_name
+from rlinf_scheduler.queueing import ChannelData, Places, as_name
 
 # What a folder's files are called: the one that counts, and the ending of those that it names.
 INDEX = "checkpoint"
@@ -47,8 +47,8 @@ class ChannelHead(msgspec.Struct, array_like=True, tag="channel"):
 
     num_payloads: int
     spec: ChannelSpec
-    state: StateRecord
-    producers: ProducersRecord
+    state: ChannelData
+    producers: Places
     saved_at: float
     places: list[int] = []
 
@@ -82,11 +82,11 @@ class SavedChannel:
         was, state = self.head.spec, self.head.state
         for queue in state.queues:
             # Subscriptions have bounds of their own.
-            num_items = 0 if queue.tap is not None else len(queue.returned) + len(queue.items)
+            num_items = 0 if queue.terms is not None else len(queue.returned) + len(queue.items)
             if _is_closer(spec.maxsize, was.maxsize) and num_items > spec.maxsize:
                 held = f"queue {as_name(queue.name)!r} holds {num_items} items"
                 self._refuse(f"{held}, and maxsize is {spec.maxsize}", f"maxsize={was.maxsize}")
-        seen = (queue for queue in state.queues if queue.tap is not None)
+        seen = (queue for queue in state.queues if queue.terms is not None)
         twins = {item.payload for queue in seen for item in (*queue.returned, *queue.items)}
         size_bytes = sum(item.size_bytes for place, item in enumerate(self.items) if place not in twins)
         if _is_closer(spec.max_bytes or 0, was.max_bytes or 0) and size_bytes > (spec.max_bytes or 0):

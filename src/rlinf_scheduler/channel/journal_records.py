@@ -18,7 +18,7 @@ from rlinf_scheduler.channel.journal import FramesOnDisk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer
 from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.queueing import ItemRecord, ProducersRecord, Snapshot, StateRecord, with_rest
+from rlinf_scheduler.queueing import ChannelData, Item, Places, Snapshot, with_rest
 
 # So many frames are looked at together, whether they are small.
 JOINED = 100
@@ -87,7 +87,7 @@ class ServerRecord(NamedTuple):
         clients: where each is, and its name.
     """
 
-    producers: ProducersRecord
+    producers: Places
     lease_dues: dict[int, tuple[float, int]]
     arrivals: list[tuple[str, int, float]] | None
     clients: dict[str, tuple[Endpoint, str]]
@@ -136,7 +136,7 @@ class ChannelImage(msgspec.Struct, array_like=True):
 
     Attributes:
         state: its queues, without what never left them.
-        rest: that, a little at a time (see `Snapshot.rest_records`).
+        rest: that, a little at a time (see `Snapshot.rest_items`).
         counts: how many frames each payload has that the queues speak of,
         places: and which, of all payloads one after the other.
         server: what the server knows besides.
@@ -144,8 +144,8 @@ class ChannelImage(msgspec.Struct, array_like=True):
         sizes: of the frames.
     """
 
-    state: StateRecord
-    rest: list[tuple[int, list[ItemRecord]]]
+    state: ChannelData
+    rest: list[tuple[int, list[Item]]]
     counts: list[int]
     places: list[int]
     server: ServerRecord
@@ -157,7 +157,7 @@ class ChannelImage(msgspec.Struct, array_like=True):
 class ReadImage:
     """An image that was read: the queues and the payloads of their items, and the rest with its frames."""
 
-    state: StateRecord
+    state: ChannelData
     items: list[Arrived]
     server: ServerRecord
     world: WorldRecord
@@ -191,7 +191,7 @@ def write_image(
         for line, each in zip(world.lines, said, strict=True)
     ]
     rest: Any = [
-        (number, msgspec.Raw(msgspec.msgpack.encode(records))) for number, records in snapshot.rest_records()
+        (number, msgspec.Raw(msgspec.msgpack.encode(items))) for number, items in snapshot.rest_items()
     ]
     sizes = [len(piece) for piece in frames.pieces]
     image = ChannelImage(snapshot.state, rest, counts, places, server, world._replace(lines=lines), sizes)

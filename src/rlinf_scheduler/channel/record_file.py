@@ -21,7 +21,9 @@ from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.tape.framing import HEAD, framed
 
 MAGIC = b"\x93RLINF\r\n"
-VERSION = 1
+VERSION = 2
+# The version of this library that wrote files of a format, for those that are read no more.
+WRITTEN_BY = {1: "0.1.0 up to November 2026"}
 _VERSION = struct.Struct("<I")
 # A file is written beside its place, and then takes it.
 NEW = ".new"
@@ -149,6 +151,10 @@ class RecordFile:
         (version,) = _VERSION.unpack(begin[len(MAGIC) :])
         if version < 1:
             raise CheckpointError(path, f"it is corrupt: it has format {version}, which there never was")
+        if version in WRITTEN_BY:
+            problem = f"it has format {version}, which version {WRITTEN_BY[version]} of this library wrote"
+            what_to_do = "restore it with that one, and let what it holds be taken there"
+            raise CheckpointError(path, f"{problem}, and this one reads format {VERSION}; {what_to_do}")
         if version > VERSION:
             problem = (
                 f"it has format {version}, of a newer version of this library; this one reads up to {VERSION}"

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from rlinf_scheduler.queueing import GroupName
-from rlinf_scheduler.queueing.queue_name import as_name as as_name
+from rlinf_scheduler.queueing import as_name as as_name
 from rlinf_scheduler.tape.ids import ItemId as ItemId
 from rlinf_scheduler.tape.ids import Trace as Trace
 

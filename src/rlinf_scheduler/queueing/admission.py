@@ -17,58 +17,78 @@ the version moves on it needs a place again, and where there would be none, the 
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, NamedTuple
 
+from msgspec import Struct
+
+from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName
 from rlinf_scheduler.queueing.lanes import LanedFifo
-from rlinf_scheduler.queueing.records import AdmissionRecord, Asked, Move, SlotRecord
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.wording import counted
 
-# When an item was given out: not at all (any more), to a version before a restart, or for good.
-NOT_GIVEN, BEFORE, SETTLED = -1, -2, -3
 Ticket = tuple[str, int]
 
 
-class GrantedSlot:
+class GrantedSlot(Struct, eq=False, array_like=True):
     """Leave to make one item.
 
     Attributes:
         number: no other slot of the channel has it.
         owner: the client that asked for it, and the ticket of its operation; None if it has gone, or given it back.
-        copies: by whom copies are held, and under which key; by "" those in a queue, on lease, or on their way.
-        gone: the keys of such copies that are no more, perhaps before it was heard that they are.
         version: the one with which the item is made, or an earlier one than that.
         latest: the last version that may take the item.
         since: when it was given, on the clock of the state's shell.
         is_used: a put with it is under way.
+        copies: by whom copies are held, and under which key; by "" those in a queue, on lease, or on their way.
+        gone: the keys of such copies that are no more, perhaps before it was heard that they are.
     """
 
-    __slots__ = ("copies", "gone", "is_used", "latest", "number", "owner", "since", "version")
-
-    def __init__(self, number: int, owner: Ticket, version: int, latest: int, since: float) -> None:
-        self.number = number
-        self.owner: Ticket | None = owner
-        self.version = version
-        self.latest = latest
-        self.since = since
-        self.is_used = False
-        self.copies: dict[Ticket, None] = {}
-        self.gone: set[int] = set()
+    number: int
+    owner: Ticket | None
+    version: int
+    latest: int
+    since: float
+    is_used: bool = False
+    copies: dict[Ticket, None] = {}
+    gone: set[int] = set()
 
     def end_sent(self, key: int) -> None:
-        """A copy that was sent is no more, whether it was heard of or not."""
+        """Note that a copy that was sent is no more, whether it was heard of or not."""
         self.gone.add(key)
         self.copies.pop(("", key), None)
 
 
-class Admission:
-    """The slots of one queue, and its version.
+class Asked(NamedTuple):
+    """Somebody waits for a slot."""
 
-    Args:
-        next_number: numbers the slots.
+    max_lag: int
+    since: float
+
+
+class Move(NamedTuple):
+    """Somebody wants the version to move on.
+
+    Attributes:
+        version: what is taken from then on is taken by this one.
+        batch_items: how many items a version takes; 0 for as many as before.
+        begins: it begins (again) with this version, whatever the last one was.
+        since: when that was said.
+    """
+
+    version: int
+    batch_items: int = 0
+    begins: bool = False
+    since: float = 0.0
+
+
+class Versions(Struct, eq=False, array_like=True):
+    """The version of a queue, its slots, and those who wait for either.
 
     Attributes:
         version: the present one; None before the first was announced.
@@ -76,66 +96,94 @@ class Admission:
         num_given: of the items of the present version, how many were given out and did not come back.
         worst_lag: how many versions the oldest item was behind when it was taken.
         num_returned: how many slots came back without an item.
+        epoch: counts what `version` has been.
         making: the slots that are out, by their numbers.
         asking: who waits for a slot, in order.
         moving: who waits for the version to move on.
-
-    >>> admission, fifo, out = Admission(), LanedFifo(), []
-    >>> admission.move("trainer:0", 1, Move(0, 2, True, 0.0), out)
-    >>> for ticket in range(5):
-    ...     admission.ask("maker:0", ticket, Asked(1, 0.0))
-    >>> admission.serve(None, 0.0, out)
-    >>> len(admission.making), len(admission.asking), admission.num_free(fifo)
-    (4, 1, 0)
     """
 
-    def __init__(self, next_number: Callable[[], int] | None = None) -> None:
-        self._next_number = next_number or itertools.count(1).__next__
-        self.version: int | None = None
-        self.batch_items = 0
-        self.num_given = 0
-        self.worst_lag = 0
-        self.num_returned = 0
-        self.making: dict[int, GrantedSlot] = {}
-        self.asking: OrderedDict[Ticket, Asked] = OrderedDict()
-        self.moving: OrderedDict[Ticket, Move] = OrderedDict()
+    version: int | None = None
+    batch_items: int = 0
+    num_given: int = 0
+    worst_lag: int = 0
+    num_returned: int = 0
+    epoch: int = 0
+    making: dict[int, GrantedSlot] = {}
+    asking: dict[Ticket, Asked] = {}
+    moving: dict[Ticket, Move] = {}
+
+
+class Admission(Gate):
+    """The gate of a queue with versions.
+
+    Attributes:
+        kept: what there is to know of it.
+    """
+
+    __slots__ = ("_lanes", "_lent", "_lent_before", "_open", "_owned", "_queues", "kept")
+
+    is_plain: ClassVar[bool] = False
+    keeps_rest: ClassVar[bool] = True
+    lanes_type: ClassVar[type[LanedFifo]] = LanedFifo
+
+    def __init__(self, queue: Queue, queues: QueueSet) -> None:
+        super().__init__(queue, queue.gate.maxsize, queue.gate.max_bytes)
+        self.kept = Versions()
+        self._queues = queues
         self._owned: dict[Ticket, GrantedSlot] = {}
         # By the latest version that may take them: items that are open; and of these, what was given out and may come
         # back, to the present version and to earlier ones.
         self._open: Counter[int] = Counter()
         self._lent: Counter[int] = Counter()
         self._lent_before: Counter[int] = Counter()
-        self._epoch = 0  # counts what `version` has been
+        self._lanes = self.lanes_type(queue.tally.clock)
+        self._lanes.num_entered, queue.fifo = queue.fifo.num_entered, self._lanes
+
+    # -- room ------------------------------------------------------------------------------------
 
     @property
-    def idle(self) -> bool:
-        """Nobody waits, and nothing is open."""
-        return not (self.asking or self.moving or self.making or self._open)
+    def is_full_of_items(self) -> bool:
+        """Never: a slot has room for its item."""
+        return False
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether an item of this size may enter: also if what is here waits for it."""
+        if self.queue.awaited and self.num_free < min(self.queue.fifo.num_items, self.num_left):
+            return True
+        return super().has_room(size_bytes)
 
     # -- slots -----------------------------------------------------------------------------------
 
-    def ask(self, client: str, ticket: int, asked: Asked) -> None:
-        """Stand in line for a slot; `serve` serves the line."""
-        self.asking[client, ticket] = asked
+    @property
+    def idle(self) -> bool:
+        """Nobody waits, nothing is open, and no more is put."""
+        kept = self.kept
+        return self.queue.ended and not (kept.asking or kept.moving or kept.making or self._open)
 
-    def serve(self, room: int | None, now: float, out: list[Instruction]) -> None:
-        """Give slots while it can be, at most so many; let the version move on first."""
+    def serve(self, out: list[Instruction]) -> None:
+        """Give slots while it can be; let the version move on first."""
         self._move_on(out)
-        while self.asking and (room is None or room > 0):
-            owner, asked = next(iter(self.asking.items()))
-            if self.version is None or not self._may_begin(self.version + asked.max_lag):
+        kept, room = self.kept, self._room()
+        while kept.asking and (room is None or room > 0):
+            owner, asked = next(iter(kept.asking.items()))
+            if kept.version is None or not self._may_begin(kept.version + asked.max_lag):
                 return
-            del self.asking[owner]
-            slot = GrantedSlot(self._next_number(), owner, self.version, self.version + asked.max_lag, now)
-            self.making[slot.number] = self._owned[owner] = slot
+            del kept.asking[owner]
+            number, now = self._queues.next_number(), self.queue.tally.clock.now
+            slot = GrantedSlot(number, owner, kept.version, kept.version + asked.max_lag, now)
+            kept.making[number] = self._owned[owner] = slot
             self._open[slot.latest] += 1
-            out.append(Deliver(*owner, [], slot=OnSlot(slot.number, slot.version)))
+            out.append(Deliver(*owner, [], slot=OnSlot(number, slot.version)))
             room = None if room is None else room - 1
 
+    def _room(self) -> int | None:
+        """How many slots have room for their items; None for any number."""
+        return self.maxsize - self.queue.num_here - len(self.kept.making) if self.maxsize else None
+
     def withdraw(self, client: str, ticket: int) -> str:
-        """Nobody wants an operation any more, or its slot; what was waited for, empty if there is no such operation."""
-        owner, state = (client, ticket), self.describe()
-        if self.asking.pop(owner, None) or self.moving.pop(owner, None):
+        """Forget an operation, or its slot; return what was waited for, empty if there is no such operation."""
+        owner, state = (client, ticket), ", ".join(self.describe())
+        if self.kept.asking.pop(owner, None) or self.kept.moving.pop(owner, None):
             return state
         slot = self._owned.pop(owner, None)
         if slot is None:
@@ -145,29 +193,29 @@ class Admission:
         return state
 
     def lose(self, client: str) -> None:
-        """A client is gone, and with it what it has asked for."""
-        for owner in [*self.asking, *self.moving, *self._owned]:
+        """Forget a client that is gone, and what it has asked for."""
+        for owner in [*self.kept.asking, *self.kept.moving, *self._owned]:
             if owner[0] == client:
                 self.withdraw(*owner)
-        for slot in list(self.making.values()):
+        for slot in list(self.kept.making.values()):
             if any(holder == client for holder, _ in slot.copies):
                 slot.copies = {copy: None for copy in slot.copies if copy[0] != client}
                 self._drop_unwanted(slot)
 
     def hold(self, number: int, client: str, key: int, source: int = 0) -> None:
-        """A client holds a copy of a slot; "" for one that is in a queue, on lease, or on its way.
+        """Note that a client holds a copy of a slot; "" for one that is in a queue, on lease, or on its way.
 
         With `source`, what was sent as that is this one from now on, and ends with its client.
         """
-        slot = self.making.get(number)
+        slot = self.kept.making.get(number)
         if slot is not None and (client or key not in slot.gone):
             slot.copies[client, key] = None
             if source:
                 slot.end_sent(source)
 
     def let_go(self, number: int, client: str, key: int, source: int) -> None:
-        """A client holds a copy no more; `source` is the one that was sent, if that is no more either, or 0."""
-        slot = self.making.get(number)
+        """Note that a client holds a copy no more; `source`: the one that was sent, if that is no more either, or 0."""
+        slot = self.kept.making.get(number)
         if slot is None:
             return
         slot.copies.pop((client, key), None)
@@ -175,22 +223,19 @@ class Admission:
             slot.end_sent(source)
         self._drop_unwanted(slot)
 
-    def why_over(self, number: int) -> str:
-        """Why nothing can be put with a slot any more; empty if something can, and where there is none."""
-        if not number or number in self.making:
-            return ""
-        return f"slot {number} is over: an item was put with it, or it was given back"
-
-    def use(self, item: Item, number: int) -> None:
-        """A put of an item with a slot that is not over has begun.
+    def begin_put(self, item: Item) -> str:
+        """Let a put with a slot begin; return why that is over, if it is.
 
         Raises:
             ValueError: there is none, another put uses it, or the item was made with an earlier version.
         """
+        number = item.slot
         if not number:
             message = "this queue admits: put(item, slot=channel.admit(max_lag=...))"
             raise ValueError(message)
-        slot = self.making[number]
+        slot = self.kept.making.get(number)
+        if slot is None:
+            return f"slot {number} is over: an item was put with it, or it was given back"
         if slot.is_used:
             message = f"slot {number} is used by another put"
             raise ValueError(message)
@@ -202,102 +247,113 @@ class Admission:
             )
             raise ValueError(message)
         slot.is_used = True
-        item.slot = slot
+        return ""
 
-    def unuse(self, slot: GrantedSlot) -> None:
-        """A put with a slot has put nothing."""
+    def drop_put(self, item: Item) -> None:
+        """Note that a put has put nothing, and its slot may be used by another one."""
+        slot = self.kept.making[item.slot]
         slot.is_used = False
         self._drop_unwanted(slot)
 
     def enter(self, item: Item) -> None:
-        """An item that is put with a slot is in the queue."""
-        slot: GrantedSlot = item.slot
-        item.latest, item.slot = slot.latest, None
-        self.making.pop(slot.number, None)
+        """Note that an item is in the queue, and its slot is over."""
+        slot = self.kept.making.pop(item.slot)
+        item.latest, item.slot = slot.latest, 0
         if slot.owner is not None:
             self._owned.pop(slot.owner, None)
 
     def end(self, reason: Reason, state: str, out: list[Instruction]) -> None:
-        """Nothing more is put: what is in the making is not waited for, but for puts that are under way."""
-        for client, ticket in self.asking:
+        """Note that nothing more is put: what is in the making is not waited for, but for puts that are under way."""
+        for client, ticket in self.kept.asking:
             out.append(Refuse(client, ticket, reason, state))
-        self.asking.clear()
-        num_returned = self.num_returned
-        for slot in list(self.making.values()):
+        self.kept.asking.clear()
+        num_returned = self.kept.num_returned
+        for slot in list(self.kept.making.values()):
             slot.copies.clear()
             if slot.owner is None:
                 self._drop_unwanted(slot)
         for owner in list(self._owned):
             self.withdraw(*owner)
-        self.num_returned = num_returned  # they were not given back
+        self.kept.num_returned = num_returned  # they were not given back
 
     def _drop_unwanted(self, slot: GrantedSlot) -> None:
         if slot.owner is None and not slot.copies and not slot.is_used:
-            del self.making[slot.number]
+            del self.kept.making[slot.number]
             _count_off(self._open, slot.latest)
-            self.num_returned += 1
+            self.kept.num_returned += 1
 
     # -- items -----------------------------------------------------------------------------------
 
     @property
     def num_left(self) -> int:
         """How many items the present version still takes."""
-        return max(0, self.batch_items - self.num_given)
+        return max(0, self.kept.batch_items - self.kept.num_given)
 
-    def num_free(self, fifo: LanedFifo) -> int:
+    @property
+    def num_free(self) -> int:
         """How many of the first items of the queue may be taken now."""
-        left = self.num_left
-        num_free = min(left, fifo.num_items)
-        if not num_free or self.version is None:
+        left, lanes, kept = self.num_left, self._lanes, self.kept
+        num_free = min(left, lanes.num_items)
+        if not num_free or kept.version is None:
             return 0
         num_open = num_here = 0
         for latest in sorted(self._open):
             num_open += self._open[latest] - self._lent.get(latest, 0)
-            num_here += fifo.num_in_lane(latest)
+            num_here += lanes.num_in_lane(latest)
             # Those that are not here keep their places; what is older than them may go.
-            places = left + (latest - self.version) * self.batch_items - (num_open - num_here)
+            places = left + (latest - kept.version) * kept.batch_items - (num_open - num_here)
             num_free = min(num_free, max(num_here, places))
         return num_free
 
-    def check_batch(self, min_items: int) -> None:
-        """Raise ValueError if no version takes so many items."""
-        if 0 < self.batch_items < min_items:
-            message = f"a version takes {self.batch_items} items, and no batch has {min_items}"
+    def ends_after(self, num_free: int) -> bool:
+        """Return whether the version ends with so many items: a batch is of one version."""
+        return num_free == self.num_left
+
+    def check(self, wanted: Wanted | WantedGroup | None) -> None:
+        """Raise ValueError if no version takes so many items, or a group is wanted."""
+        if isinstance(wanted, WantedGroup):
+            problem = "gives slots, each for one item: collect groups before, in another queue"
+            message = f"queue {self.queue.name!r} {problem}"
+            raise ValueError(message)  # noqa: TRY004 - it may be wanted, of another queue
+        if wanted is not None and 0 < self.kept.batch_items < wanted.limits.min_items:
+            message = (
+                f"a version takes {self.kept.batch_items} items, and no batch has {wanted.limits.min_items}"
+            )
             raise ValueError(message)
 
     def give(self, items: Iterable[Item]) -> None:
-        """Items are taken, and may come back."""
-        version = self.version or 0
+        """Note that items are given out, and may come back."""
+        kept = self.kept
         for item in items:
-            self.num_given += 1
-            item.given_in = self._epoch
+            kept.num_given += 1
+            item.given_in = kept.epoch
             self._lent[item.latest] += 1
             if item.version is not None:
-                self.worst_lag = max(self.worst_lag, version - item.version)
+                kept.worst_lag = max(kept.worst_lag, (kept.version or 0) - item.version)
 
-    def settle(self, items: Iterable[Item]) -> None:
-        """Items were given, or lost, for good."""
+    def forget(self, items: Iterable[Item]) -> None:
+        """Note that items are given, or lost, for good."""
         for item in items:
             if item.given_in != SETTLED:
                 self._unlend(item)
                 _count_off(self._open, item.latest)
                 item.given_in = SETTLED
 
-    def come_back(self, items: Iterable[Item]) -> None:
-        """Items that were given are in the queue again."""
+    def take_back(self, items: Iterable[Item]) -> None:
+        """Note that items come back which were given out."""
         for item in items:
-            self.num_given -= self.is_lent(item)
+            self.kept.num_given -= self.is_lent(item)
             self._unlend(item)
 
     def reopen(self, item: Item) -> None:
-        """An item that was settled comes to the queue once more.
+        """Note that an item that was given for good comes to the queue once more.
 
         Raises:
             ValueError: it would not be taken in time.
         """
         if not self._may_begin(item.latest):
             message = (
-                f"version {item.latest} is the last that may take it, and {self.version} is the present one: "
+                f"version {item.latest} is the last that may take it, and {self.kept.version} is the present one: "
                 "there is no place for it"
             )
             raise ValueError(message)
@@ -309,15 +365,19 @@ class Admission:
             _count_off(self._lent if self.is_lent(item) else self._lent_before, item.latest)
             item.given_in = NOT_GIVEN
 
+    def is_lent(self, item: Item) -> bool:
+        """Return whether the present version was given an item, which may come back."""
+        return item.given_in == self.kept.epoch
+
     def _may_begin(self, latest: int) -> bool:
         """Whether one more item, which this version is the latest to take, will be taken in time."""
-        version, left = self.version or 0, self.num_left
+        version, left = self.kept.version or 0, self.num_left
         if latest < version:
             return False
         num = 1
         for each in sorted({*self._open, latest}):
             num += self._open.get(each, 0) - self._lent.get(each, 0)
-            if each >= latest and num > left + (each - version) * self.batch_items:
+            if each >= latest and num > left + (each - version) * self.kept.batch_items:
                 return False
         return True
 
@@ -334,109 +394,70 @@ class Admission:
     # -- the version -----------------------------------------------------------------------------
 
     def move(self, client: str, ticket: int, move: Move, out: list[Instruction]) -> None:
-        """The version is to move on, or, for a trainer that `begins`, to be this one from now on, whatever it was.
+        """Let the version move on, or, for a trainer that `begins`, be this one from now on, whatever it was.
 
         Raises:
             ValueError: it goes back, or it is not known how many items a version takes.
         """
-        if not (move.batch_items or self.batch_items):
+        if not (move.batch_items or self.kept.batch_items):
             message = "how many items does a version take? the first set_version says so: batch_items=n"
             raise ValueError(message)
-        if self.version is not None and move.version < self.version and not move.begins:
+        if self.kept.version is not None and move.version < self.kept.version and not move.begins:
             message = (
-                f"the version is {self.version}, and does not go back to {move.version}; a trainer that begins anew, "
-                "from a checkpoint, says so: begins=True"
+                f"the version is {self.kept.version}, and does not go back to {move.version}; a trainer that begins "
+                "anew, from a checkpoint, says so: begins=True"
             )
             raise ValueError(message)
-        self.moving[client, ticket] = move
+        self.kept.moving[client, ticket] = move
         self._move_on(out)
 
     def _move_on(self, out: list[Instruction]) -> None:
-        for who, move in list(self.moving.items()):
+        for who, move in list(self.kept.moving.items()):
             problem = self._try(move)
             if problem is None:
                 continue
-            del self.moving[who]
+            del self.kept.moving[who]
             out.append(Refuse(*who, Reason.TOO_EARLY, problem) if problem else Accept(*who))
 
     def _try(self, move: Move) -> str | None:
         """Move on if that can be; None if it may be after a while, else why it cannot."""
-        batch_items = move.batch_items or self.batch_items
-        moves = self.version is None or move.begins or move.version > self.version
-        if not moves and move.version < (self.version or 0):
-            return f"it is {self.version} by now"
-        if not moves and batch_items == self.batch_items:
+        batch_items = move.batch_items or self.kept.batch_items
+        moves = self.kept.version is None or move.begins or move.version > self.kept.version
+        if not moves and move.version < (self.kept.version or 0):
+            return f"it is {self.kept.version} by now"
+        if not moves and batch_items == self.kept.batch_items:
             return ""
         # What stays at its version keeps what it has taken, and what has taken it.
-        left = batch_items if moves else max(0, batch_items - self.num_given)
+        left = batch_items if moves else max(0, batch_items - self.kept.num_given)
         needy = self._open if moves else self._open - self._lent
         if not self._has_places(needy, move.version, left, batch_items):
             certain = self._open - self._lent - self._lent_before
             if moves and self._has_places(certain, move.version, left, batch_items):
                 return None
             return self._why_too_early(move.version, batch_items)
-        self.batch_items = batch_items
+        self.kept.batch_items = batch_items
         if moves:
-            self.version = move.version
-            self._epoch += 1
-            self.num_given = 0
+            self.kept.version = move.version
+            self.kept.epoch += 1
+            self.kept.num_given = 0
             self._lent_before.update(self._lent)
             self._lent.clear()
         return ""
 
-    # -- for checkpoints -------------------------------------------------------------------------
+    # -- for snapshots ---------------------------------------------------------------------------
 
-    def is_lent(self, item: Item) -> bool:
-        """Whether the present version was given an item, which may come back."""
-        return item.given_in == self._epoch
+    def load(self, kept: Versions) -> None:
+        """Take what was kept of another gate; this one must be new."""
+        self.kept = kept
+        self._owned = {slot.owner: slot for slot in kept.making.values() if slot.owner is not None}
+        self._open.update(slot.latest for slot in kept.making.values())
 
-    def contents(self) -> AdmissionRecord:
-        """Return it as a record."""
-        slots = [
-            SlotRecord(
-                slot.number,
-                *(slot.owner or ("", 0)),
-                slot.version,
-                slot.latest,
-                slot.since,
-                list(slot.copies),
-                sorted(slot.gone),
-            )
-            for slot in self.making.values()
-        ]
-        asking = [(*who, asked) for who, asked in self.asking.items()]
-        moving = [(*who, move) for who, move in self.moving.items()]
-        about = self.version, self.batch_items, self.num_given, self.worst_lag
-        return AdmissionRecord(*about, slots, asking, moving, self.num_returned)
-
-    def load(self, record: AdmissionRecord, items: Iterable[Item]) -> None:
-        """Take what `contents` gave, and these items that are in the queue; it must be new."""
-        self.version, self.batch_items, self.num_given, self.worst_lag, slots, asking, moving = record[:7]
-        self.num_returned = record.num_returned
-        for number, client, ticket, version, latest, since, copies, gone in slots:
-            owner = client, ticket
-            slot = self.making[number] = GrantedSlot(number, owner, version, latest, since)
-            slot.copies, slot.gone = dict.fromkeys(copies), set(gone)
-            if client:
-                self._owned[owner] = slot
-            else:
-                slot.owner = None
-            self._open[latest] += 1
-        for client, ticket, asked in asking:
-            self.asking[client, ticket] = asked
-        for client, ticket, move in moving:
-            self.moving[client, ticket] = move
-        self._open.update(item.latest for item in items)
-
-    def load_given(self, items: Iterable[Item]) -> None:
-        """Take items that were given out, and may come back."""
+    def load_items(self, items: Iterable[Item]) -> None:
+        """Take items that are here, or were given out and may come back."""
         for item in items:
             self._open[item.latest] += 1
-            if self.is_lent(item):
-                self._lent[item.latest] += 1
-            else:
-                item.given_in = BEFORE
-                self._lent_before[item.latest] += 1
+            if item.given_in != NOT_GIVEN:
+                (self._lent if self.is_lent(item) else self._lent_before)[item.latest] += 1
 
     # -- words -----------------------------------------------------------------------------------
 
@@ -446,33 +467,164 @@ class Admission:
         for latest, num in sorted((self._open - self._lent - self._lent_before).items()):
             num_open += num
             most = max(most, num_open - max(0, places + (latest - version) * batch_items))
-        making = f", {self._makers()}" if self.making else ""
+        kept, making = self.kept, f", {self._makers()}" if self.kept.making else ""
         return (
-            f"it is {self.version}, which has taken {self.num_given} of its {self.batch_items} items, and has to take "
+            f"it is {kept.version}, which has taken {kept.num_given} of its {kept.batch_items} items, and has to take "
             f"{most} more: with version {version} they would be older than they may be{making}"
         )
 
-    def describe(self) -> str:
-        """How far it is, and what is waited for, in a phrase."""
-        if self.version is None:
-            return "no version yet: the trainer says which it is at by set_version"
-        parts = [f"version {self.version} has taken {self.num_given} of {self.batch_items} items"]
+    def describe(self) -> Iterator[str]:
+        """Yield how far it is, and what is waited for, in phrases."""
+        kept = self.kept
+        if kept.version is None:
+            yield "no version yet: the trainer says which it is at by set_version"
+            return
+        yield f"version {kept.version} has taken {kept.num_given} of {kept.batch_items} items"
         if not self.num_left:
-            parts.append("the next ones wait for set_version")
-        if self.making:
-            parts.append(self._makers())
-        if self.asking:
-            parts.append(f"{counted(len(self.asking), 'admit')} waiting until items are taken")
-        if self.num_returned:
-            parts.append(f"{counted(self.num_returned, 'slot')} came back unused")
-        for move in self.moving.values():
+            yield "the next ones wait for set_version"
+        if kept.making:
+            yield self._makers()
+        if kept.asking:
+            yield f"{counted(len(kept.asking), 'admit')} waiting until items are taken"
+        if kept.num_returned:
+            yield f"{counted(kept.num_returned, 'slot')} came back unused"
+        for move in kept.moving.values():
             unsettled = sum(self._lent.values()) + sum(self._lent_before.values())
-            parts.append(f"set_version({move.version}) waits for {counted(unsettled, 'item')} to be settled")
-        return ", ".join(parts)
+            yield f"set_version({move.version}) waits for {counted(unsettled, 'item')} to be settled"
 
     def _makers(self) -> str:
-        oldest = min(slot.version for slot in self.making.values())
-        return f"{counted(len(self.making), 'item')} in the making, the oldest of version {oldest}"
+        oldest = min(slot.version for slot in self.kept.making.values())
+        return f"{counted(len(self.kept.making), 'item')} in the making, the oldest of version {oldest}"
+
+
+class Admissions:
+    """The queues of a channel that have versions.
+
+    Args:
+        queues: of the channel.
+    """
+
+    gate_type = Admission
+
+    def __init__(self, queues: QueueSet) -> None:
+        self._queues = queues
+        self._admitting: dict[Queue, Admission] = {}
+
+    def queues(self) -> list[Queue]:
+        """Return them, those that are there, in order."""
+        return [queue for queue in self._admitting if self._queues.find(queue.name) is queue]
+
+    def of(self, queue: Queue | None) -> Admission | None:
+        """Return the gate of a queue; None where it has no versions."""
+        return self._admitting.get(queue) if queue is not None else None
+
+    def begin(self, queue: Queue) -> Admission:
+        """Return the gate of a queue, which has versions from now on.
+
+        Raises:
+            ValueError: what is here has no slot, or somebody waits for a group.
+        """
+        admission = self._admitting.get(queue)
+        if admission is not None:
+            return admission
+        if any(isinstance(getter.wanted, WantedGroup) for getter in (*queue.getters, *queue.skipped)):
+            message = f"somebody waits for a group of queue {queue.name!r}: collect groups in another queue"
+            raise ValueError(message)
+        if queue.num_held or queue.putters or queue.num_lent or queue.delivering:
+            message = f"queue {queue.name!r} holds what was put without a slot: {queue.describe()}"
+            raise ValueError(message)
+        self._admitting = {each: self._admitting[each] for each in self.queues()}
+        admission = self._admitting[queue] = self.gate_type(queue, self._queues)
+        queue.decide_by(gate=admission)
+        return admission
+
+    def arrange(self, queues: Iterable[Queue]) -> None:
+        """Have these queues first, in this order."""
+        self._admitting = {queue: self._admitting[queue] for queue in (*queues, *self._admitting)}
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._admitting.clear()
+
+    def admit(
+        self, client: str, ticket: int, queue_name: QueueName, max_lag: int, *, wait: bool = True
+    ) -> list[Instruction]:
+        """Let a producer ask for leave to make an item, taken at most `max_lag` versions later: Deliver or Refuse.
+
+        Raises:
+            ValueError: the queue holds what was put without a slot.
+        """
+        queues = self._queues
+        if queues.is_over(queue_name):
+            return [queues.refuse_put(client, ticket, queue_name)]
+        queue = queues.make(queue_name)
+        kept = self.begin(queue).kept
+        kept.asking[client, ticket] = Asked(max_lag, queue.tally.clock.now)
+        out = queues.settle((queue,), [])
+        if not wait and kept.asking.pop((client, ticket), None) is not None:
+            out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))
+        return out
+
+    def move(
+        self, client: str, ticket: int, queue_name: QueueName, move: Move, *, wait: bool = True
+    ) -> list[Instruction]:
+        """Let a consumer say its version: Accept, once nothing may come back that is too old; or Refuse.
+
+        Raises:
+            ValueError: the version goes back, it is not known how many items one takes, or the queue holds what was put
+                without a slot.
+        """
+        queues = self._queues
+        if self.of(queues.find(queue_name)) is None and queues.is_over(queue_name):
+            return [Accept(client, ticket)]  # nothing is made any more
+        queue = queues.make(queue_name)
+        admission = self.begin(queue)
+        out: list[Instruction] = []
+        admission.move(client, ticket, move._replace(since=queue.tally.clock.now), out)
+        queues.settle((queue,), out)
+        if not wait and (client, ticket) in admission.kept.moving:
+            state = queue.describe()
+            admission.withdraw(client, ticket)
+            out.append(Refuse(client, ticket, Reason.EMPTY, state))
+        return out
+
+    def hold(
+        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
+    ) -> list[Instruction]:
+        """Note that a client holds a copy of a slot, which it calls `key`; "" for one in a queue, or on its way.
+
+        It was sent as `source`, if nobody is to have that again.
+        """
+        admission = self.of(self._queues.find(queue_name))
+        if admission is not None:
+            admission.hold(number, client, key, source)
+        return []
+
+    def let_go(
+        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
+    ) -> list[Instruction]:
+        """Note that a client holds that copy no more; `source`: the one sent, if nobody is to have it again."""
+        queue = self._queues.find(queue_name)
+        admission = self.of(queue)
+        if queue is None or admission is None:
+            return []
+        admission.let_go(number, client, key, source)
+        return self._queues.settle((queue,), [])
+
+    def withdraw(self, client: str, ticket: int) -> list[Instruction]:
+        """Forget who waits for a slot or a version, or a slot that nobody wants; [] if there is no such operation."""
+        for queue in self.queues():
+            if state := self._admitting[queue].withdraw(client, ticket):
+                out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, state)]
+                return self._queues.settle((queue,), out)
+        return []
+
+    def lose(self, client: str) -> list[Queue]:
+        """Forget a client that is gone; return the queues for which that changes something."""
+        queues = self.queues()
+        for queue in queues:
+            self._admitting[queue].lose(client)
+        return queues
 
 
 def _count_off(counts: Counter[int], latest: int) -> None:

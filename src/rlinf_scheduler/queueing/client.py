@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from rlinf_scheduler.queueing.queue_name import QueueName
+from rlinf_scheduler.queueing.item import QueueName
 
 
 class Ending(Enum):

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from rlinf_scheduler.queueing.groups import GroupIndex, GroupName
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf_scheduler.queueing.weights import Exact
+from rlinf_scheduler.queueing.weights import Exact, exact
 
 
 class WeightedFifo:
@@ -192,7 +192,8 @@ class WeightedFifo:
 
     def _count(self, item: Item) -> None:
         self.num_items += 1
-        self.weight += item.weight
+        weight = item.weight
+        self.weight += weight if type(weight) is int else exact(weight)
         self.size_bytes += item.size_bytes
         if item.group is not None:
             if self.groups is None:
@@ -201,7 +202,8 @@ class WeightedFifo:
 
     def _discount(self, item: Item) -> None:
         self.num_items -= 1
-        self.weight -= item.weight
+        weight = item.weight
+        self.weight -= weight if type(weight) is int else exact(weight)
         self.size_bytes -= item.size_bytes
         if self.groups is not None:
             self.groups.discard(item)

@@ -6,10 +6,10 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.queue_name import QueueName
-from rlinf_scheduler.queueing.sharding import Part
+from rlinf_scheduler.queueing.item import Item, QueueName
 
 
 class Reason(Enum):
@@ -56,6 +56,24 @@ class OnSlot(NamedTuple):
     version: int
 
 
+class Part(Struct, frozen=True, eq=False, array_like=True):
+    """A part of one step of a queue that is divided.
+
+    Attributes:
+        step: counts from 0.
+        items: in the order of their queue.
+        weight: their sum.
+        imbalance: of the step: the largest part's cost over the mean.
+        complete: the step is as large as was wanted; False for what was left.
+    """
+
+    step: int
+    items: list[Item]
+    weight: int | float
+    imbalance: float
+    complete: bool
+
+
 class Deliver(NamedTuple):
     """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken).
 
@@ -67,7 +85,7 @@ class Deliver(NamedTuple):
     ticket: int
     items: list[Item]
     complete: bool = True
-    part: Part | None = None  # of a shard
+    part: Part | None = None  # where a part was asked for
     lease: OnLease | None = None
     group: GroupName | None = None  # that the items belong to, where a group was asked for
     slot: OnSlot | None = (

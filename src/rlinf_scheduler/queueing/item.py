@@ -1,73 +1,80 @@
-"""What a queue holds."""
+"""What a queue holds, and how a queue is called."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from rlinf_scheduler.queueing.weights import Exact, exact
+from msgspec import Struct
+
+# When an item was given out, in a queue that has versions: not at all (any more), or for good.
+NOT_GIVEN, SETTLED = -1, -3
 
 
-class Item:
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """The name of the queue that a subscription reads; no user can give it to a queue.
+
+    Attributes:
+        subscription: its name.
+    """
+
+    subscription: str
+
+    def __repr__(self) -> str:
+        return f"{self.subscription!r} (a subscription)"
+
+
+# A string, an int, or a tuple of such names and of None; or what a subscription reads.
+QueueName: TypeAlias = str | int | tuple[Any, ...] | Tapped
+
+
+def as_name(name: Any) -> Any:
+    """Return the name of a queue or a group as it was before it travelled: lists were tuples, a dict a `Tapped`."""
+    if type(name) is dict:
+        return Tapped(**name)
+    return tuple(as_name(part) for part in name) if isinstance(name, tuple | list) else name
+
+
+class Item(Struct, eq=False, array_like=True):
     """One item of a queue.
 
     Attributes:
-        payload: whatever the shell holds for it; never looked at.
-        weight: its weight, as an exact number.
+        payload: whatever the shell holds for it; never looked at. In a snapshot its place among all payloads.
+        weight: what it counts in batches, a finite number.
         size_bytes: its size, for accounting only.
         priority: items of a higher one come first.
         group: what it belongs to; None for nothing.
         question: who waits for an answer to it, and the asker's number of it; None if nobody does.
-        attempts: how often it was given out on lease.
-        lost: why its bytes are gone, and whose they were, in a phrase; empty as long as they are not.
-        since: when it entered its queue, on the clock of the state's shell.
-        shared: subscriptions see its payload too.
         version: of the policy that made it; None if nobody said.
-        latest: the last version that may take it, in a queue that admits (see `Admission`).
-        slot: with which it is being put there.
-        given_in: when it was given out there (see `Admission`).
         origin: who put it and what it was made of; never looked at.
+        slot: the number of the slot with which it is being put; 0 for none.
         order: its place among all items that ever entered its queue; kept when it is given back.
+        since: when it entered its queue, on the clock of the state's shell.
+        attempts: how often it was given out and may have come back.
+        latest: the last version that may take it, in a queue that has versions.
+        given_in: the epoch of the version to which it was given there.
+        shared: subscriptions see its payload too.
+        lost: why its bytes are gone, and whose they were, in a phrase; empty as long as they are not.
     """
 
-    __slots__ = (
-        "attempts",
-        "given_in",
-        "group",
-        "latest",
-        "lost",
-        "order",
-        "origin",
-        "payload",
-        "priority",
-        "question",
-        "shared",
-        "since",
-        "size_bytes",
-        "slot",
-        "version",
-        "weight",
-    )
-
-    def __init__(
-        self, payload: Any, weight: float = 0, size_bytes: int = 0, priority: int = 0, group: Any = None
-    ) -> None:
-        self.payload = payload
-        self.weight: Exact = weight if type(weight) is int else exact(weight)
-        self.size_bytes = size_bytes
-        self.priority = priority
-        self.question: tuple[str, int] | None = None
-        self.attempts = 0
-        self.lost = ""
-        self.since = 0.0
-        self.shared = False
-        self.group = group
-        self.version: int | None = None
-        self.latest = 0
-        self.slot: Any = None
-        self.given_in = -1
-        self.origin: Any = None
-        self.order = -1
+    payload: Any
+    weight: int | float = 0
+    size_bytes: int = 0
+    priority: int = 0
+    group: Any = None
+    question: tuple[str, int] | None = None
+    version: int | None = None
+    origin: Any = None
+    slot: int = 0
+    order: int = -1
+    since: float = 0.0
+    attempts: int = 0
+    latest: int = 0
+    given_in: int = NOT_GIVEN
+    shared: bool = False
+    lost: str = ""
 
     @property
     def is_special(self) -> bool:
@@ -75,23 +82,26 @@ class Item:
         return self.priority != 0 or self.group is not None
 
     def for_subscription(self) -> Item:
-        """The same payload as another item, which has a fate of its own; nobody answers it."""
-        twin = Item(self.payload, 0, self.size_bytes, self.priority, self.group)
-        twin.weight, twin.since, twin.version, twin.origin = (
+        """Return the same payload as another item, which nobody answers."""
+        self.shared = True
+        return Item(
+            self.payload,
             self.weight,
-            self.since,
-            self.version,
-            self.origin,
+            self.size_bytes,
+            self.priority,
+            self.group,
+            version=self.version,
+            origin=self.origin,
+            since=self.since,
+            shared=True,
         )
-        self.shared = twin.shared = True
-        return twin
 
     def __repr__(self) -> str:
         return f"Item(order={self.order}, weight={self.weight}, size_bytes={self.size_bytes})"
 
 
 def marks_tell(items: Iterable[Item]) -> bool:
-    """Whether a mark on what was delivered tells that its consumer has taken it.
+    """Return whether a mark on what was delivered tells that its consumer has taken it.
 
     What subscriptions read too they mark as well, so that tells nothing; and who is given it must not write into any of
     it, for it may be given out again.

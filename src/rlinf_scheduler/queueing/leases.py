@@ -7,14 +7,19 @@
 - An item is given out so many times; then it is a dead letter. A delivery that nobody wanted any more does not count.
 - Items on lease, and those that come back after a delay, count against the bounds of their queue, and its end waits
   for them. Dead letters count against the bytes of the channel only.
+- A consumer that has as many items on lease as it may is skipped in each line, and keeps its place there.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from itertools import takewhile
+from typing import Any, ClassVar
 
+from msgspec import Struct
+
+from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.instructions import (
     Bury,
     Deliver,
@@ -25,11 +30,12 @@ from rlinf_scheduler.queueing.instructions import (
     StartClock,
     StopClock,
 )
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.named_queue import NamedQueue
-from rlinf_scheduler.queueing.operations import Client, Getter
-from rlinf_scheduler.queueing.queue_name import QueueName
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.wanted import LeaseTerms
+from rlinf_scheduler.wording import counted
 
 # So many leases are remembered that ended without their consumers' doing: why.
 NUM_REMEMBERED = 1000
@@ -37,128 +43,350 @@ EXPIRED = "it was not kept alive for {:g} s"
 LOST = "its consumer was lost"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BuriedItem:
-    """An item that was given out as often as it may be.
+class LeaseGetter(Getter, tag="lease"):
+    """A get of items on lease.
 
     Attributes:
-        number: which dead letter of the channel.
-        queue: where it came from.
-        item: it.
-        attempts: how often it was given out.
-        reason: why the last one came to nothing.
-        consumer: who had it last.
+        terms: of the lease that it asks for.
+        generation: of the one that it has; 0 for none yet.
     """
 
-    number: int
-    queue: NamedQueue
-    item: Item
-    attempts: int
-    reason: str
-    consumer: str
+    terms: LeaseTerms = LeaseTerms(0.0)
+    generation: int = 0
+
+    counts: ClassVar[bool] = False
+
+    @property
+    def _leases(self) -> Leases:
+        leases: Leases = self.queue.tally.lender
+        return leases
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether its client has fewer items on lease than it may."""
+        return not self._leases.is_at_bound(self.client.name)
+
+    def line_up(self) -> None:
+        """Stand in line."""
+        super().line_up()
+        self._leases.consumer(self.client.name).line_up(self)
+
+    def leave(self) -> None:
+        """Wait no more."""
+        consumer = self._leases.consumer(self.client.name)
+        if self in consumer.skipped:
+            del self.queue.skipped[self], consumer.skipped[self]
+        else:
+            super().leave()
+            consumer.leave(self)
+
+    def skip(self) -> None:
+        """Let others be served, who do not wait for it."""
+        self.leave()
+        consumer = self._leases.consumer(self.client.name)
+        self.queue.skipped[self] = consumer.skipped[self] = None
+
+    def give(self, items: list[Item], out: list[Instruction]) -> None:
+        """Begin a lease of items."""
+        self._leases.begin(self, items, out)
+
+    def take_back(self, out: list[Instruction]) -> None:
+        """Give back what nobody wanted any more when it came: this was no attempt."""
+        self._leases.withdraw(self, out)
+
+    def lose(self, taken: bool, out: list[Instruction]) -> None:
+        """Give back what its client had when it was lost."""
+        self._leases.lose(self, out)
+
+    def delivery(self, items: list[Item]) -> Deliver:
+        """Return the instruction that sends items."""
+        on_lease = OnLease(self.generation, [item.attempts for item in items])
+        return super().delivery(items)._replace(lease=on_lease)
 
 
-class HeldItems:
+class Lease(Struct, eq=False, array_like=True):
     """Items that one consumer has, or (getter None) that come back after a delay.
 
     Attributes:
         generation: its number.
-        queue: where the items came from.
-        getter: the operation that asked for them.
-        terms: what it asked for.
+        queue: where the items came from; in a snapshot nothing, for it stands at its queue.
         items: those that are not settled, by their places in the delivery.
         since: when it began, on the clock of the state's shell.
+        getter: the operation that asked for them; in a snapshot its client's name and its ticket.
+        terms: what it asked for.
     """
 
-    __slots__ = ("generation", "getter", "items", "queue", "since", "terms")
-
-    def __init__(self, generation: int, queue: NamedQueue, items: Iterable[Item]) -> None:
-        self.generation = generation
-        self.queue = queue
-        self.getter: Getter[NamedQueue] | None = None
-        self.terms = LeaseTerms(0.0)
-        self.items = dict(enumerate(items))
-        self.since = queue.tally.clock.now
+    generation: int
+    queue: Any
+    items: dict[int, Item]
+    since: float = 0.0
+    getter: Any = None
+    terms: LeaseTerms = LeaseTerms(0.0)
 
     @property
     def owner(self) -> tuple[str, int]:
         """The client that has the items, and the ticket of its operation."""
         return ("", 0) if self.getter is None else (self.getter.client.name, self.getter.ticket)
 
-    def __repr__(self) -> str:
-        return f"HeldItems(generation={self.generation})"
+
+class BuriedItem(Struct, eq=False, array_like=True):
+    """An item that was given out as often as it may be: a dead letter.
+
+    Attributes:
+        number: which one of the channel.
+        queue: where it came from; in a snapshot its name.
+        attempts: how often it was given out.
+        reason: why the last one came to nothing.
+        consumer: who had it last.
+    """
+
+    number: int
+    queue: Any
+    item: Item
+    attempts: int
+    reason: str
+    consumer: str
+
+
+class Consumer:
+    """What a client has on lease, and where it waits for more.
+
+    Attributes:
+        num_items: what it has.
+        lines: how many of its getters stand in line, by queue.
+        skipped: those that wait until it has fewer items.
+    """
+
+    __slots__ = ("lines", "num_items", "skipped")
+
+    def __init__(self) -> None:
+        self.num_items = 0
+        self.lines: dict[Queue, int] = {}
+        self.skipped: dict[LeaseGetter, None] = {}
+
+    def line_up(self, getter: LeaseGetter) -> None:
+        """Count a getter that stands in line."""
+        self.lines[getter.queue] = self.lines.get(getter.queue, 0) + 1
+
+    def leave(self, getter: LeaseGetter) -> None:
+        """Count a getter as gone from its line."""
+        left = self.lines.pop(getter.queue) - 1
+        if left:
+            self.lines[getter.queue] = left
 
 
 class Leases:
     """All leases and dead letters of one channel.
 
     Args:
+        queues: of the channel.
         max_attempts: how often an item is given out; 0 for any number.
         max_leased: how many items a client may have on lease before its further leases wait; 0 for any number. One
             that has fewer may come to more by a batch.
-
-    Attributes:
-        last_number: the last generation, or number of a dead letter or of a slot.
     """
 
-    def __init__(self, max_attempts: int = 0, max_leased: int = 0) -> None:
+    def __init__(self, queues: QueueSet, max_attempts: int = 0, max_leased: int = 0) -> None:
         self.max_attempts = max_attempts
         self.max_leased = max_leased
         self.dead: dict[int, BuriedItem] = {}
-        self._open: dict[int, HeldItems] = {}
+        self._queues = queues
+        self._open: dict[int, Lease] = {}
+        self._consumers: dict[str, Consumer] = {}
         self._why_over: OrderedDict[int, str] = OrderedDict()
-        self.last_number = 0
 
-    def all(self) -> Iterable[HeldItems]:
-        """Return everything that is given out, or comes back after a delay."""
-        return self._open.values()
+    # -- what consumers say ----------------------------------------------------------------------
 
-    def next_number(self) -> int:
-        """Number a lease, a dead letter or a slot: none has the number of another."""
-        self.last_number += 1
-        return self.last_number
+    def acknowledge(
+        self, client: str, generation: int, places: Collection[int] | None = None
+    ) -> list[Instruction] | None:
+        """Take it that a consumer is done with items of its lease, or with all that are left; None if that is over."""
+        lease = self.find(client, generation)
+        if lease is None:
+            return None
+        out: list[Instruction] = []
+        self._acknowledge(lease, places, out)
+        return self._queues.settle((lease.queue,), out)
 
-    def is_at_bound(self, client: Client[NamedQueue]) -> bool:
-        """Whether a client has as many items on lease as it may."""
-        return 0 < self.max_leased <= client.num_leased
+    def give_back(
+        self,
+        client: str,
+        generation: int,
+        places: Collection[int] | None = None,
+        *,
+        delay_s: float = 0,
+        reason: str = "",
+    ) -> list[Instruction] | None:
+        """Let items of a client's lease, or all that are left, come back after a while; None if it is over."""
+        lease = self.find(client, generation)
+        if lease is None:
+            return None
+        out: list[Instruction] = []
+        self._give_back(lease, places, out, reason=reason, delay_s=delay_s)
+        return self._queues.settle((lease.queue,), out)
 
-    def begin(
-        self, getter: Getter[NamedQueue], terms: LeaseTerms, items: list[Item], out: list[Instruction]
-    ) -> None:
-        """Give items to a getter."""
-        for item in items:
-            item.attempts += 1
-        lease = self._add(getter.queue, items)
-        lease.getter, lease.terms = getter, terms
-        getter.items = items
-        getter.lease = OnLease(lease.generation, [item.attempts for item in items])
-        getter.client.num_leased += len(items)
-        client, ticket = getter.client.name, getter.ticket
-        about = items, getter.complete, None, getter.lease, getter.group
-        out.append(Deliver(client, ticket, *about, queue=getter.queue.name))
-        out.append(StartClock(client, ticket, lease.generation, terms.ttl_s))
+    def extend(self, client: str, generation: int, for_s: float | None = None) -> list[Instruction] | None:
+        """Let a client's lease last so long from now, by default as in the beginning; None if it is over."""
+        lease = self.find(client, generation)
+        if lease is None:
+            return None
+        return [StartClock(*lease.owner, generation, lease.terms.ttl_s if for_s is None else for_s)]
 
-    def of(self, getter: Getter[NamedQueue]) -> HeldItems | None:
-        """Return the lease of what was delivered to a getter; None if it is not on lease."""
-        return None if getter.lease is None else self._open.get(getter.lease.generation)
+    def lapse(self, generation: int) -> list[Instruction]:
+        """Take it that the time of a lease, or of a delay, is over."""
+        out: list[Instruction] = []
+        lease = self._open.get(generation)
+        if lease is None:
+            return out
+        self._lapse(lease, out)
+        return self._queues.settle((lease.queue,), out)
 
-    def find(self, client: str, generation: int) -> HeldItems | None:
+    def put_back(self, number: int) -> list[Instruction] | None:
+        """Let a dead letter go to its queue again, as if it had never been given out; None if it is gone.
+
+        Raises:
+            ValueError: it would be taken too late, in a queue that has versions.
+        """
+        letter = self.dead.get(number)
+        if letter is not None:
+            letter.queue.reopen(letter.item)
+            letter.item.attempts = 0
+        return self.discard(number)
+
+    def discard(self, number: int) -> list[Instruction] | None:
+        """Drop a dead letter; None if it is gone."""
+        letter = self._drop(number)
+        return None if letter is None else self._queues.settle((letter.queue,), [])
+
+    def find(self, client: str, generation: int) -> Lease | None:
         """Return a lease that a client has; None if it is over, or another's."""
         lease = self._open.get(generation)
         mine = lease is not None and lease.getter is not None and lease.getter.client.name == client
         return lease if mine else None
 
     def why_over(self, generation: int) -> str:
-        """Why a lease is over, in a phrase, as far as it is remembered."""
+        """Return why a lease is over, in a phrase, as far as it is remembered."""
         return self._why_over.get(generation, "it was settled, or its consumer was lost")
 
-    def acknowledge(self, lease: HeldItems, places: Collection[int] | None, out: list[Instruction]) -> None:
-        """Items of a lease, or all that are left of it, are done with."""
-        lease.queue.forget(self._remove(lease, self._chosen(lease, places), out))
+    def all(self) -> Iterable[Lease]:
+        """Return everything that is given out, or comes back after a delay."""
+        return self._open.values()
 
-    def give_back(
+    def dead_letters(self, queue_name: QueueName | None = None) -> list[BuriedItem]:
+        """Return those of one queue, or (None) all, the oldest first."""
+        return [letter for letter in self.dead.values() if queue_name in (None, letter.queue.name)]
+
+    # -- what getters ask for --------------------------------------------------------------------
+
+    def is_at_bound(self, client: str) -> bool:
+        """Return whether a client has as many items on lease as it may."""
+        return 0 < self.max_leased <= self.consumer(client).num_items
+
+    def consumer(self, client: str) -> Consumer:
+        """Return what a client has."""
+        consumer = self._consumers.get(client)
+        if consumer is None:
+            consumer = self._consumers[client] = Consumer()
+        return consumer
+
+    def begin(self, getter: LeaseGetter, items: list[Item], out: list[Instruction]) -> None:
+        """Give items to a getter."""
+        for item in items:
+            item.attempts += 1
+        lease = self._add(getter.queue, items)
+        lease.getter, lease.terms = getter, getter.terms
+        getter.items, getter.generation = items, lease.generation
+        consumer = self.consumer(getter.client.name)
+        consumer.num_items += len(items)
+        out.append(getter.delivery(items))
+        out.append(StartClock(*lease.owner, lease.generation, getter.terms.ttl_s))
+        if 0 < self.max_leased <= consumer.num_items:
+            self._make_way(consumer, getter)
+
+    def withdraw(self, getter: LeaseGetter, out: list[Instruction]) -> None:
+        """Take back what nobody wanted any more when it came; this was no attempt."""
+        lease = self._open[getter.generation]
+        items = self._remove(lease, list(lease.items), out)
+        for item in items:
+            item.attempts -= 1
+        lease.queue.restore(items)
+
+    def lose(self, getter: LeaseGetter, out: list[Instruction]) -> None:
+        """Take back what a consumer had that is lost."""
+        lease = self._open[getter.generation]
+        self._remember(lease, LOST)
+        self._give_back(lease, None, out, reason=LOST)
+
+    def forget(self, client: str) -> None:
+        """Forget a client that is gone, and everything that it had."""
+        self._consumers.pop(client, None)
+
+    def drop_dead(self, queue: Contents) -> None:
+        """Drop the dead letters of a queue."""
+        if queue.num_dead:
+            for letter in [letter for letter in self.dead.values() if letter.queue is queue]:
+                self._drop(letter.number)
+
+    def describe(self, queue: Contents) -> Iterator[str]:
+        """Yield what there is of a queue, in phrases."""
+        if queue.lent_items:
+            yield f"{queue.lent_items} on lease"
+        if queue.skipped:
+            yield f"{counted(len(queue.skipped), 'getter')} with as many on lease as may be"
+        if queue.num_dead:
+            yield counted(queue.num_dead, "dead letter")
+
+    def describe_bound(self, getter: Getter) -> str:
+        """Return why a getter may have nothing more for now, in a phrase; empty if it may."""
+        if getter.may_have_more:
+            return ""
+        num_items = self.consumer(getter.client.name).num_items
+        return f"; this consumer has {num_items} on lease, and may have {self.max_leased}"
+
+    # -- for snapshots ---------------------------------------------------------------------------
+
+    def load(self, lease: Lease) -> None:
+        """Have a lease again that there was before."""
+        self._open_with(lease)
+        if lease.getter is not None:
+            lease.getter.generation, lease.getter.terms = lease.generation, lease.terms
+            self.consumer(lease.getter.client.name).num_items += len(lease.items)
+
+    def skipped(self, client: str) -> list[int]:
+        """Return the tickets of a client's getters that are skipped."""
+        return [getter.ticket for getter in self.consumer(client).skipped]
+
+    def arrange_skipped(self, client: str, getters: Iterable[Any]) -> None:
+        """Have a client's getters that are skipped in this order."""
+        self.consumer(client).skipped = dict.fromkeys(getters)
+
+    def contents(self) -> list[tuple[int, str]]:
+        """Return why leases are over, as far as it is remembered."""
+        return list(self._why_over.items())
+
+    def arrange(self, why_over: Iterable[tuple[int, str]]) -> None:
+        """Have what there is in the order in which it was given out, and what `contents` gave."""
+        self._open = dict(sorted(self._open.items()))
+        self._why_over = OrderedDict(why_over)
+
+    def load_dead(self, letter: BuriedItem) -> None:
+        """Have a dead letter."""
+        self.dead[letter.number] = letter
+        letter.queue.bury(1, letter.item.size_bytes)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self.dead.clear()
+        self._open.clear()
+        self._consumers.clear()
+
+    # --------------------------------------------------------------------------------------------
+
+    def _acknowledge(self, lease: Lease, places: Collection[int] | None, out: list[Instruction]) -> None:
+        lease.queue.gate.forget(self._remove(lease, self._chosen(lease, places), out))
+
+    def _give_back(
         self,
-        lease: HeldItems,
+        lease: Lease,
         places: Collection[int] | None,
         out: list[Instruction],
         *,
@@ -172,139 +400,98 @@ class Leases:
             self._remember(lease, f"it was given back: {reason}")
         living = [item for item in items if item.lost or not 0 < self.max_attempts <= item.attempts]
         if len(living) < len(items):
-            consumer = lease.terms.consumer
             for item in items:
                 if not item.lost and 0 < self.max_attempts <= item.attempts:
-                    self._bury(queue, item, reason, consumer, out)
+                    self._bury(queue, item, reason, lease.terms.consumer, out)
         if delay_s > 0 and living:
             out.append(StartClock("", 0, self._add(queue, living).generation, delay_s))
         else:
             queue.restore(living)
 
-    def withdraw(self, lease: HeldItems, out: list[Instruction]) -> None:
-        """Nobody wanted it any more when it came: its items go back, and this was no attempt."""
-        items = self._remove(lease, list(lease.items), out)
-        for item in items:
-            item.attempts -= 1
-        lease.queue.restore(items)
-
-    def lose(self, lease: HeldItems, out: list[Instruction]) -> None:
-        """Its consumer is lost: its items go back."""
-        self._remember(lease, LOST)
-        self.give_back(lease, None, out, reason=LOST)
-
-    def lapse(self, generation: int, out: list[Instruction]) -> HeldItems | None:
-        """The time of a lease, or of a delay, is over; return it, None if it was over before."""
-        lease = self._open.get(generation)
-        if lease is None:
-            return None
+    def _lapse(self, lease: Lease, out: list[Instruction]) -> None:
         if lease.getter is None:
             lease.queue.restore(self._remove(lease, list(lease.items), out))
-            return lease
-        getter, why = lease.getter, EXPIRED.format(lease.terms.ttl_s)
+            return
+        owner, why = lease.owner, EXPIRED.format(lease.terms.ttl_s)
         self._remember(lease, why)
-        self.give_back(lease, None, out, reason=why)
-        out.append(Refuse(getter.client.name, getter.ticket, Reason.CANCELLED, why))
-        return lease
+        self._give_back(lease, None, out, reason=why)
+        out.append(Refuse(*owner, Reason.CANCELLED, why))
 
-    def put_back(self, number: int) -> BuriedItem | None:
-        """A dead letter goes to the head of its queue, as if it had never been given out; None if it is not there.
-
-        Raises:
-            ValueError: it would be taken too late (see `Admission`).
-        """
-        letter = self.dead.get(number)
-        if letter is not None:
-            letter.queue.reopen(letter.item)
-            letter.item.attempts = 0
-        return self.discard(number)
-
-    def discard(self, number: int) -> BuriedItem | None:
-        """Drop a dead letter; None if it is not there."""
-        letter = self.dead.pop(number, None)
-        if letter is not None:
-            letter.queue.num_dead -= 1
-            letter.queue.tally.note_dead(letter.queue.name, -1, -letter.item.size_bytes)
-        return letter
-
-    def dead_letters(self, queue_name: QueueName | None = None) -> list[BuriedItem]:
-        """Return those of one queue, or (None) all, the oldest first."""
-        return [letter for letter in self.dead.values() if queue_name in (None, letter.queue.name)]
-
-    def load(self, lease: HeldItems, getter: Getter[NamedQueue] | None, terms: LeaseTerms) -> None:
-        """Have a lease again that there was before; of no getter for items that come back after a delay."""
-        self._open_with(lease)
-        lease.getter, lease.terms = getter, terms
-        if getter is not None:
-            getter.terms = terms
-            getter.lease = OnLease(lease.generation, [item.attempts for item in lease.items.values()])
-            getter.client.num_leased += len(lease.items)
-
-    def contents(self) -> list[tuple[int, str]]:
-        """Why leases are over, as far as it is remembered."""
-        return list(self._why_over.items())
-
-    def arrange(self, why_over: Iterable[tuple[int, str]]) -> None:
-        """Have what there is in the order in which it was given out, and what `contents` gave."""
-        self._open = dict(sorted(self._open.items()))
-        self._why_over = OrderedDict(why_over)
-
-    def load_dead(self, letter: BuriedItem) -> None:
-        """Have a dead letter."""
-        self.dead[letter.number] = letter
-        letter.queue.num_dead += 1
-        letter.queue.tally.note_dead(letter.queue.name, 1, letter.item.size_bytes)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self.dead.clear()
-        self._open.clear()
-
-    def _chosen(self, lease: HeldItems, places: Collection[int] | None) -> list[int]:
+    def _chosen(self, lease: Lease, places: Collection[int] | None) -> list[int]:
         if places is None:
             return list(lease.items)
         return [place for place in places if place in lease.items]
 
-    def _add(self, queue: NamedQueue, items: list[Item]) -> HeldItems:
-        return self._open_with(HeldItems(self.next_number(), queue, items))
+    def _add(self, queue: Queue, items: list[Item]) -> Lease:
+        number, now = self._queues.next_number(), queue.tally.clock.now
+        return self._open_with(Lease(number, queue, dict(enumerate(items)), now))
 
-    def _open_with(self, lease: HeldItems) -> HeldItems:
-        queue = lease.queue
+    def _open_with(self, lease: Lease) -> Lease:
         self._open[lease.generation] = lease
-        queue.num_leases += 1
-        size_bytes = sum(item.size_bytes for item in lease.items.values())
-        queue.leased_items += len(lease.items)
-        queue.leased_bytes += size_bytes
-        queue.tally.note_leased(queue.name, len(lease.items), size_bytes)
+        lease.queue.num_lent += 1
+        lease.queue.lend(len(lease.items), sum(item.size_bytes for item in lease.items.values()))
         return lease
 
-    def _remove(self, lease: HeldItems, places: list[int], out: list[Instruction]) -> list[Item]:
+    def _remove(self, lease: Lease, places: list[int], out: list[Instruction]) -> list[Item]:
         """Take items out of a lease; without any it is over."""
         items = [lease.items.pop(place) for place in places]
         queue, getter = lease.queue, lease.getter
-        size_bytes = sum(item.size_bytes for item in items)
-        queue.leased_items -= len(items)
-        queue.leased_bytes -= size_bytes
-        queue.tally.note_leased(queue.name, -len(items), -size_bytes)
-        if getter is not None:
-            getter.client.num_leased -= len(items)
+        queue.lend(-len(items), -sum(item.size_bytes for item in items))
         if not lease.items:
             del self._open[lease.generation]
-            queue.num_leases -= 1
+            queue.num_lent -= 1
             out.append(StopClock(*lease.owner, lease.generation))
             if getter is not None:
                 getter.client.operations.pop(getter.ticket, None)
+        if getter is not None:
+            consumer = self.consumer(getter.client.name)
+            consumer.num_items -= len(items)
+            if consumer.skipped and not self.is_at_bound(getter.client.name):
+                self._serve_again(consumer)
         return items
 
-    def _bury(
-        self, queue: NamedQueue, item: Item, reason: str, consumer: str, out: list[Instruction]
-    ) -> None:
-        queue.forget((item,))
-        self.load_dead(BuriedItem(self.next_number(), queue, item, item.attempts, reason, consumer))
+    def _serve_again(self, consumer: Consumer) -> None:
+        """Let a consumer's getters that were skipped stand in line again, each at its old place."""
+        for queue in dict.fromkeys(getter.queue for getter in consumer.skipped):
+            getters = [getter for getter in consumer.skipped if getter.queue is queue]
+            for getter in getters:
+                del queue.skipped[getter], consumer.skipped[getter]
+            last = getters[-1].number
+            before = takewhile(lambda getter: getter.number < last, queue.getters)  # noqa: B023 - used at once
+            for getter in sorted([*before, *getters], key=_number_of, reverse=True):
+                queue.getters[getter] = None
+                queue.getters.move_to_end(getter, last=False)
+            for getter in getters:
+                consumer.line_up(getter)
+            queue.tally.touched[queue] = None
+
+    def _make_way(self, consumer: Consumer, served: LeaseGetter) -> None:
+        """Have other queues skip a consumer that has enough now, where it is first in line."""
+        first = (next(iter(queue.getters)) for queue in consumer.lines if queue is not served.queue)
+        in_the_way = [
+            getter for getter in first if getter.client is served.client and isinstance(getter, LeaseGetter)
+        ]
+        for getter in sorted(in_the_way, key=_number_of):
+            getter.queue.tally.touched[getter.queue] = None
+
+    def _bury(self, queue: Queue, item: Item, reason: str, consumer: str, out: list[Instruction]) -> None:
+        queue.gate.forget((item,))
+        number = self._queues.next_number()
+        self.load_dead(BuriedItem(number, queue, item, item.attempts, reason, consumer))
         if item.question is not None:
             out.append(Bury(*item.question, item.attempts, consumer, reason))
 
-    def _remember(self, lease: HeldItems, why: str) -> None:
+    def _drop(self, number: int) -> BuriedItem | None:
+        letter = self.dead.pop(number, None)
+        if letter is not None:
+            letter.queue.bury(-1, -letter.item.size_bytes)
+        return letter
+
+    def _remember(self, lease: Lease, why: str) -> None:
         self._why_over.setdefault(lease.generation, why)
         if len(self._why_over) > NUM_REMEMBERED:
             self._why_over.popitem(last=False)
+
+
+def _number_of(getter: Getter) -> int:
+    return getter.number

@@ -1,117 +1,113 @@
-"""What processes do on a channel, as long as it is not over, each with the queue that it is done on."""
+"""What processes do on a queue as long as it is not over: gets and puts."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar
 
-from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.instructions import OnLease
+from msgspec import Struct
+
+from rlinf_scheduler.queueing.instructions import Deliver, Instruction
 from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.sharding import Part
-from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.queueing.wanted import LeaseTerms, Wanted, WantedGroup
+from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 
 
-class Timed(Protocol):
-    """A queue that an operation is done on; it knows the time."""
-
-    tally: Tally
-
-
-QueueT = TypeVar("QueueT", bound=Timed)
-
-
-class Client(Generic[QueueT]):
+class Client:
     """One process that uses the channel, and its unfinished operations by ticket."""
 
-    __slots__ = ("leasing", "name", "num_leased", "operations", "parked")
+    __slots__ = ("name", "operations")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.num_leased = 0  # items
-        # How many of its getters that want leases stand in line, by queue; those in `parked` do not.
-        self.leasing: dict[QueueT, int] = {}
-        # Its getters that wait until it has fewer items on lease.
-        self.parked: dict[Getter[QueueT], None] = {}
-        self.operations: dict[int, Getter[QueueT] | Putter[QueueT]] = {}
-
-    def lines_up(self, getter: Getter[QueueT]) -> None:
-        """A getter of its own that wants a lease stands in line."""
-        self.leasing[getter.queue] = self.leasing.get(getter.queue, 0) + 1
-
-    def leaves(self, getter: Getter[QueueT]) -> None:
-        """It does not any more."""
-        left = self.leasing.pop(getter.queue) - 1
-        if left:
-            self.leasing[getter.queue] = left
+        self.operations: dict[int, Getter | Putter] = {}
 
 
-class Getter(Generic[QueueT]):
-    """A `get` (wanted None), `get_batch` or `get_group`: waiting while `items` is None, in delivery after."""
+class Getter(Struct, eq=False, array_like=True, tag="get"):
+    """A get of one item, of a batch or of a group: waiting while `items` is None, in delivery after.
 
-    __slots__ = (
-        "arrived",
-        "client",
-        "complete",
-        "group",
-        "is_shard",
-        "items",
-        "lease",
-        "number",
-        "part",
-        "queue",
-        "ripens",
-        "since",
-        "terms",
-        "ticket",
-        "waited",
-        "wanted",
-    )
+    How its items leave the queue, and what is the case until they are the client's, is for subclasses to say: here
+    they are in delivery, and are the client's when it confirms them.
 
-    def __init__(
-        self,
-        client: Client[QueueT],
-        ticket: int,
-        queue: QueueT,
-        wanted: Wanted | WantedGroup | None,
-        terms: LeaseTerms | None = None,
-    ) -> None:
-        self.client = client
-        self.ticket = ticket
-        self.queue = queue
-        self.wanted = wanted
-        self.number = 0  # its place in the line of getters, for one that was passed over
-        self.ripens = False  # the least of a batch is there: its `max_wait_s` has begun
-        self.waited = False  # and is over
-        self.is_shard = False  # it asks for a shard's part, and is not in the line
-        self.part: Part | None = None
-        self.terms = terms  # of the lease that it asks for
-        self.lease: OnLease | None = None
-        self.group: GroupName | None = None  # that was delivered
-        self.items: list[Item] | None = None
-        self.complete = True  # its items are what was asked for, and not what is left
-        self.since = queue.tally.clock.now
-        self.arrived = False  # the items are in the client's process; they may still come back
+    Attributes:
+        client: the process; in a snapshot its name.
+        queue: where it waits; in a snapshot nothing, for it stands at its queue.
+        wanted: None for one item.
+        number: its place in the line of getters, for one that was skipped.
+        ripens: the least of a batch is there: its `max_wait_s` has begun; waited: and is over.
+        complete: its items are what was asked for, and not what is left.
+        group: that was delivered.
+        arrived: the items are in the client's process; they may still come back.
+        counts: its queue counts it as in delivery.
+    """
+
+    client: Any
+    ticket: int
+    queue: Any
+    wanted: Wanted | WantedGroup | None = None
+    since: float = 0.0
+    number: int = 0
+    ripens: bool = False
+    waited: bool = False
+    items: list[Item] | None = None
+    complete: bool = True
+    group: Any = None
+    arrived: bool = False
+
+    counts: ClassVar[bool] = True
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether its client may be given items now."""
+        return True
+
+    def line_up(self) -> None:
+        """Stand in line."""
+        self.queue.getters[self] = None
+
+    def leave(self) -> None:
+        """Wait no more."""
+        del self.queue.getters[self]
+
+    def skip(self) -> None:
+        """Let others be served as long as it may not have more."""
+
+    def give(self, items: list[Item], out: list[Instruction]) -> None:
+        """Give it what it waits for; it has left the line."""
+        self.items = items
+        self.queue.delivering += 1
+        self.queue.on_the_way += 1
+        out.append(self.delivery(items))
+
+    def take_back(self, out: list[Instruction]) -> None:
+        """Give back what was delivered: nobody wanted it any more."""
+        self.queue.give_back((self,))
+
+    def lose(self, taken: bool, out: list[Instruction]) -> None:
+        """Give back what its client had when it was lost, unless it was taken."""
+        if taken:
+            self.queue.confirm(self)
+        else:
+            self.queue.give_back((self,))
+
+    def delivery(self, items: list[Item]) -> Deliver:
+        """Return the instruction that sends items."""
+        return Deliver(
+            self.client.name, self.ticket, items, self.complete, group=self.group, queue=self.queue.name
+        )
 
 
-class Putter(Generic[QueueT]):
-    """A put that waits for room, or that has room and waits for its bytes or for an earlier put's bytes."""
+class Putter(Struct, eq=False, array_like=True):
+    """A put that waits for room, or that has room and waits for its bytes or for an earlier put's bytes.
 
-    __slots__ = ("client", "complete", "has_room", "item", "queue", "since", "ticket")
+    Attributes:
+        client: the process; in a snapshot its name.
+        queue: where it puts; in a snapshot nothing, for it stands at its queue.
+        complete: the payload is here.
+    """
 
-    def __init__(
-        self, client: Client[QueueT], ticket: int, queue: QueueT, item: Item, *, complete: bool
-    ) -> None:
-        self.client = client
-        self.ticket = ticket
-        self.queue = queue
-        self.item = item
-        self.since = queue.tally.clock.now
-        self.complete = complete  # the payload is here
-        self.has_room = False
-
-
-# As a queue sees its own.
-AnyClient: TypeAlias = Client[Any]
-AnyGetter: TypeAlias = Getter[Any]
-AnyPutter: TypeAlias = Putter[Any]
+    client: Any
+    ticket: int
+    queue: Any
+    item: Item
+    complete: bool
+    since: float = 0.0
+    has_room: bool = False

@@ -2,87 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.leases import Leases
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
-from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.queueing.tap_queue import TapQueue
 from rlinf_scheduler.queueing.weights import check_maxsize
 
 # So many other queues are named to a get that does not come, of so many that are looked at for that.
 NUM_NAMED, NUM_LOOKED_AT = 3, 256
+
+
 # Queues with questions, so many of which are known.
 NUM_ASKED = 64
 
 
 class QueueSet:
-    """Named queues, which come and go as they are used, and subscriptions, which see what enters them."""
+    """Named queues, which come and go as they are used.
 
-    queue_type: type[NamedQueue] = NamedQueue
-    tap_type: type[TapQueue] = TapQueue
+    Attributes:
+        on_made: called with each new queue.
+        last_number: what was numbered last (see `next_number`).
+        ended: the queues that were ended alone, the latest last.
+    """
 
-    def __init__(
-        self,
-        maxsize: int = 0,
-        max_bytes: int = 0,
-        total_bytes: int = 0,
-        *,
-        max_attempts: int = 0,
-        max_leased: int = 0,
-        priority_wait_s: float | None = None,
-    ) -> None:
-        self.leases = Leases(max_attempts, max_leased)
+    queue_type: type[Queue] = Queue
+
+    def __init__(self, maxsize: int, max_bytes: int, total_bytes: int, clock: QueueClock) -> None:
         self.maxsize = check_maxsize(maxsize)
         self.max_bytes = max_bytes
-        self.closed = False
-        self._all_ended = False
-        # The queues that were ended alone, the latest last.
-        self._ended: dict[QueueName, None] = {}
-        self._tally = Tally(total_bytes, self.leases, QueueClock(priority_wait_s))
-        self._queues: dict[QueueName, NamedQueue] = {}
-        self._taps: dict[str, TapQueue] = {}
-        self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other
-        self._clients: dict[str, Client[NamedQueue]] = {}
-        self._admitting: dict[NamedQueue, None] = {}
+        self.closed = self.all_ended = False
+        self.ended: dict[QueueName, None] = {}
+        self.last_number = 0
+        self.on_made: list[Callable[[Queue], None]] = []
+        self.tally = Tally(total_bytes, clock)
+        self.clients: dict[str, Client] = {}
+        self._queues: dict[QueueName, Queue] = {}
+        self._num_added = 0
         # Queues into which somebody has put a question, as far as they are known.
-        self._asked_at: dict[QueueName, None] = {}
+        self.asked_at: dict[QueueName, None] = {}
+
+    # -- queues and clients ----------------------------------------------------------------------
+
+    def find(self, name: QueueName) -> Queue | None:
+        """Return the queue of that name, if it is there."""
+        return self._queues.get(name)
+
+    def find_or_make(self, name: QueueName) -> Queue | None:
+        """Return the queue of that name; None if it is a subscription that is not there."""
+        queue = self._queues.get(name)
+        return self.make(name) if queue is None and type(name) is not Tapped else queue
+
+    def make(self, name: QueueName) -> Queue:
+        """Return the queue of that name, which is no subscription."""
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = self.queue_type(name, self.maxsize, self.max_bytes, self.tally)
+            queue.ended = self.has_ended(name)
+            for tell in self.on_made:
+                tell(queue)
+        return queue
+
+    def add(self, queue: Queue) -> None:
+        """Have a queue that sees what enters others."""
+        self._queues[queue.name] = queue
+        self._num_added += 1
+
+    def drop(self, queue: Queue) -> None:
+        """Have a queue no more that was added."""
+        del self._queues[queue.name]
+        self._num_added -= 1
+
+    def drop_if_idle(self, queue: Queue) -> None:
+        """Have a queue no more that holds nothing, and at which nobody waits."""
+        if queue.idle:
+            self._queues.pop(queue.name, None)
+
+    def all(self) -> Collection[Queue]:
+        """Return all queues, in order of appearance."""
+        return self._queues.values()
+
+    def client(self, name: str) -> Client:
+        """Return a client."""
+        client = self.clients.get(name)
+        if client is None:
+            client = self.clients[name] = Client(name)
+        return client
+
+    def operation(self, client: str, ticket: int) -> Getter | Putter | None:
+        """Return an operation that is not over."""
+        known = self.clients.get(client)
+        return known.operations.get(ticket) if known else None
+
+    def delivery(self, client: str, ticket: int) -> Getter | None:
+        """Return a getter that was sent items, and has not confirmed them."""
+        operation = self.operation(client, ticket)
+        return operation if isinstance(operation, Getter) and operation.items is not None else None
+
+    def next_number(self) -> int:
+        """Number a lease, a dead letter or a slot: none has the number of another."""
+        self.last_number += 1
+        return self.last_number
+
+    def has_ended(self, queue_name: QueueName | None) -> bool:
+        """Return whether a queue was ended, alone or with all."""
+        return self.all_ended or queue_name in self.ended
+
+    def is_over(self, queue_name: QueueName) -> bool:
+        """Return whether nothing can be put into a queue any more."""
+        return self.closed or self.all_ended or queue_name in self.ended
 
     def clear(self) -> None:
         """Forget every client and everything that is held: nobody uses it any more."""
-        self._clients.clear()
+        self.clients.clear()
         self._queues.clear()
-        self._taps.clear()
-        self._admitting.clear()
-        self._tally.clear()
-        self.leases.clear()
+        self._num_added = 0
+        self.tally.clear()
+
+    def note_asked(self, name: QueueName) -> None:
+        """Remember that somebody puts a question into a queue."""
+        if len(self.asked_at) >= NUM_ASKED:
+            self.asked_at = {name: None for name in self.asked_at if name in self._queues}
+        if len(self.asked_at) < NUM_ASKED:
+            self.asked_at[name] = None
+
+    # -- what there is ---------------------------------------------------------------------------
 
     @property
     def num_accepted(self) -> int:
         """How many items were put since the beginning."""
-        return self._tally.num_items
+        return self.tally.num_items
 
     @property
     def num_lost(self) -> int:
         """How many of them were lost, with those who held their bytes."""
-        return self._tally.num_lost
+        return self.tally.num_lost
 
     @property
     def lost_bytes(self) -> int:
         """The size of those."""
-        return self._tally.lost_bytes
+        return self.tally.lost_bytes
 
     @property
     def accepted_bytes(self) -> int:
         """How many bytes were put since the beginning."""
-        return self._tally.size_bytes
+        return self.tally.size_bytes
 
     def num_items(self, queue_name: QueueName) -> int:
         """Return how many items a getter of this queue can take."""
@@ -97,21 +166,21 @@ class QueueSet:
     def held_bytes(self, queue_name: QueueName) -> int:
         """Return how many bytes a queue holds, those that it has room for and waits for included."""
         queue = self._queues.get(queue_name)
-        return queue.fifo.size_bytes + queue.reserved_bytes + queue.leased_bytes if queue else 0
+        return queue.held_bytes if queue else 0
 
     @property
     def bounded_bytes(self) -> int:
         """How many bytes count against the bound of the channel; 0 where there is none."""
-        return self._tally.held_bytes if self._tally.max_bytes else 0
+        return self.tally.held_bytes if self.tally.max_bytes else 0
 
     @property
     def total_held_bytes(self) -> int:
         """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
-        return self._tally.held_bytes
+        return self.tally.held_bytes
 
     def stats(self) -> ChannelStats:
         """Return what went through all queues together, and what they hold, subscriptions apart; none is listed."""
-        tally = self._tally
+        tally = self.tally
         size_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
         return ChannelStats(
             num_puts=tally.num_items,
@@ -125,7 +194,7 @@ class QueueSet:
             num_leased=tally.num_leased,
             num_dead=tally.num_dead,
             num_lost=tally.num_lost,
-            num_queues=len(self._queues) - len(self._taps),
+            num_queues=self.num_queues,
             held_bytes=tally.held_bytes,
             max_bytes=tally.max_bytes,
             maxsize=self.maxsize,
@@ -136,46 +205,42 @@ class QueueSet:
         return tuple(queue.depth() for queue in self._queues.values())
 
     @property
+    def num_queues(self) -> int:
+        """How many queues hold something or are waited for, subscriptions apart."""
+        return len(self._queues) - self._num_added
+
+    @property
     def is_crowded(self) -> bool:
         """Whether puts wait, and all queues together hold about as much as they may."""
-        return bool(self._tally.line.places)
+        return bool(self.tally.line.places)
 
     def is_full(self, queue_name: QueueName) -> bool:
         """Return whether a put to this queue would wait."""
         queue = self._queues.get(queue_name)
         return queue.full if queue else False
 
-    def has_ended(self, queue_name: QueueName) -> bool:
-        """Return whether a queue was ended, alone or with all."""
-        return self._all_ended or queue_name in self._ended
-
     def describe(self, queue_name: QueueName) -> str:
         """Return what a queue looks like, in a phrase."""
         queue = self._queues.get(queue_name)
-        return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
+        return (queue or Queue(queue_name, self.maxsize, self.max_bytes, self.tally)).describe()
 
     def set_clock(self, now: float) -> None:
         """Set the time, in seconds, at which the next operations begin.
 
         Only `priority_wait_s` is decided by it; all else is for reports.
         """
-        self._tally.clock.now = now
+        self.tally.clock.now = now
 
-    def _describe_for(
-        self, operation: Getter[NamedQueue] | Putter[NamedQueue], *, waited: bool = True
-    ) -> str:
-        """What the queue of an operation looks like; for one that takes, also what the others hold: it may mean one.
+    def describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
+        """Return what the queue of an operation looks like; for a get also what the others hold: it may mean one.
 
         A get that did not wait for its item is one of many, perhaps, and only looks at its own.
         """
-        text = operation.queue.describe()
-        if isinstance(operation, Getter) and operation.terms is not None:
-            client = operation.client
-            if self.leases.is_at_bound(client):
-                text = f"{text}; this consumer has {client.num_leased} on lease, and may have {self.leases.max_leased}"
+        text: str = operation.queue.describe()
         if isinstance(operation, Putter):
             return text
-        if operation.wanted is None and not operation.is_shard and not waited:
+        text += self.tally.lender.describe_bound(operation)
+        if operation.wanted is None and operation.counts and not waited:
             return text
         # What subscriptions have is there for them alone.
         others = [
@@ -186,89 +251,71 @@ class QueueSet:
         named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
         num_more = len(others) - min(len(others), NUM_NAMED)
         if len(self._queues) > NUM_LOOKED_AT:
-            named.append(f"there are {len(self._queues) - len(self._taps)} queues")
+            named.append(f"there are {self.num_queues} queues")
         elif num_more:
             named.append(f"{num_more} more hold something")
         return "; ".join([text, *named])
 
-    def _settled(self, queues: Iterable[NamedQueue]) -> list[Instruction]:
-        out: list[Instruction] = []
-        self._settle(queues, out)
-        return out
+    def refuse_put(self, client: str, ticket: int, queue_name: QueueName) -> Refuse:
+        """Return that nothing can be put into a queue any more."""
+        return Refuse(client, ticket, Queue.why_over(self.closed), self.describe(queue_name))
 
-    def _settle(self, queues: Iterable[NamedQueue], out: list[Instruction]) -> None:
+    def refuse_unsubscribed(self, client: str, ticket: int) -> list[Instruction]:
+        """Return that a subscription is not there."""
+        return [Refuse(client, ticket, Reason.ENDED, "there is no such subscription any more")]
+
+    # -- what follows ----------------------------------------------------------------------------
+
+    def settle(self, queues: Iterable[Queue], out: list[Instruction]) -> list[Instruction]:
+        """Do what follows from a change of queues; return `out`, with that at its end."""
         for queue in queues:
             queue.settle(self.closed, out)
             queue.touch_taps()
-            self._drop_if_idle(queue)
-        if self._tally.line.places or self._tally.touched:
-            self._follow(out)
+            self.drop_if_idle(queue)
+        if self.tally.line.places or self.tally.touched:
+            self.follow(out)
+        return out
 
-    def _follow(self, out: list[Instruction]) -> None:
-        """What happened to a queue is seen by its subscriptions, and by others; where there is room now, puts enter."""
-        tally = self._tally
+    def follow(self, out: list[Instruction]) -> None:
+        """Let subscriptions, and others, see what happened to a queue; where there is room now, let puts enter."""
+        tally = self.tally
         while True:
             touched, tally.touched = tally.touched, {}
             for queue in touched:
                 queue.settle(self.closed, out)
                 queue.touch_taps()
-                self._drop_if_idle(queue)
-            if not self._relieve(out) and not tally.touched:
+                self.drop_if_idle(queue)
+            if not self.relieve(out) and not tally.touched:
                 return
 
-    def _relieve(self, out: list[Instruction]) -> bool:
-        """Let puts enter that waited for room which is there now; say whether anything has changed."""
-        tally, before, last = self._tally, len(out), None
+    def relieve(self, out: list[Instruction]) -> bool:
+        """Let puts enter that waited for room which is there now; return whether anything has changed."""
+        tally, before, last = self.tally, len(out), None
         # A queue that is settled has let its puts enter, or waits for something else, or for more.
         while (queue := tally.line.first(tally.free_bytes)) not in (None, last):
             queue.settle(self.closed, out)
             last = queue
         return len(out) > before
 
-    def _note_asked(self, name: QueueName) -> None:
-        """Somebody puts a question into a queue."""
-        if len(self._asked_at) >= NUM_ASKED:
-            self._asked_at = {name: None for name in self._asked_at if name in self._queues}
-        if len(self._asked_at) < NUM_ASKED:
-            self._asked_at[name] = None
+    def after_get(self, getter: Getter, out: list[Instruction], wait: bool) -> list[Instruction]:
+        """Do what follows from a get, which is refused if it is not to wait and there is nothing for it."""
+        queue: Queue = getter.queue
+        queue.settle(self.closed, out)
+        if not wait and getter.ticket in getter.client.operations and getter.items is None:
+            queue.withdraw_get(getter)
+            state = self.describe_for(getter, waited=False)
+            out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
+        self.drop_if_idle(queue)
+        if self.tally.line.places or self.tally.touched:
+            self.follow(out)
+        return out
 
-    def _taps_of(self, name: QueueName) -> tuple[TapQueue, ...]:
-        return tuple(tap for tap in self._taps.values() if tap.terms.queue_name in (None, name))
-
-    def _is_gone(self, name: QueueName) -> bool:
-        """Whether that is a subscription which is not there."""
-        return type(name) is Tapped and name not in self._queues
-
-    def _unsubscribed(self, client: str, ticket: int) -> list[Instruction]:
-        return [Refuse(client, ticket, Reason.ENDED, "there is no such subscription any more")]
-
-    def _queue(self, name: QueueName) -> NamedQueue:
-        queue = self._queues.get(name)
-        if queue is None:
-            queue = self._queues[name] = self.queue_type(name, self.maxsize, self.max_bytes, self._tally)
-            queue.ended = self._all_ended or name in self._ended
-            if self._taps:
-                queue.taps = self._taps_of(name)
-        return queue
-
-    def _client(self, name: str) -> Client[NamedQueue]:
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = Client(name)
-        return client
-
-    def _operation(self, client: str, ticket: int) -> Getter[NamedQueue] | Putter[NamedQueue] | None:
-        known = self._clients.get(client)
-        return known.operations.get(ticket) if known else None
-
-    def _delivery(self, client: str, ticket: int) -> Getter[NamedQueue] | None:
-        operation = self._operation(client, ticket)
-        return operation if isinstance(operation, Getter) and operation.items is not None else None
-
-    def _drop_if_idle(self, queue: NamedQueue) -> None:
-        if queue.num_dead and isinstance(queue, TapQueue) and queue.removed:
-            for number in [number for number, letter in self.leases.dead.items() if letter.queue is queue]:
-                self.leases.discard(number)
-        if queue.idle:
-            self._queues.pop(queue.name, None)
-            self._admitting.pop(queue, None)
+    def after_delivery(self, queue: Queue, out: list[Instruction]) -> None:
+        """Do what follows from the end of a delivery."""
+        # As long as more can come its end moves nobody.
+        if self.closed or queue.ended or not queue.gate.is_plain:
+            queue.settle(self.closed, out)
+        if not queue.delivering:
+            self.drop_if_idle(queue)
+        if self.tally.touched:
+            self.follow(out)

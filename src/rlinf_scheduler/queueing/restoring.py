@@ -1,185 +1,182 @@
-"""From records to a channel's queues that behave as those that the records were made of (see `snapshot.py`)."""
+"""From data to a channel's queues that behave as those that it was made of (see `snapshot.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.leases import BuriedItem, HeldItems, Leases
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.admission import Admissions
+from rlinf_scheduler.queueing.item import Item, as_name
+from rlinf_scheduler.queueing.leases import BuriedItem, Lease, Leases
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
-from rlinf_scheduler.queueing.queue_name import as_name
-from rlinf_scheduler.queueing.records import (
-    ClientRecord,
-    DeadRecord,
-    DeliveryRecord,
-    GetRecord,
-    ItemRecord,
-    PartRecord,
-    PutRecord,
-    QueueRecord,
-    ShardingRecord,
-)
-from rlinf_scheduler.queueing.sharding import Part, Sharding, ShardPlan
-from rlinf_scheduler.queueing.tap_queue import TapQueue
-from rlinf_scheduler.queueing.wanted import LeaseTerms, Wanted, WantedGroup
-from rlinf_scheduler.queueing.weights import exact, rounded
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.sharding import PartGetter, Shard, Sharding
+from rlinf_scheduler.queueing.snapshot import ChannelData, ClientData, QueueData
+from rlinf_scheduler.queueing.taps import Taps, TapTerms
 
 
 class Restorer:
-    """Fills new queues with what records say.
+    """Puts what data says in its places: ids become clients, queues and payloads again.
 
     Args:
+        queues: of a channel, without any yet; leases, admissions and taps likewise.
         payloads: of the items.
-        leases: of the channel, without any yet.
-        clients: those of the records, by name.
-        taps: the subscriptions, by name.
     """
 
     def __init__(
-        self,
-        payloads: Sequence[Any],
-        leases: Leases,
-        clients: dict[str, Client[NamedQueue]],
-        taps: dict[str, TapQueue],
+        self, queues: QueueSet, leases: Leases, admissions: Admissions, taps: Taps, payloads: Sequence[Any]
     ) -> None:
-        self._payloads = payloads
+        self._queues = queues
         self._leases = leases
-        self._clients = clients
+        self._admissions = admissions
         self._taps = taps
+        self._payloads = payloads
+        self._now = 0.0
 
-    def item(self, record: ItemRecord, now: float) -> Item:
-        """The item of a record."""
-        item = Item(
-            self._payloads[record.payload],
-            record.weight,
-            record.size_bytes,
-            record.priority,
-            as_name(record.group),
-        )
-        item.order, item.attempts, item.since = record.order, record.attempts, record.since or now
-        item.question = None if record.question is None else (record.question[0], record.question[1])
-        item.version, item.latest, item.shared = record.version, record.latest, record.shared
-        item.origin = record.origin
-        item.given_in = 0 if record.given else -1
-        return item
+    def restore(self, data: ChannelData) -> None:
+        """Hold all of it."""
+        known, tally = self._queues, self._queues.tally
+        known.closed, known.all_ended = data.closed, data.all_ended
+        known.ended = dict.fromkeys(as_name(name) for name in data.ended)
+        known.last_number, self._taps.num_vacancies = data.last_number, data.num_vacancies
+        tally.num_items, tally.size_bytes = data.num_accepted, data.accepted_bytes
+        tally.num_lost, tally.lost_bytes = data.num_lost, data.lost_bytes
+        tally.clock.now = self._now = data.now or tally.clock.now
+        known.clients = {client.name: Client(client.name) for client in data.clients}
+        # Queues see subscriptions, and subscriptions queues.
+        queues = [self._queue(each) for each in data.queues]
+        for queue, each in zip(queues, data.queues, strict=True):
+            self._fill(queue, each)
+        for client in data.clients:
+            self._arrange(client)
+        for letter in data.dead:
+            self._bury(letter)
+        self._leases.arrange(data.why_over)
+        for queue in queues:
+            known.drop_if_idle(queue)
+        for name in data.crowded:
+            gate = known.make(as_name(name)).gate
+            gate.leave_line()
+            gate.wait_for_room()
+        admitting = (known.find(as_name(name)) for name in data.admitting)
+        self._admissions.arrange(queue for queue in admitting if queue is not None)
 
-    def fill(self, queue: NamedQueue, record: QueueRecord) -> None:
-        """Fill a queue."""
-        queue.flushed = record.flushed
-        returned, rest = self._each(queue, record.returned), self._each(queue, record.items)
-        if record.admission is not None:
-            queue.begin_admission().load(record.admission, [*returned, *rest])
-        queue.fifo.load(returned, rest, record.num_entered)
-        for delivery in record.deliveries:
-            self._deliver(queue, delivery)
-        if record.sharding is not None:
-            queue.sharding = self._sharding(queue, record.sharding)
-        for get in record.getters:
-            self._wait(queue, get)
-        for put in record.putters:
-            self._put(queue, put)
+    def _queue(self, data: QueueData) -> Queue:
+        """The queue of some data, still empty."""
+        name = as_name(data.name)
+        if data.terms is None or data.membership is None:
+            return self._queues.make(name)
+        queue_name, *bounds = data.terms
+        tap = self._taps.make(name.subscription, TapTerms(as_name(queue_name), *bounds))
+        tap.read = data.membership
+        if tap.read.removed:
+            tap.remove()
+        else:
+            self._taps.begin(tap)
+        return tap
+
+    def _fill(self, queue: Queue, data: QueueData) -> None:
+        queue.flushed = data.flushed
+        returned, rest = self._each(data.returned), self._each(data.items)
+        if data.versions is not None:
+            gate = self._admissions.begin(queue)
+            gate.load(data.versions)
+            sent = [item for getter in data.sent for item in getter.items or ()]
+            lent = [item for lease in data.leases for item in lease.items.values()]
+            gate.load_items([*returned, *rest, *sent, *lent])
+        queue.fifo.load(returned, rest, data.num_entered)
+        for getter in data.sent:
+            self._send(queue, getter)
+        for lease in data.leases:
+            self._lease(queue, lease)
+        if data.sharding is not None:
+            queue.decide_by(parts=self._sharding(queue, data.sharding))
+        for getter in data.waiting:
+            self._wait(queue, getter)
+        for getter in data.skipped:
+            self._wait(queue, getter)
+            getter.skip()
+        for putter in data.putters:
+            self._put(queue, putter)
         queue.count()
 
-    def arrange(self, record: ClientRecord) -> None:
-        """Have a client's operations in order, all of which are there."""
-        client = self._clients[record.name]
-        operations = client.operations
-        client.operations = {ticket: operations[ticket] for ticket in record.tickets}
-        for ticket in record.parked:
-            getter = operations[ticket]
-            if isinstance(getter, Getter):
-                client.parked[getter] = None
+    def _item(self, item: Item) -> Item:
+        item.payload = self._payloads[item.payload]
+        item.group = as_name(item.group)
+        item.since = item.since or self._now
+        return item
 
-    def _each(self, queue: NamedQueue, records: Iterable[ItemRecord]) -> list[Item]:
-        return [self.item(record, queue.tally.clock.now) for record in records]
+    def _each(self, items: Iterable[Item]) -> list[Item]:
+        return [self._item(item) for item in items]
 
-    def _getter(self, queue: NamedQueue, record: GetRecord | DeliveryRecord) -> Getter[NamedQueue]:
-        client = self._clients[record.client]
-        getter = client.operations[record.ticket] = Getter(client, record.ticket, queue, None)
-        getter.since = record.since
-        return getter
+    def _know(self, queue: Queue, operation: Getter | Putter) -> None:
+        """Let an operation be one of its client's."""
+        client = operation.client = self._queues.clients[operation.client]
+        operation.queue = queue
+        client.operations[operation.ticket] = operation
 
-    def _deliver(self, queue: NamedQueue, record: DeliveryRecord) -> None:
-        items = self._each(queue, record.items)
-        if queue.admission is not None:
-            queue.admission.load_given(items)
-        getter = None
-        if record.client:
-            getter = self._getter(queue, record)
-            getter.items, getter.complete, getter.group = items, record.complete, as_name(record.group)
-            getter.arrived = record.arrived
-        if record.generation:
-            lease = HeldItems(record.generation, queue, items)
-            lease.items, lease.since = dict(zip(record.places, items, strict=True)), record.since
-            self._leases.load(lease, getter, LeaseTerms(record.ttl_s, record.consumer))
-        elif getter is not None and record.part is not None:
-            getter.is_shard, getter.part = True, self._part(queue, record.part)
-            getter.items = getter.part.items
-        else:
+    def _send(self, queue: Queue, getter: Getter) -> None:
+        self._know(queue, getter)
+        getter.group = as_name(getter.group)
+        getter.items = self._each(getter.items or ())
+        if isinstance(getter, PartGetter) and getter.part is not None:
+            getter.items = self._each(getter.part.items)
+        if getter.counts:
             queue.delivering += 1
-            queue.on_the_way += not record.arrived
+            queue.on_the_way += not getter.arrived
 
-    def _wait(self, queue: NamedQueue, record: GetRecord) -> None:
-        getter = self._getter(queue, record)
-        getter.terms, getter.ripens, getter.waited = record.terms, record.ripens, record.waited
-        getter.number = record.number
-        queue.tally.num_gets = max(queue.tally.num_gets, record.number)
-        if record.group_size:
-            getter.wanted = WantedGroup(record.group_size)
-        elif record.limits is not None:
-            weight = None if record.weight is None else exact(record.weight)
-            getter.wanted = Wanted(weight, record.limits)
-        if queue.sharding is not None and record.shard >= 0:
-            getter.is_shard = True
-            queue.sharding.wait(getter, record.shard)
+    def _lease(self, queue: Queue, lease: Lease) -> None:
+        lease.queue, items = queue, lease.items
+        self._each(items.values())
+        if lease.getter is not None:
+            client, ticket = lease.getter
+            lease.getter = self._queues.operation(client, ticket)
+            lease.getter.items = list(items.values())
+        self._leases.load(lease)
+
+    def _wait(self, queue: Queue, getter: Getter) -> None:
+        self._know(queue, getter)
+        queue.tally.num_gets = max(queue.tally.num_gets, getter.number)
+        if isinstance(getter, PartGetter):
+            sharding = queue.parts
+            if isinstance(sharding, Sharding):
+                sharding.shards[getter.shard].waiting = getter
         else:
-            (queue.parked if record.parked else queue.getters)[getter] = None
-            if getter.terms is not None and not record.parked:
-                getter.client.lines_up(getter)
+            getter.line_up()
 
-    def _put(self, queue: NamedQueue, record: PutRecord) -> None:
-        client, item = self._clients[record.client], self.item(record.item, queue.tally.clock.now)
-        if queue.admission is not None:
-            item.slot = queue.admission.making[record.slot]
-            item.slot.is_used = True
-        putter = Putter(client, record.ticket, queue, item, complete=record.complete)
-        putter.since = record.since
-        queue.load_put(putter, has_room=record.has_room)
+    def _put(self, queue: Queue, putter: Putter) -> None:
+        self._know(queue, putter)
+        self._item(putter.item)
+        queue.load_put(putter, has_room=putter.has_room)
 
-    def _sharding(self, queue: NamedQueue, record: ShardingRecord) -> Sharding[Getter[NamedQueue]]:
-        sharding: Sharding[Getter[NamedQueue]] = Sharding(_as_plan(record.plan))
-        shards: list[tuple[list[Part], Getter[NamedQueue] | None]] = []
-        for records in record.shards:
-            parts, holder = [self._part(queue, part) for part in records], None
-            if records and records[0].client:
-                holder = self._holder(queue, records[0])
-                # What it was sent is what it has in hand.
-                parts[0] = holder.part or parts[0]
-            shards.append((parts, holder))
-        sharding.load(record.next_step, record.num_dealt, shards)
+    def _sharding(self, queue: Queue, sharding: Sharding) -> Sharding:
+        for shard in sharding.shards:
+            for part in (*shard.parts, *filter(None, (shard.in_hand,))):
+                self._each(part.items)
+            if shard.holder is not None:
+                self._hold(queue, shard)
         return sharding
 
-    def _holder(self, queue: NamedQueue, record: PartRecord) -> Getter[NamedQueue]:
-        client = self._clients.get(record.client) or Client(record.client)
-        operation = client.operations.get(record.ticket)
-        return operation if isinstance(operation, Getter) else Getter(client, record.ticket, queue, None)
+    def _hold(self, queue: Queue, shard: Shard) -> None:
+        """Let somebody have the part of a shard in hand: what it was sent, if it is there still."""
+        name, ticket = shard.holder
+        holder = self._queues.operation(name, ticket)
+        if isinstance(holder, PartGetter) and holder.part is not None:
+            shard.in_hand = holder.part
+        else:
+            holder = PartGetter(self._queues.clients.get(name) or Client(name), ticket, queue)
+        shard.holder = holder
 
-    def _part(self, queue: NamedQueue, record: PartRecord) -> Part:
-        items = self._each(queue, record.items)
-        weight = rounded(sum(item.weight for item in items))
-        return Part(record.step, items, weight, record.imbalance, record.complete)
+    def _arrange(self, data: ClientData) -> None:
+        """Have a client's operations in order, all of which are there; some are skipped."""
+        client = self._queues.clients[data.name]
+        operations = client.operations
+        client.operations = {ticket: operations[ticket] for ticket in data.tickets}
+        if data.skipped:
+            self._leases.arrange_skipped(data.name, [operations[ticket] for ticket in data.skipped])
 
-    def bury(self, queue: NamedQueue, record: DeadRecord) -> None:
-        """Have a dead letter again."""
-        item = self.item(record.item, queue.tally.clock.now)
-        letter = BuriedItem(record.number, queue, item, record.attempts, record.reason, record.consumer)
+    def _bury(self, letter: BuriedItem) -> None:
+        letter.queue = self._queues.make(as_name(letter.queue))
+        self._item(letter.item)
         self._leases.load_dead(letter)
-
-
-def _as_plan(plan: ShardPlan) -> ShardPlan:
-    """The plan as it was before it travelled."""
-    linear, quadratic = plan.cost
-    table = tuple((weight, cost) for weight, cost in plan.cost_table)
-    return plan._replace(cost=(linear, quadratic), cost_table=table)

@@ -10,19 +10,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
+from rlinf_scheduler.queueing.contents import Parts
 from rlinf_scheduler.queueing.cost import Point, by_formula, by_table
-from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Part, Reason, Refuse
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.wanted import Limits, Wanted
 from rlinf_scheduler.queueing.weights import check_batch_weight, exact, rounded
 from rlinf_scheduler.wording import counted
-
-Getter = TypeVar("Getter")
 
 POLICIES = ("round_robin", "least_loaded", "balanced")
 # So many steps may be cut that a shard has not done with.
@@ -82,7 +86,7 @@ class ShardPlan(NamedTuple):
     def wanted(self) -> Wanted:
         """Return the terms of a step's batch."""
         if self.batch_weight is not None:
-            return Wanted(exact(self.batch_weight))
+            return Wanted(self.batch_weight)
         if self.batch_items is not None:
             return Wanted(None, Limits(self.batch_items, self.batch_items))
         return Wanted(None, Limits(_ENDLESS))
@@ -95,112 +99,162 @@ class ShardPlan(NamedTuple):
         return [by_formula(*self.cost, weight) for weight in weights]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A shard's part of one step.
+class WantedPart(NamedTuple):
+    """A shard's part of the step after `done_step`, of a queue that is divided by a plan."""
+
+    plan: ShardPlan
+    shard: int
+    done_step: int = -1
+
+
+class PartGetter(Getter, tag="part"):
+    """A shard that asks for its part of the next step; it is in no line.
 
     Attributes:
-        step: counts from 0.
-        items: in the order of their queue.
-        weight: their sum.
-        imbalance: of the step: the largest part's cost over the mean.
-        complete: the step is as large as was wanted; False for what was left.
+        shard: which one.
+        part: that it was given.
     """
 
-    step: int
-    items: list[Item]
-    weight: int | float
-    imbalance: float
-    complete: bool
+    shard: int = 0
+    part: Part | None = None
+
+    counts: ClassVar[bool] = False
+
+    def leave(self) -> None:
+        """Wait no more."""
+        self.queue.parts.forget(self)
+
+    def delivery(self, items: list[Item]) -> Deliver:
+        """Return the instruction that sends its part."""
+        return super().delivery(items)._replace(part=self.part)
+
+    def lose(self, taken: bool, out: list[Instruction]) -> None:
+        """Be lost; its part is kept for its shard."""
+        self.queue.give_back((self,))
 
 
-@dataclass(slots=True, eq=False)
-class _Shard(Generic[Getter]):
-    parts: deque[Part] = field(default_factory=deque)
+class Shard(Struct, eq=False, array_like=True):
+    """The parts of one shard that it has not done with.
+
+    Attributes:
+        parts: those that it was not given.
+        in_hand: the one that it has.
+        holder: who has that; in a snapshot the client's name and the ticket.
+        waiting: who asks for the next one; in a snapshot nothing, for it stands at its queue.
+    """
+
+    parts: list[Part] = []
     in_hand: Part | None = None
-    holder: Getter | None = None  # who has that
-    waiting: Getter | None = None
+    holder: Any = None
+    waiting: Any = None
 
     @property
     def num_open(self) -> int:
+        """How many steps it has not done with."""
         return len(self.parts) + (self.in_hand is not None)
 
 
-class Sharding(Generic[Getter]):
+class Sharding(Struct, Parts, eq=False, array_like=True):
     """The shards of one queue."""
 
-    def __init__(self, plan: ShardPlan) -> None:
-        self.plan = plan
-        self.wanted = plan.wanted
-        self._shards: list[_Shard[Getter]] = [_Shard() for _ in range(plan.num_shards)]
-        self._next_step = 0
-        self._num_dealt = 0
+    plan: ShardPlan
+    shards: list[Shard]
+    next_step: int = 0
+    num_dealt: int = 0
+
+    def is_idle(self, ended: bool) -> bool:
+        """Return whether nothing is here, nobody waits, and no step is to have the next number."""
+        return ended and not any(shard.num_open or shard.waiting for shard in self.shards)
 
     @property
-    def idle(self) -> bool:
-        """Nothing is here, and nobody waits."""
-        return not any(shard.num_open or shard.waiting for shard in self._shards)
-
-    @property
-    def getters(self) -> list[Getter]:
-        """Return the getters that wait for a part."""
-        return [shard.waiting for shard in self._shards if shard.waiting is not None]
+    def getters(self) -> Sequence[PartGetter]:
+        """Those who wait for a part."""
+        return [shard.waiting for shard in self.shards if shard.waiting is not None]
 
     @property
     def may_cut(self) -> bool:
         """Whether no shard lags too far behind."""
-        return max(shard.num_open for shard in self._shards) < MAX_AHEAD
+        return max(shard.num_open for shard in self.shards) < MAX_AHEAD
 
-    def ask(self, getter: Getter, index: int, done_step: int) -> Getter | None:
+    def ask(self, getter: PartGetter, done_step: int) -> PartGetter | None:
         """Let a shard ask for the step after `done_step`; return an earlier getter whose place this one takes."""
-        shard = self._shards[index]
+        shard = self.shards[getter.shard]
         if shard.in_hand is not None:
-            shard.parts.appendleft(shard.in_hand)
+            shard.parts.insert(0, shard.in_hand)
         shard.in_hand = None
         while shard.parts and shard.parts[0].step <= done_step:
-            shard.parts.popleft()
-        earlier, shard.waiting = shard.waiting, getter
+            shard.parts.pop(0)
+        earlier: PartGetter | None = shard.waiting
+        shard.waiting = getter
         return earlier
 
-    def holder(self, index: int, step: int) -> Getter | None:
+    def holder(self, index: int, step: int) -> PartGetter | None:
         """Return the getter that has a shard's part of a step in hand; None without one."""
-        shard = self._shards[index] if 0 <= index < len(self._shards) else None
-        return shard.holder if shard and shard.in_hand is not None and shard.in_hand.step == step else None
+        shard = self.shards[index] if 0 <= index < len(self.shards) else None
+        if shard is None or shard.in_hand is None or shard.in_hand.step != step:
+            return None
+        holder: PartGetter | None = shard.holder
+        return holder
 
     def finish(self, index: int) -> None:
         """Note that a shard is done with the part that it has in hand."""
-        self._shards[index].in_hand = None
+        self.shards[index].in_hand = None
 
-    def forget(self, getter: Getter) -> None:
-        """A getter waits no more."""
-        for shard in self._shards:
-            if shard.waiting is getter:
-                shard.waiting = None
+    def forget(self, getter: PartGetter) -> None:
+        """Let a getter wait no more."""
+        shard = self.shards[getter.shard]
+        if shard.waiting is getter:
+            shard.waiting = None
 
-    def drop_lost(self, failed: Part | None = None) -> list[Item]:
+    def drop_lost(self, failed: Getter | None = None) -> list[Item]:
         """Take what is lost out of parts that no shard has, and out of one that did not arrive."""
         lost: list[Item] = []
-        for shard in self._shards:
-            shard.parts = deque(_without_lost(part, lost) for part in shard.parts)
-            if shard.in_hand is not None and shard.in_hand is failed:
-                shard.in_hand = _without_lost(failed, lost)
+        part = failed.part if isinstance(failed, PartGetter) else None
+        for shard in self.shards:
+            shard.parts = [_without_lost(each, lost) for each in shard.parts]
+            if shard.in_hand is not None and shard.in_hand is part:
+                shard.in_hand = _without_lost(part, lost)
         return lost
 
-    def __iter__(self) -> Iterator[Item]:
-        """All items, those in hand too."""
-        for shard in self._shards:
+    def items(self) -> Iterator[Item]:
+        """Return all items, those in hand too."""
+        for shard in self.shards:
             for part in (*shard.parts, *filter(None, (shard.in_hand,))):
                 yield from part.items
 
-    def hand_out(self) -> list[tuple[Getter, Part]]:
-        """Take the parts of those who wait and have one."""
-        handed = []
-        for shard in self._shards:
-            if shard.waiting is not None and shard.parts:
-                shard.in_hand, shard.holder = shard.parts.popleft(), shard.waiting
-                handed.append((shard.waiting, shard.in_hand))
-                shard.waiting = None
-        return handed
+    def serve(self, queue: Queue, closed: bool, out: list[Instruction]) -> None:
+        """Hand parts out, and cut steps while somebody waits for one."""
+        while True:
+            self._hand_out(out)
+            if not self.getters or not self._cut_next(queue, closed):
+                break
+        reason = self._why_no_part(queue, closed)
+        for getter in self.getters if reason is not None else ():
+            queue.withdraw_get(getter)
+            out.append(Refuse(getter.client.name, getter.ticket, reason or Reason.CLOSED, queue.describe()))
+
+    def _hand_out(self, out: list[Instruction]) -> None:
+        """Give their parts to those who wait and have one."""
+        for shard in self.shards:
+            getter: PartGetter | None = shard.waiting
+            if getter is not None and shard.parts:
+                shard.in_hand = part = shard.parts.pop(0)
+                shard.holder, shard.waiting = getter, None
+                getter.items, getter.part, getter.complete = part.items, part, part.complete
+                out.append(getter.delivery(part.items))
+
+    def _cut_next(self, queue: Queue, closed: bool) -> bool:
+        """Cut the next step if it is there, or if this is all that comes."""
+        if not queue.fifo.num_items or not self.may_cut:
+            return False
+        batch = queue.take_batch(self.plan.wanted, closed, waited=False)
+        if batch is None:
+            return False
+        self.cut(*batch)
+        # A step of all ranks is one consumption: a part never comes back to the queue.
+        queue.gate.give(batch[0])
+        queue.gate.forget(batch[0])
+        return True
 
     def cut(self, items: list[Item], complete: bool) -> None:
         """Divide the items of the next step."""
@@ -211,57 +265,102 @@ class Sharding(Generic[Getter]):
         elif plan.policy == "least_loaded":
             places = least_loaded(costs, plan.num_shards)
         else:
-            places = round_robin(len(items), plan.num_shards, self._num_dealt)
-        self._num_dealt += len(items)
+            places = round_robin(len(items), plan.num_shards, self.num_dealt)
+        self.num_dealt += len(items)
         unevenness = imbalance(costs, places)
         has_target = plan.batch_weight is not None or plan.batch_items is not None
-        for shard, its_places in zip(self._shards, places, strict=True):
+        for shard, its_places in zip(self.shards, places, strict=True):
             its_items = [items[place] for place in its_places]
-            weight = rounded(sum(item.weight for item in its_items))
-            part = Part(self._next_step, its_items, weight, unevenness, complete or not has_target)
+            weight = _weight_of(its_items)
+            part = Part(self.next_step, its_items, weight, unevenness, complete or not has_target)
             shard.parts.append(part)
-        self._next_step += 1
+        self.next_step += 1
 
-    def contents(self) -> tuple[int, int, list[tuple[list[Part], Getter | None]]]:
-        """The next step, how many items were dealt, and each shard's parts that it has not done with.
+    def _why_no_part(self, queue: Queue, closed: bool) -> Reason | None:
+        if queue.is_last(closed):
+            return None if queue.may_come_back() or queue.fifo.num_items else queue.why_over(closed)
+        return Reason.IMPOSSIBLE if self.may_cut and queue.is_stuck() else None
 
-        And who has the first of them in hand; None if nobody has.
+    def describe(self) -> Iterator[str]:
+        """Yield how far the shards have come, and which of them lag, in phrases."""
+        yield f"{counted(self.next_step, 'step')} for {counted(self.plan.num_shards, 'shard')}"
+        for index, shard in enumerate(self.shards):
+            if shard.num_open > 1:
+                yield f"shard {index} has {shard.num_open} steps to do"
+
+
+class Shardings:
+    """The queues of a channel that are divided."""
+
+    sharding_type = Sharding
+
+    def __init__(self, queues: QueueSet) -> None:
+        self._queues = queues
+
+    def of(self, queue: Queue) -> Sharding | None:
+        """Return the shards of a queue; None where it is not divided."""
+        return queue.parts if isinstance(queue.parts, Sharding) else None
+
+    def get(
+        self, client: str, ticket: int, queue_name: QueueName, wanted: WantedPart, *, wait: bool = True
+    ) -> list[Instruction]:
+        """Let a data-parallel rank ask for a part: Deliver or Refuse.
+
+        Raises:
+            ValueError: the plan, or the index, makes no sense, or other shards of this queue have another plan.
         """
-        shards = [
-            (
-                [*([shard.in_hand] if shard.in_hand else ()), *shard.parts],
-                shard.holder if shard.in_hand else None,
-            )
-            for shard in self._shards
-        ]
-        return self._next_step, self._num_dealt, shards
-
-    def load(self, next_step: int, num_dealt: int, shards: list[tuple[list[Part], Getter | None]]) -> None:
-        """Take what `contents` gave."""
-        self._next_step, self._num_dealt = next_step, num_dealt
-        for shard, (parts, holder) in zip(self._shards, shards, strict=True):
-            shard.parts = deque(parts)
-            if holder is not None:
-                shard.in_hand, shard.holder = shard.parts.popleft(), holder
-
-    def wait(self, getter: Getter, index: int) -> None:
-        """A getter waits for a shard's next part."""
-        self._shards[index].waiting = getter
-
-    def shard_of(self, getter: Getter) -> int:
-        """Which shard a getter waits for."""
-        return next(index for index, shard in enumerate(self._shards) if shard.waiting is getter)
-
-    def describe(self) -> str:
-        """Name the shards that lag, in a phrase; empty without any."""
-        lags = [
-            f"shard {index} has {shard.num_open} steps to do"
-            for index, shard in enumerate(self._shards)
-            if shard.num_open > 1
-        ]
-        return ", ".join(
-            [f"{counted(self._next_step, 'step')} for {counted(self.plan.num_shards, 'shard')}", *lags]
+        plan, index, done_step = wanted
+        plan.check()
+        if not 0 <= index < plan.num_shards:
+            message = f"there is no shard {index} of {plan.num_shards}"
+            raise ValueError(message)
+        known = self._queues.find(queue_name)
+        sharding = None if known is None else self.of(known)
+        if sharding is not None and sharding.plan != plan:
+            others, own = sharding.plan.differences(plan)
+            message = f"other shards divide it by {others}, and this one by {own}"
+            raise ValueError(message)
+        queue = self._queues.find_or_make(queue_name)
+        if queue is None:
+            return self._queues.refuse_unsubscribed(client, ticket)
+        queue.gate.check(Wanted(None, Limits(plan.batch_items or 1)))
+        if sharding is None:
+            sharding = self.sharding_type(plan, [Shard() for _ in range(plan.num_shards)])
+            queue.decide_by(parts=sharding)
+        getter = PartGetter(
+            self._queues.client(client), ticket, queue, None, queue.tally.clock.now, shard=index
         )
+        out: list[Instruction] = []
+        self._ask(queue, sharding, getter, done_step, out)
+        return self._queues.after_get(getter, out, wait)
+
+    def _ask(
+        self, queue: Queue, sharding: Sharding, getter: PartGetter, done_step: int, out: list[Instruction]
+    ) -> None:
+        """Let a getter wait for its shard's next part; to settle its queue hands it out."""
+        getter.client.operations[getter.ticket] = getter
+        earlier = sharding.ask(getter, done_step)
+        if earlier is not None:
+            del earlier.client.operations[earlier.ticket]
+            out.append(Refuse(earlier.client.name, earlier.ticket, Reason.SUCCEEDED, queue.describe()))
+        if queue.tally.has_losses:  # a part that its shard had comes back
+            queue.fifo.lost += sharding.drop_lost()
+
+    def finish(self, client: str, queue_name: QueueName, index: int, step: int) -> list[Instruction] | None:
+        """Note that a shard is done with its part of a step before it asks for the next; None if it has not got it."""
+        queue = self._queues.find(queue_name)
+        sharding = None if queue is None else self.of(queue)
+        if queue is None or sharding is None:
+            return None
+        holder = sharding.holder(index, step)
+        if holder is None or holder.client.name != client:
+            return None
+        sharding.finish(index)
+        return self._queues.settle((queue,), [])
+
+
+def _weight_of(items: Sequence[Item]) -> int | float:
+    return rounded(sum(exact(item.weight) for item in items))
 
 
 def _without_lost(part: Part, lost: list[Item]) -> Part:
@@ -270,4 +369,4 @@ def _without_lost(part: Part, lost: list[Item]) -> Part:
         return part
     lost += gone
     living = [item for item in part.items if not item.lost]
-    return replace(part, items=living, weight=rounded(sum(item.weight for item in living)))
+    return replace(part, items=living, weight=_weight_of(living))

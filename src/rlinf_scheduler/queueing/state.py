@@ -7,24 +7,28 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from rlinf_scheduler.queueing.admission import Admissions, Move
 from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item, marks_tell
-from rlinf_scheduler.queueing.lending import Lending
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
+from rlinf_scheduler.queueing.item import Item, QueueName, marks_tell
+from rlinf_scheduler.queueing.leases import LeaseGetter, Leases
 from rlinf_scheduler.queueing.operations import Getter, Putter
-from rlinf_scheduler.queueing.queue_name import QueueName
-from rlinf_scheduler.queueing.recording import Recording
-from rlinf_scheduler.queueing.sharding import ShardPlan
-from rlinf_scheduler.queueing.versioning import Versioning
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.restoring import Restorer
+from rlinf_scheduler.queueing.sharding import Shardings, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.snapshot import ChannelData, Snapshot, Taker
+from rlinf_scheduler.queueing.taps import Taps, TapTerms
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits, Wanted, WantedGroup
-from rlinf_scheduler.queueing.weights import check_batch_weight, check_weight, exact
+from rlinf_scheduler.queueing.watch import Watch
+from rlinf_scheduler.queueing.weights import check_weight
 
 # Of queues that are gone, the ends of so many are remembered: one-shot names do not pile up.
 NUM_ENDED = 1 << 16
 
 
-class ChannelState(Lending, Versioning, Recording):
+class ChannelState(QueueSet):
     """Named queues that appear on demand and vanish when empty and idle.
 
     Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. All
@@ -40,6 +44,35 @@ class ChannelState(Lending, Versioning, Recording):
     >>> accept, deliver[:3]
     (Accept(client='producer', ticket=7), ('consumer', 1, [Item(order=0, weight=0, size_bytes=0)]))
     """
+
+    leases_type: type[Leases] = Leases
+    admissions_type: type[Admissions] = Admissions
+    shardings_type: type[Shardings] = Shardings
+    taps_type: type[Taps] = Taps
+    taker_type: type[Taker] = Taker
+
+    def __init__(
+        self,
+        maxsize: int = 0,
+        max_bytes: int = 0,
+        total_bytes: int = 0,
+        *,
+        max_attempts: int = 0,
+        max_leased: int = 0,
+        priority_wait_s: float | None = None,
+    ) -> None:
+        super().__init__(maxsize, max_bytes, total_bytes, QueueClock(priority_wait_s))
+        self.leases = self.tally.lender = self.leases_type(self, max_attempts, max_leased)
+        self.admissions = self.admissions_type(self)
+        self.shardings = self.shardings_type(self)
+        self.taps = self.taps_type(self)
+
+    def clear(self) -> None:
+        """Forget every client and everything that is held: nobody uses it any more."""
+        super().clear()
+        self.leases.clear()
+        self.admissions.clear()
+        self.taps.clear()
 
     def put(
         self,
@@ -82,14 +115,14 @@ class ChannelState(Lending, Versioning, Recording):
                 of its slots for such a version.
         """
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
+        item.version, item.slot, item.origin = version, slot, origin
         if question:
             item.question = client, question
-            self._note_asked(queue_name)
-        item.version, item.origin = version, origin
+            self.note_asked(queue_name)
         out: list[Instruction] = []
         if wait and complete and not slot and self.put_run(client, queue_name, ((ticket, item),), out):
             return out
-        return self._put(client, ticket, queue_name, item, slot, wait=wait, complete=complete)
+        return self._put(client, ticket, queue_name, item, wait=wait, complete=complete)
 
     def put_run(
         self, client: str, queue_name: QueueName, puts: Sequence[tuple[int, Item]], out: list[Instruction]
@@ -99,46 +132,39 @@ class ChannelState(Lending, Versioning, Recording):
         Returns: how many it was simple for; those that are left are to be put one by one.
         """
         queue = self._open_queue(queue_name) if puts else None
-        return 0 if queue is None else queue.put_run(self._client(client), puts, out)
+        return 0 if queue is None else queue.put_run(self.client(client), puts, out)
 
     def _put(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        item: Item,
-        slot: int,
-        *,
-        wait: bool,
-        complete: bool,
+        self, client: str, ticket: int, queue_name: QueueName, item: Item, *, wait: bool, complete: bool
     ) -> list[Instruction]:
+        if self.is_over(queue_name):
+            return [self.refuse_put(client, ticket, queue_name)]
+        queue = self.find_or_make(queue_name)
+        if queue is None:
+            return self.refuse_unsubscribed(client, ticket)
+        try:
+            over = queue.gate.begin_put(item)
+        except ValueError:
+            self.drop_if_idle(queue)
+            raise
+        if over:
+            return [Refuse(client, ticket, Reason.SPENT, over)]
         size_bytes = item.size_bytes
-        if self.closed or self._all_ended or queue_name in self._ended:
-            return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
-        if slot and (queue_name not in self._queues or self._queues[queue_name].admission is None):
-            message = f"slot {slot} is not one of queue {queue_name!r}, which gives none"
-            raise ValueError(message)
-        queue = self._queue(queue_name)
-        if queue.admission is not None:
-            if over := queue.admission.why_over(slot):
-                return [Refuse(client, ticket, Reason.SPENT, over)]
-            queue.admission.use(item, slot)
         if not wait and (queue.putters or not queue.has_room(size_bytes)):
-            if queue.admission is not None:
-                queue.admission.unuse(item.slot)
-            self._drop_if_idle(queue)
+            queue.gate.drop_put(item)
+            self.drop_if_idle(queue)
             return [Refuse(client, ticket, Reason.FULL, queue.describe())]
         out: list[Instruction] = []
-        putter = self._client(client)
+        putter = self.client(client)
         if complete and queue.may_push(putter, size_bytes):
             queue.push(putter, ticket, item, out)
             queue.count()
         else:
-            queue.put(Putter(putter, ticket, queue, item, complete=complete), out)
-        if queue.getters or queue.sharding is not None:
-            self._settle((queue,), out)
-        elif self._tally.touched:
-            self._follow(out)
+            queue.put(Putter(putter, ticket, queue, item, complete, self.tally.clock.now), out)
+        if queue.getters or queue.parts.getters:
+            self.settle((queue,), out)
+        elif self.tally.touched:
+            self.follow(out)
         return out
 
     def reserve(
@@ -157,7 +183,7 @@ class ChannelState(Lending, Versioning, Recording):
         self, client: str, ticket: int, payload: Any, size_bytes: int | None = None
     ) -> list[Instruction]:
         """The bytes of a granted item are here, so many if that was not known; dropped if its put was withdrawn."""
-        putter = self._operation(client, ticket)
+        putter = self.operation(client, ticket)
         if not isinstance(putter, Putter) or not putter.has_room or putter.complete:
             return []
         putter.item.payload = payload
@@ -166,8 +192,7 @@ class ChannelState(Lending, Versioning, Recording):
             putter.item.size_bytes = size_bytes
         out: list[Instruction] = []
         putter.queue.fill(putter, out)
-        self._settle((putter.queue,), out)
-        return out
+        return self.settle((putter.queue,), out)
 
     def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
         """A consumer asks for one item: Deliver now or later, or Refuse."""
@@ -186,17 +211,17 @@ class ChannelState(Lending, Versioning, Recording):
         queue = self._open_queue(queue_name) if tickets else None
         if queue is None:
             return 0
-        queue.get_run(self._client(client), tickets, out)
-        if self._tally.touched:
-            self._follow(out)
+        queue.get_run(self.client(client), tickets, out)
+        if self.tally.touched:
+            self.follow(out)
         return len(tickets)
 
-    def _open_queue(self, name: QueueName) -> NamedQueue | None:
+    def _open_queue(self, name: QueueName) -> Queue | None:
         """The queue of that name; None if operations are to look by themselves what stands in their way."""
-        if self.closed or self._all_ended or name in self._ended or self._is_gone(name):
-            return None
-        queue = self._queue(name)
-        return queue if queue.is_open else None
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = None if self.is_over(name) else self.find_or_make(name)
+        return queue if queue is not None and queue.is_open and not self.closed else None
 
     def get_batch(
         self,
@@ -221,8 +246,7 @@ class ChannelState(Lending, Versioning, Recording):
         Raises:
             ValueError: the batch weight is not a finite number above 0.
         """
-        weight = None if batch_weight is None else exact(check_batch_weight(batch_weight))
-        return self._get(client, ticket, queue_name, Wanted(weight, limits), wait)
+        return self._get(client, ticket, queue_name, Wanted.checked(batch_weight, limits), wait)
 
     def get_group(
         self,
@@ -241,10 +265,6 @@ class ChannelState(Lending, Versioning, Recording):
         """
         if size < 1:
             message = f"a group has at least 1 item, not {size}"
-            raise ValueError(message)
-        queue = self._queues.get(queue_name)
-        if queue is not None and queue.admission is not None:
-            message = f"queue {queue_name!r} gives slots, each for one item: collect groups before, in another queue"
             raise ValueError(message)
         return self._get(client, ticket, queue_name, WantedGroup(size), wait, terms)
 
@@ -282,9 +302,26 @@ class ChannelState(Lending, Versioning, Recording):
             return self.get_group(client, ticket, queue_name, group_size, wait=wait, terms=terms)
         if batch_weight is None and limits is None:
             return self._get(client, ticket, queue_name, None, wait, terms)
-        weight = None if batch_weight is None else exact(check_batch_weight(batch_weight))
-        wanted = Wanted(weight, NO_LIMITS if limits is None else limits)
+        wanted = Wanted.checked(batch_weight, NO_LIMITS if limits is None else limits)
         return self._get(client, ticket, queue_name, wanted, wait, terms)
+
+    def _get(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: QueueName,
+        wanted: Wanted | WantedGroup | None,
+        wait: bool,
+        terms: LeaseTerms | None = None,
+    ) -> list[Instruction]:
+        queue = self.find_or_make(queue_name)
+        if queue is None:
+            return self.refuse_unsubscribed(client, ticket)
+        queue.gate.check(wanted)
+        about = self.client(client), ticket, queue, wanted, self.tally.clock.now
+        getter = Getter(*about) if terms is None else LeaseGetter(*about, terms=terms)
+        queue.get(getter)
+        return self.after_get(getter, [], wait)
 
     def get_part(
         self,
@@ -297,64 +334,141 @@ class ChannelState(Lending, Versioning, Recording):
         *,
         wait: bool = True,
     ) -> list[Instruction]:
-        """A data-parallel rank asks for its part of the step after `done_step`: Deliver or Refuse.
-
-        Raises:
-            ValueError: the plan, or the index, makes no sense, or other shards of this queue have another plan.
-        """
-        plan.check()
-        if not 0 <= index < plan.num_shards:
-            message = f"there is no shard {index} of {plan.num_shards}"
-            raise ValueError(message)
-        known = self._queues.get(queue_name)
-        if known is not None and known.sharding is not None and known.sharding.plan != plan:
-            others, own = known.sharding.plan.differences(plan)
-            message = f"other shards divide it by {others}, and this one by {own}"
-            raise ValueError(message)
-        if self._is_gone(queue_name):
-            return self._unsubscribed(client, ticket)
-        queue = self._queue(queue_name)
-        if queue.admission is not None:
-            queue.admission.check_batch(plan.batch_items or 1)
-        getter = Getter(self._client(client), ticket, queue, None)
-        out: list[Instruction] = []
-        queue.get_part(getter, plan, index, done_step, out)
-        self._after_get(getter, out, wait)
-        return out
+        """Ask for a shard's part of the step after `done_step`."""
+        return self.shardings.get(client, ticket, queue_name, WantedPart(plan, index, done_step), wait=wait)
 
     def finish_part(
         self, client: str, queue_name: QueueName, index: int, step: int
     ) -> list[Instruction] | None:
-        """A shard is done with its part of a step before it asks for the next; None if that is not in its hands."""
-        queue = self._queues.get(queue_name)
-        if queue is None or queue.sharding is None:
-            return None
-        holder = queue.sharding.holder(index, step)
-        if holder is None or holder.client.name != client:
-            return None
-        queue.sharding.finish(index)
-        return self._settled((queue,))
+        """Note that a shard is done with its part of a step."""
+        return self.shardings.finish(client, queue_name, index, step)
+
+    def acknowledge(
+        self, client: str, generation: int, places: Collection[int] | None = None
+    ) -> list[Instruction] | None:
+        """Acknowledge items of a lease."""
+        return self.leases.acknowledge(client, generation, places)
+
+    def give_back(
+        self,
+        client: str,
+        generation: int,
+        places: Collection[int] | None = None,
+        *,
+        delay_s: float = 0,
+        reason: str = "",
+    ) -> list[Instruction] | None:
+        """Give items of a lease back."""
+        return self.leases.give_back(client, generation, places, delay_s=delay_s, reason=reason)
+
+    def extend(self, client: str, generation: int, for_s: float | None = None) -> list[Instruction] | None:
+        """Extend a lease."""
+        return self.leases.extend(client, generation, for_s)
+
+    def lapse(self, generation: int) -> list[Instruction]:
+        """End a lease, or a delay, whose time is over."""
+        return self.leases.lapse(generation)
+
+    def put_back(self, number: int) -> list[Instruction] | None:
+        """Put a dead letter back."""
+        return self.leases.put_back(number)
+
+    def discard(self, number: int) -> list[Instruction] | None:
+        """Discard a dead letter."""
+        return self.leases.discard(number)
+
+    def admit(
+        self, client: str, ticket: int, queue_name: QueueName, max_lag: int, *, wait: bool = True
+    ) -> list[Instruction]:
+        """Ask for a slot."""
+        return self.admissions.admit(client, ticket, queue_name, max_lag, wait=wait)
+
+    def set_version(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: QueueName,
+        version: int,
+        batch_items: int = 0,
+        *,
+        begins: bool = False,
+        wait: bool = True,
+    ) -> list[Instruction]:
+        """Move a version on."""
+        return self.admissions.move(client, ticket, queue_name, Move(version, batch_items, begins), wait=wait)
+
+    def hold_slot(
+        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
+    ) -> list[Instruction]:
+        """Hold a copy of a slot."""
+        return self.admissions.hold(client, queue_name, number, key, source)
+
+    def let_go_of_slot(
+        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
+    ) -> list[Instruction]:
+        """Let go of a copy of a slot."""
+        return self.admissions.let_go(client, queue_name, number, key, source)
+
+    def subscribe(self, client: str, number: int, name: str, terms: TapTerms) -> str:
+        """Read a subscription; return why not, empty if it does."""
+        return self.taps.subscribe(client, number, name, terms)
+
+    def leave_subscription(self, client: str, number: int, name: str) -> int | None:
+        """Read a subscription no more."""
+        return self.taps.leave(client, number, name)
+
+    def lose_member(self, client: str) -> list[tuple[str, int]]:
+        """Lose a client that may read subscriptions."""
+        return self.taps.lose_member(client)
+
+    def vacant_subscriptions(self) -> list[tuple[str, int]]:
+        """Return the subscriptions without a member."""
+        return self.taps.vacant()
+
+    def give_up_subscription(self, name: str, vacancy: int) -> list[Instruction] | None:
+        """End a subscription that nobody reads."""
+        return self.taps.give_up(name, vacancy)
+
+    def terms_of(self, name: str) -> TapTerms | None:
+        """Return what a subscription is."""
+        return self.taps.terms_of(name)
+
+    def num_dropped(self, name: str) -> int:
+        """Return how many items a subscription has given up."""
+        return self.taps.num_dropped(name)
+
+    def deliver_again(self, client: str, ticket: int) -> list[Instruction]:
+        """Deliver once more what was delivered to a getter and is not confirmed."""
+        getter = self.delivery(client, ticket)
+        if getter is None or getter.items is None:
+            return []
+        if not any(item.lost for item in getter.items):
+            return [getter.delivery(getter.items)]
+        # Items of it are lost: the others go back, and the getter is told.
+        out: list[Instruction] = []
+        getter.take_back(out)
+        getter.queue.drop_lost(getter)
+        getter.queue.tell_of_lost(getter, out)
+        return self.settle((getter.queue,), out)
 
     def retract(self, client: str, queue_name: QueueName, question: int) -> list[Instruction]:
         """Nobody waits for the answer to a client's question: it leaves its queue, if it is there."""
-        queue = self._queues.get(queue_name)
+        queue = self.find(queue_name)
         if queue is None:
             return []
         item = next((item for item in queue.fifo if item.question == (client, question)), None)
         if item is None:
             return []
         queue.fifo.discard(item)
-        return self._settled((queue,))
+        return self.settle((queue,), [])
 
     def ripen(self, client: str, ticket: int) -> list[Instruction]:
         """A batch has waited as long as it was to wait for more than the least of it."""
-        getter = self._operation(client, ticket)
+        getter = self.operation(client, ticket)
         if not isinstance(getter, Getter) or getter.items is not None:
             return []
         getter.waited = True
-        out: list[Instruction] = []
-        self._settle((getter.queue,), out)
-        return out
+        return self.settle((getter.queue,), [])
 
     def withdraw(self, client: str, ticket: int) -> list[Instruction]:
         """Its client gives an operation up: Refuse(CANCELLED), and it has put or taken nothing.
@@ -363,32 +477,29 @@ class ChannelState(Lending, Versioning, Recording):
         arrived or not: the client takes nothing for a ticket that it has given up, so what it asks for next stands
         behind. An operation that is over (accepted, confirmed, refused) gives nothing.
         """
-        operation = self._operation(client, ticket)
+        operation = self.operation(client, ticket)
         if operation is None:
-            return self._withdraw_admission(client, ticket)
-        queue = operation.queue
+            return self.admissions.withdraw(client, ticket)
+        queue, out = operation.queue, list[Instruction]()
         if isinstance(operation, Putter):
             queue.withdraw_put(operation)
         elif operation.items is None:
             queue.withdraw_get(operation)
-        elif (lease := self.leases.of(operation)) is not None:
-            return self._withdraw_lease(operation, lease)
         else:
-            queue.give_back((operation,))
-        state = self._describe_for(operation)
-        out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, state)]
+            operation.take_back(out)
+        state = self.describe_for(operation)
+        out.append(Refuse(client, ticket, Reason.CANCELLED, state))
         queue.release_stream(operation.client, out)
-        self._settle((queue,), out)
-        return out
+        return self.settle((queue,), out)
 
     def arrive(self, client: str, ticket: int) -> list[Instruction]:
         """The items of a delivery are in the client's process, not yet taken by anybody there."""
-        getter = self._delivery(client, ticket)
+        getter = self.delivery(client, ticket)
         if getter is None:
             return []
         getter.queue.arrive(getter)
         out: list[Instruction] = []
-        self._after_delivery(getter.queue, out)
+        self.after_delivery(getter.queue, out)
         return out
 
     def confirm(self, client: str, ticket: int) -> list[Instruction]:
@@ -398,13 +509,17 @@ class ChannelState(Lending, Versioning, Recording):
     def confirm_run(self, client: str, tickets: Iterable[int]) -> list[Instruction]:
         """The items of several deliveries were taken: as `confirm` of each, one after the other."""
         out: list[Instruction] = []
-        known = self._clients.get(client)
+        known = self.clients.get(client)
         operations = {} if known is None else known.operations
         for ticket in tickets:
             getter = operations.get(ticket)
-            if isinstance(getter, Getter) and getter.items is not None and getter.lease is None:
+            if (
+                isinstance(getter, Getter)
+                and getter.items is not None
+                and not isinstance(getter, LeaseGetter)
+            ):
                 getter.queue.confirm(getter)
-                self._after_delivery(getter.queue, out)
+                self.after_delivery(getter.queue, out)
         return out
 
     def lose(self, client: str, taken: Collection[int] = ()) -> list[Instruction]:
@@ -414,12 +529,8 @@ class ChannelState(Lending, Versioning, Recording):
             client: its name.
             taken: the tickets of those deliveries that are confirmed instead; their items were taken.
         """
-        lost = self._clients.pop(client, None)
-        undelivered: dict[NamedQueue, list[Getter[NamedQueue]]] = {}
-        touched = dict(self._admitting)
-        for queue in touched:
-            if queue.admission is not None:
-                queue.admission.lose(client)
+        lost = self.clients.pop(client, None)
+        touched = dict.fromkeys(self.admissions.lose(client))
         out: list[Instruction] = []
         for operation in list(lost.operations.values()) if lost is not None else ():
             touched[operation.queue] = None
@@ -427,16 +538,10 @@ class ChannelState(Lending, Versioning, Recording):
                 operation.queue.withdraw_put(operation)
             elif operation.items is None:
                 operation.queue.withdraw_get(operation)
-            elif (lease := self.leases.of(operation)) is not None:
-                self.leases.lose(lease, out)
-            elif operation.ticket in taken:
-                operation.queue.confirm(operation)
             else:
-                undelivered.setdefault(operation.queue, []).append(operation)
-        for queue, getters in undelivered.items():
-            queue.give_back(getters)
-        self._settle(touched, out)
-        return out
+                operation.lose(operation.ticket in taken, out)
+        self.leases.forget(client)
+        return self.settle(touched, out)
 
     def lose_items(self, why: Callable[[Any], str]) -> list[Instruction]:
         """The bytes of some items are gone, which this process does not hold itself.
@@ -448,48 +553,47 @@ class ChannelState(Lending, Versioning, Recording):
         Args:
             why: says of a payload whose it was and how it was lost, in a phrase; "" if it is not lost.
         """
-        operations = [each for client in self._clients.values() for each in client.operations.values()]
+        operations = [each for client in self.clients.values() for each in client.operations.values()]
         held = (item for lease in self.leases.all() for item in lease.items.values())
         sent = (item for each in operations if isinstance(each, Getter) for item in each.items or ())
         dead = (letter.item for letter in self.leases.dead.values())
-        kept = (item for queue in self._queues.values() for item in queue.items())
+        kept = (item for queue in self.all() for item in queue.items())
         for item in chain(kept, sent, held, dead):
             item.lost = item.lost or why(item.payload)
-        self._tally.has_losses = True
+        self.tally.has_losses = True
         out: list[Instruction] = []
         for putter in operations:
             if isinstance(putter, Putter) and putter.complete and (lost := why(putter.item.payload)):
                 putter.queue.withdraw_put(putter)
                 out.append(Refuse(putter.client.name, putter.ticket, Reason.LOST, f"its item {lost}"))
                 putter.queue.release_stream(putter.client, out)
-        queues = list(self._queues.values())
+        queues = list(self.all())
         for queue in queues:
             queue.drop_lost()
-        self._settle(queues, out)
-        return out
+        return self.settle(queues, out)
 
     def end(self, queue_name: QueueName) -> list[Instruction]:
         """Take no further put into a queue; what came before is still delivered, and then getters are refused."""
-        self._ended[queue_name] = None
-        if len(self._ended) > NUM_ENDED:
-            gone = next((name for name in self._ended if name not in self._queues), queue_name)
-            del self._ended[gone]
-        queue = self._queues.get(queue_name)
-        taps = [tap for tap in self._taps.values() if tap.terms.queue_name == queue_name]
+        self.ended[queue_name] = None
+        if len(self.ended) > NUM_ENDED:
+            gone = next((name for name in self.ended if self.find(name) is None), queue_name)
+            del self.ended[gone]
+        queue = self.find(queue_name)
+        taps: list[Queue] = [*self.taps.only_on(queue_name)]
         return self._end(taps if queue is None else [queue, *taps])
 
     def end_all(self) -> list[Instruction]:
         """End every queue, also those that nobody has used yet."""
-        self._all_ended = True
-        return self._end(list(self._queues.values()))
+        self.all_ended = True
+        return self._end(list(self.all()))
 
     def flush(self, queue_name: QueueName) -> list[Instruction]:
         """Let batches take what this queue holds now, whether it reaches their weight or not."""
-        queue = self._queues.get(queue_name)
-        queues = [*self._taps_of(queue_name)] if queue is None else [queue, *self._taps_of(queue_name)]
+        queue = self.find(queue_name)
+        queues: list[Queue] = [*([] if queue is None else [queue]), *self.taps.on(queue_name)]
         for each in queues:
             each.flush()
-        return self._settled(queues)
+        return self.settle(queues, [])
 
     def close(self) -> list[Instruction]:
         """Refuse puts from now on, waiting ones too; getters drain what is there."""
@@ -497,29 +601,28 @@ class ChannelState(Lending, Versioning, Recording):
             return []
         self.closed = True
         out: list[Instruction] = []
-        for queue in self._queues.values():
+        for queue in self.all():
             queue.refuse_puts(out)
-            self._end_admission(queue, out)
-        self._settle(list(self._queues.values()), out)
-        return out
+            queue.gate.end(Queue.why_over(self.closed), queue.describe(), out)
+        return self.settle(list(self.all()), out)
 
     def knows(self, client: str, ticket: int) -> bool:
-        """Whether an operation waits, or what it was given is not confirmed."""
-        return self._operation(client, ticket) is not None
+        """Return whether an operation waits, or what it was given is not confirmed."""
+        return self.operation(client, ticket) is not None
 
     def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
         """Return the tickets of a client's deliveries that are not confirmed, with their items; none on lease.
 
         And none of what subscriptions read too: what is marked there tells nothing of who has taken it.
         """
-        known = self._clients.get(client)
+        known = self.clients.get(client)
         operations = known.operations.values() if known else ()
         return [
             (getter.ticket, getter.items)
             for getter in operations
             if isinstance(getter, Getter)
             and getter.items is not None
-            and getter.lease is None
+            and not isinstance(getter, LeaseGetter)
             and marks_tell(getter.items)
         ]
 
@@ -527,55 +630,66 @@ class ChannelState(Lending, Versioning, Recording):
         """Return the deliveries for which the end of a queue waits, by client and ticket; none on lease."""
         return [
             (client.name, operation.ticket)
-            for client in self._clients.values()
+            for client in self.clients.values()
             for operation in client.operations.values()
             if isinstance(operation, Getter) and operation.queue.waits_for(operation, self.closed)
         ]
 
-    def _get(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        wanted: Wanted | WantedGroup | None,
-        wait: bool,
-        terms: LeaseTerms | None = None,
-    ) -> list[Instruction]:
-        if self._is_gone(queue_name):
-            return self._unsubscribed(client, ticket)
-        queue = self._queue(queue_name)
-        if queue.admission is not None and isinstance(wanted, Wanted):
-            queue.admission.check_batch(wanted.limits.min_items)
-        getter = Getter(self._client(client), ticket, queue, wanted, terms)
-        queue.get(getter)
-        out: list[Instruction] = []
-        self._after_get(getter, out, wait)
-        return out
+    # -- snapshots -------------------------------------------------------------------------------
 
-    def _after_get(self, getter: Getter[NamedQueue], out: list[Instruction], wait: bool) -> None:
-        queue = getter.queue
-        queue.settle(self.closed, out)
-        if not wait and getter.ticket in getter.client.operations and getter.items is None:
-            queue.withdraw_get(getter)
-            state = self._describe_for(getter, waited=False)
-            out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
-        self._drop_if_idle(queue)
-        if self._tally.line.places or self._tally.touched:
-            self._follow(out)
+    def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:
+        """Return everything as data (see `snapshot.py`), and its items.
 
-    def _after_delivery(self, queue: NamedQueue, out: list[Instruction]) -> None:
-        # As long as more can come the fate of a delivery moves nobody.
-        if self.closed or queue.ended or queue.admission is not None:
-            queue.settle(self.closed, out)
-        if not queue.delivering:
-            self._drop_if_idle(queue)
-        if self._tally.touched:
-            self._follow(out)
+        Args:
+            at_rest: without clients: what they have is in its queues again.
+            done: generations of leases whose items are done with: they are left out.
+        """
+        return self.taker_type(self, self.leases, self.admissions, self.taps, at_rest=at_rest).take(done)
 
-    def _end(self, queues: Collection[NamedQueue]) -> list[Instruction]:
+    def restore(self, data: ChannelData, payloads: Sequence[Any]) -> None:
+        """Hold what a snapshot says; `payloads[n]` is that of the item which names `n`.
+
+        Its leases have no clocks: start one for each of `leases.all()`.
+
+        Raises:
+            ValueError: it holds something, or is waited for.
+        """
+        if self.all() or self.clients or self.num_accepted:
+            message = (
+                f"it is not empty: {self.num_accepted} items were put, and {len(self.all())} queues are there"
+            )
+            raise ValueError(message)
+        Restorer(self, self.leases, self.admissions, self.taps, payloads).restore(data)
+
+    def watch(
+        self, snapshot: Snapshot, max_bytes: int = 0, give_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """Let a snapshot be told what enters from now on, until `unwatch`.
+
+        Args:
+            snapshot: it.
+            max_bytes: how much may enter; 0 is unbounded.
+            give_up: called when more has entered; it is to call `unwatch`.
+        """
+        self.tally.watches.append(Watch(snapshot.entered, max_bytes, give_up))
+
+    def unwatch(self, snapshot: Snapshot) -> None:
+        """Tell a snapshot nothing more."""
+        self.tally.watches = [each for each in self.tally.watches if each.entered is not snapshot.entered]
+
+    def ripening(self) -> list[Instruction]:
+        """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
+        return [
+            Ripen(client.name, getter.ticket, getter.wanted.limits.max_wait_s or 0.0)
+            for client in self.clients.values()
+            for getter in client.operations.values()
+            if isinstance(getter, Getter) and getter.items is None and getter.ripens and not getter.waited
+            if isinstance(getter.wanted, Wanted)
+        ]
+
+    def _end(self, queues: Collection[Queue]) -> list[Instruction]:
         out: list[Instruction] = []
         for queue in queues:
             queue.ended = True
-            self._end_admission(queue, out)
-        self._settle(queues, out)
-        return out
+            queue.gate.end(Queue.why_over(self.closed), queue.describe(), out)
+        return self.settle(queues, out)

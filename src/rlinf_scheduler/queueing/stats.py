@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.queue_name import QueueName, Tapped, as_name
+from rlinf_scheduler.queueing.item import QueueName, Tapped, as_name
 from rlinf_scheduler.wording import counted, size_text
 
 

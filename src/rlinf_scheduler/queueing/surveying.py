@@ -9,13 +9,14 @@ from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
 from rlinf_scheduler.queueing.admission import Admission
-from rlinf_scheduler.queueing.leases import HeldItems
-from rlinf_scheduler.queueing.named_queue import NamedQueue
+from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.leases import Lease, LeaseGetter
 from rlinf_scheduler.queueing.operations import Getter, Putter
-from rlinf_scheduler.queueing.queue_name import QueueName
-from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.sharding import PartGetter
+from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, Waiting
-from rlinf_scheduler.queueing.tap_queue import TapQueue
+from rlinf_scheduler.queueing.taps import TapQueue
 from rlinf_scheduler.queueing.wanted import WantedGroup
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, list_names
@@ -29,7 +30,7 @@ NUM_QUEUES, NUM_LARGEST = 1024, 64
 # Of those who wait in a line, so many are named; of all of a channel, the queues of so many are.
 NUM_NAMED, NUM_LONGEST = 20, 8
 
-_Operation: TypeAlias = Getter[NamedQueue] | Putter[NamedQueue]
+_Operation: TypeAlias = Getter | Putter
 
 
 class Asked(NamedTuple):
@@ -50,11 +51,11 @@ class QueueSurvey:
         state: the channel's.
     """
 
-    def __init__(self, state: QueueSet) -> None:
+    def __init__(self, state: ChannelState) -> None:
         self._state = state
-        self._largest: list[NamedQueue] = []
+        self._largest: list[Queue] = []
         # Those that this round has not seen yet, the last one first.
-        self._left: list[NamedQueue] = []
+        self._left: list[Queue] = []
 
     def depths(self, size: int) -> list[Callable[[], list[QueueDepth]]]:
         """Return calls that each give the depths of the next so many queues, in which others may be by then."""
@@ -73,20 +74,20 @@ class QueueSurvey:
 
     def of(self, names: Iterable[QueueName], asked: Asked) -> list[QueueStats]:
         """Return those of these queues that are there."""
-        queues = self._state._queues
-        return self._stats_of([queues[name] for name in names if name in queues], asked)
+        found = (self._state.find(name) for name in names)
+        return self._stats_of([queue for queue in found if queue is not None], asked)
 
-    def looked_at(self) -> list[NamedQueue]:
+    def looked_at(self) -> list[Queue]:
         """Return the queues to look at: all, or of many the largest known and the next ones of the others."""
-        queues = self._state._queues
+        queues = self._state.all()
         if len(queues) <= NUM_QUEUES:
-            return list(queues.values())
+            return list(queues)
         if not self._left:
-            self._left = list(queues.values())
+            self._left = list(queues)
             self._left.reverse()
         seen = dict.fromkeys((*self._largest, *reversed(self._left[-NUM_QUEUES:])))
         del self._left[-NUM_QUEUES:]
-        found = [queue for queue in seen if queues.get(queue.name) is queue]
+        found = [queue for queue in seen if self._is_here(queue)]
         self._largest = heapq.nlargest(NUM_LARGEST, found, key=_num_items)
         return found
 
@@ -102,20 +103,20 @@ class QueueSurvey:
         stats = [_stats_of(queue, asked) for queue in queues]
         return stats, None if oldest is None else max(0.0, asked.now - oldest)
 
-    def _parts(self, size: int) -> Iterator[list[NamedQueue]]:
-        every = list(self._state._queues.values())
+    def _parts(self, size: int) -> Iterator[list[Queue]]:
+        every = list(self._state.all())
         for first in range(0, len(every), size):
             yield every[first : first + size]
 
-    def _is_here(self, queue: NamedQueue) -> bool:
-        return self._state._queues.get(queue.name) is queue
+    def _is_here(self, queue: Queue) -> bool:
+        return self._state.find(queue.name) is queue
 
-    def _depths_of(self, queues: Iterable[NamedQueue]) -> list[QueueDepth]:
+    def _depths_of(self, queues: Iterable[Queue]) -> list[QueueDepth]:
         return [queue.depth() for queue in queues if self._is_here(queue)]
 
-    def _stats_of(self, queues: Collection[NamedQueue], asked: Asked) -> list[QueueStats]:
-        leases: dict[NamedQueue, list[HeldItems]] = {queue: [] for queue in queues}
-        sent: dict[NamedQueue, list[Getter[NamedQueue]]] = {queue: [] for queue in queues}
+    def _stats_of(self, queues: Collection[Queue], asked: Asked) -> list[QueueStats]:
+        leases: dict[Queue, list[Lease]] = {queue: [] for queue in queues}
+        sent: dict[Queue, list[Getter]] = {queue: [] for queue in queues}
         for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
             if lease.queue in leases:
                 leases[lease.queue].append(lease)
@@ -123,7 +124,7 @@ class QueueSurvey:
             if (
                 isinstance(each, Getter)
                 and each.items is not None
-                and each.lease is None
+                and not isinstance(each, LeaseGetter)
                 and each.queue in sent
             ):
                 sent[each.queue].append(each)
@@ -133,14 +134,14 @@ class QueueSurvey:
 
     def _first_operations(self) -> Iterator[_Operation]:
         """Operations that are not over: all, or the first of each client."""
-        clients = self._state._clients
+        clients = self._state.clients
         number = max(NUM_OF_CLIENT, NUM_OPERATIONS // max(1, len(clients)))
         for client in clients.values():
             yield from islice(client.operations.values(), number)
 
-    def _in_use(self) -> dict[NamedQueue, None]:
+    def _in_use(self) -> dict[Queue, None]:
         """Queues at which somebody waits, or has something: all, or those of what began first."""
-        found: dict[NamedQueue, None] = {}
+        found: dict[Queue, None] = {}
         for queue in self._candidates():
             if len(found) == NUM_IN_USE:
                 break
@@ -148,46 +149,44 @@ class QueueSurvey:
                 found[queue] = None
         return found
 
-    def _candidates(self) -> Iterator[NamedQueue]:
+    def _candidates(self) -> Iterator[Queue]:
         for each in self._first_operations():
             yield each.queue
         for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
             yield lease.queue
-        yield from islice(self._state._admitting, NUM_IN_USE)
-        for name in self._state._asked_at:
-            if name in self._state._queues:
-                yield self._state._queues[name]
+        yield from islice(self._state.admissions.queues(), NUM_IN_USE)
+        for name in self._state.asked_at:
+            queue = self._state.find(name)
+            if queue is not None:
+                yield queue
 
 
-def _num_items(queue: NamedQueue) -> int:
+def _num_items(queue: Queue) -> int:
     return queue.fifo.num_items
 
 
-def _first_waits(queue: NamedQueue) -> Iterator[float]:
+def _first_waits(queue: Queue) -> Iterator[float]:
     """When the first of each line began to wait."""
     lines: tuple[Iterable[_Operation], ...] = (*_getters_of(queue), *_putters_of(queue))
     yield from (each.since for line in lines for each in islice(line, 1))
 
 
-def _getters_of(queue: NamedQueue) -> Iterator[Iterable[Getter[NamedQueue]]]:
-    yield from (queue.getters, queue.parked)
-    if queue.sharding is not None:
-        yield queue.sharding.getters
+def _getters_of(queue: Queue) -> Iterator[Iterable[Getter]]:
+    yield from (queue.getters, queue.skipped, queue.parts.getters)
 
 
-def _putters_of(queue: NamedQueue) -> Iterator[Iterable[Putter[NamedQueue]]]:
+def _putters_of(queue: Queue) -> Iterator[Iterable[Putter]]:
     yield from (queue.putters, *queue.streams.values())
 
 
 def _stats_of(
-    queue: NamedQueue,
+    queue: Queue,
     asked: Asked,
-    leases: Iterable[HeldItems] = (),
-    deliveries: Iterable[Getter[NamedQueue]] = (),
+    leases: Iterable[Lease] = (),
+    deliveries: Iterable[Getter] = (),
 ) -> QueueStats:
     """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
     head = queue.fifo.head()
-    sharding, admission = queue.sharding, queue.admission
     return QueueStats(
         queue.depth(),
         None if head is None else max(0.0, asked.now - head.since),
@@ -195,14 +194,14 @@ def _stats_of(
         tuple(asked.waiting(*each) for each in _held_of(queue, leases, deliveries)),
         tuple(_limits_of(queue)),
         queue.ended,
-        "" if sharding is None else sharding.describe(),
-        "" if admission is None else admission.describe(),
+        ", ".join(queue.parts.describe()),
+        ", ".join(queue.gate.describe()),
         _subscription(queue, asked.names) if isinstance(queue, TapQueue) else "",
     )
 
 
 def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
-    members = sorted({names.get(client, "") for client, _ in queue.members})
+    members = sorted({names.get(client, "") for client, _ in queue.read.members})
     return f"{queue.terms.describe()}; read by {list_names(members) if members else 'nobody at present'}"
 
 
@@ -211,7 +210,7 @@ def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
 _Since: TypeAlias = tuple[str, str, float]
 
 
-def _waiting_at(queue: NamedQueue) -> Iterator[_Since]:
+def _waiting_at(queue: Queue) -> Iterator[_Since]:
     """The first of those who wait in each line of a queue, which are the oldest."""
     for getter in islice(chain.from_iterable(_getters_of(queue)), NUM_NAMED):
         yield getter.client.name, _of_get(getter), getter.since
@@ -220,27 +219,25 @@ def _waiting_at(queue: NamedQueue) -> Iterator[_Since]:
     for item in queue.fifo.first(NUM_NAMED):
         if item.question is not None:
             yield item.question[0], "ask, and nobody has taken the question", item.since
-    if queue.admission is not None:
-        for (client, _), move in queue.admission.moving.items():
+    if isinstance(queue.gate, Admission):
+        for (client, _), move in queue.gate.kept.moving.items():
             yield client, f"set_version({move.version})", move.since
-        for (client, _), wish in islice(queue.admission.asking.items(), NUM_NAMED):
+        for (client, _), wish in islice(queue.gate.kept.asking.items(), NUM_NAMED):
             yield client, f"admit with max_lag {wish.max_lag}", wish.since
 
 
-def _held_of(
-    queue: NamedQueue, leases: Iterable[HeldItems], deliveries: Iterable[Getter[NamedQueue]]
-) -> Iterator[_Since]:
+def _held_of(queue: Queue, leases: Iterable[Lease], deliveries: Iterable[Getter]) -> Iterator[_Since]:
     for lease in islice(leases, NUM_NAMED):
         yield *_of_lease(lease), lease.since
     for getter in islice(deliveries, NUM_NAMED):
         yield getter.client.name, _of_delivery(getter), getter.since
-    if queue.admission is not None:
-        yield from _of_slots(queue.admission)
+    if isinstance(queue.gate, Admission):
+        yield from _of_slots(queue.gate)
 
 
 def _of_slots(admission: Admission) -> Iterator[_Since]:
     """The first of those that are out, which are the oldest."""
-    for slot in islice(admission.making.values(), NUM_NAMED):
+    for slot in islice(admission.kept.making.values(), NUM_NAMED):
         holders = [client for client, _ in ([slot.owner] if slot.owner else list(slot.copies)) if client]
         client = holders[0] if holders else ""
         until = f", taken up to version {slot.latest}" if slot.latest > slot.version else ""
@@ -249,13 +246,13 @@ def _of_slots(admission: Admission) -> Iterator[_Since]:
         yield client, f"slot {slot.number}, for an item of version {slot.version}{until}", slot.since
 
 
-def _of_get(getter: Getter[NamedQueue]) -> str:
-    if getter.is_shard:
+def _of_get(getter: Getter) -> str:
+    if isinstance(getter, PartGetter):
         return "a shard's next batch"
     kind = "get" if getter.wanted is None else "get_batch"
-    if getter.terms is not None:
+    if isinstance(getter, LeaseGetter):
         kind = "lease" if getter.wanted is None else "lease of a batch"
-    if getter in getter.queue.parked:
+    if getter in getter.queue.skipped:
         kind += ", which has as many on lease as it may"
     if getter.wanted is None:
         return kind
@@ -268,13 +265,13 @@ def _of_get(getter: Getter[NamedQueue]) -> str:
     return f"{kind} of {' and '.join(parts)}" if parts else kind
 
 
-def _of_put(putter: Putter[NamedQueue]) -> str:
+def _of_put(putter: Putter) -> str:
     if not putter.has_room:
         return f"put of {putter.item.size_bytes} bytes"
     return "put, whose bytes are on their way" if not putter.complete else "put, behind an earlier one"
 
 
-def _of_lease(lease: HeldItems) -> tuple[str, str]:
+def _of_lease(lease: Lease) -> tuple[str, str]:
     num_questions = sum(item.question is not None for item in lease.items.values())
     count = counted(len(lease.items), "question" if num_questions else "item")
     if lease.getter is None:
@@ -282,19 +279,19 @@ def _of_lease(lease: HeldItems) -> tuple[str, str]:
     return lease.getter.client.name, f"lease of {count}"
 
 
-def _of_delivery(getter: Getter[NamedQueue]) -> str:
+def _of_delivery(getter: Getter) -> str:
     where = "arrived, not taken" if getter.arrived else "on the way"
     return f"delivery of {len(getter.items or ())} items, {where}"
 
 
-def _limits_of(queue: NamedQueue) -> Iterator[str]:
+def _limits_of(queue: Queue) -> Iterator[str]:
     """The bounds that the first put in line waits for."""
     if not queue.putters:
         return
     size_bytes, tally = next(iter(queue.putters)).item.size_bytes, queue.tally
-    if queue.admission is None and 0 < queue.maxsize <= queue.num_held:
-        yield f"maxsize {queue.maxsize}"
-    if queue.max_bytes and queue.held_bytes + size_bytes > queue.max_bytes:
-        yield f"max_bytes {queue.max_bytes} of the queue"
+    if queue.gate.is_full_of_items:
+        yield f"maxsize {queue.gate.maxsize}"
+    if queue.gate.max_bytes and queue.held_bytes + size_bytes > queue.gate.max_bytes:
+        yield f"max_bytes {queue.gate.max_bytes} of the queue"
     if tally.max_bytes and tally.held_bytes + size_bytes > tally.max_bytes:
         yield f"max_bytes {tally.max_bytes} of the channel"

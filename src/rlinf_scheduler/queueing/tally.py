@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from rlinf_scheduler.queueing.instructions import Instruction
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.room_line import RoomLine
-from rlinf_scheduler.queueing.wanted import LeaseTerms
 from rlinf_scheduler.queueing.watch import Watch
 
 
 class Lender(Protocol):
-    """The leases of a channel, as its queues see them (see `Leases`)."""
+    """What was given out and may come back, and what came to nothing, as the queues see it (see `Leases`)."""
 
-    def next_number(self) -> int:
-        """Number what it gives out."""
+    def describe(self, queue: Any) -> Iterable[str]:
+        """Return what there is of a queue, in phrases."""
 
-    def is_at_bound(self, client: Any) -> bool:
-        """Whether a client has as many items on lease as it may."""
+    def describe_bound(self, getter: Any) -> str:
+        """Return why a getter may have nothing more for now, in a phrase; empty if it may."""
 
-    def begin(self, getter: Any, terms: LeaseTerms, items: list[Item], out: list[Instruction]) -> None:
-        """Give items to a getter."""
+    def drop_dead(self, queue: Any) -> None:
+        """Drop the dead letters of a queue."""
 
 
 class Tap(Protocol):
@@ -43,10 +42,10 @@ class Tally:
 
     Args:
         max_bytes: how many bytes they may hold; 0 is unbounded.
-        leases: of all of them.
         clock: as their shell tells it.
 
     Attributes:
+        lender: what was given out of them and may come back.
         watches: each is told what enters which queue.
         num_lost: of the items accepted, those that are lost; lost_bytes: their size.
         has_losses: some bytes are gone, of items here or of such as may come back.
@@ -65,7 +64,7 @@ class Tally:
         "has_losses",
         "held_bytes",
         "leased_bytes",
-        "leases",
+        "lender",
         "line",
         "lost_bytes",
         "max_bytes",
@@ -81,8 +80,9 @@ class Tally:
         "watches",
     )
 
-    def __init__(self, max_bytes: int, leases: Lender, clock: QueueClock | None = None) -> None:
-        self.leases = leases
+    lender: Lender
+
+    def __init__(self, max_bytes: int, clock: QueueClock | None = None) -> None:
         self.clock = clock or QueueClock()
         self.num_gets = 0
         self.num_items = 0

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.weights import Exact
+from rlinf_scheduler.queueing.weights import Exact, check_batch_weight, exact
 
 
 class Limits(NamedTuple):
@@ -44,7 +46,7 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 
 
-class WantedGroup(NamedTuple):
+class WantedGroup(Struct, frozen=True, array_like=True, tag="group"):
     """A group that somebody wants: the first that has so many items."""
 
     size: int
@@ -57,7 +59,7 @@ class LeaseTerms(NamedTuple):
     consumer: str = ""
 
 
-class Wanted(NamedTuple):
+class Wanted(Struct, frozen=True, array_like=True, tag="batch"):
     """A batch that somebody wants: the shortest run of first items of a weight; without a weight, what is there.
 
     >>> fifo = WeightedFifo()
@@ -70,8 +72,17 @@ class Wanted(NamedTuple):
     (2, True)
     """
 
-    weight: Exact | None
+    weight: int | float | None
     limits: Limits = NO_LIMITS
+
+    @classmethod
+    def checked(cls, batch_weight: float | None, limits: Limits = NO_LIMITS) -> Wanted:
+        """Return what is wanted by a batch of this weight; None without one.
+
+        Raises:
+            ValueError: the weight is not a finite number above 0.
+        """
+        return cls(None if batch_weight is None else check_batch_weight(batch_weight), limits)
 
     def is_ready(self, fifo: WeightedFifo, *, waited: bool) -> bool:
         """Whether `take` may be called; `waited` says that `max_wait_s` is over. Never scans the queue."""
@@ -111,7 +122,7 @@ class Wanted(NamedTuple):
             if len(batch) == most:
                 break
             batch.append(fifo.take())
-            weight += item.weight
+            weight += exact(item.weight)
             size_bytes += item.size_bytes
             if limits.oversize and self.is_oversize(item):
                 return batch, True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.queue_name import QueueName
+from rlinf_scheduler.queueing.item import Item, QueueName
 
 # What a small item takes besides its own bytes, about.
 ITEM_BYTES = 1024

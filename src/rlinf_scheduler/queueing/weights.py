@@ -24,12 +24,12 @@ def check_weight(weight: Any) -> int | float:
     if type(weight) is int and 0 <= weight < 1 << 63:
         return weight
     number = _as_number(weight)
-    if number is not None and 0 <= number < math.inf:
-        number = rounded(number) if isinstance(number, int) else number
+    if isinstance(number, int):
+        number = rounded(number)
     if number is None or not 0 <= number < math.inf:
         message = f"a weight is a finite number of at least 0, not {weight!r}"
         raise ValueError(message)
-    return number
+    return rounded(exact(number))
 
 
 def check_batch_weight(batch_weight: Any) -> int | float:
@@ -73,7 +73,7 @@ def exact(weight: float) -> Exact:
     return Fraction(weight)
 
 
-def rounded(weight: Exact) -> int | float:
+def rounded(weight: Exact | float) -> int | float:
     """Return an exact number as an int of at most 64 bits or, rounded, as a float: what messages carry.
 
     >>> rounded(exact(1e20))

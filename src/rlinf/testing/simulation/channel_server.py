@@ -102,7 +102,7 @@ class ChannelServer:
         self.state.leases.max_attempts = script.max_attempts
         self.state.leases.max_leased = script.max_leased
         # In microseconds, as its clock here.
-        self.state._tally.clock.priority_wait_s = script.priority_wait_us
+        self.state.tally.clock.priority_wait_s = script.priority_wait_us
         self._tap, self._successor_us = script.tap, script.successor_us
         served: Any = _Served(
             self.state, spec, self._call_later, self._subscription_ends, self._on_producers_done
@@ -265,11 +265,11 @@ class ChannelServer:
     def _needed(self) -> set[int]:
         """The items that are still somewhere here."""
         state = self.state
-        queued = [item for queue in state._queues.values() for item in queue.items()]
+        queued = [item for queue in state.all() for item in queue.items()]
         leased = [item for lease in state.leases.all() for item in lease.items.values()]
         dead = [letter.item for letter in state.leases.dead.values()]
         numbers = {item.payload for item in (*queued, *leased, *dead)}
-        for client in state._clients.values():
+        for client in state.clients.values():
             for operation in client.operations.values():
                 items = operation.items or () if isinstance(operation, Getter) else (operation.item,)
                 numbers.update(item.payload for item in items)
@@ -300,7 +300,7 @@ class ChannelServer:
     def image(self) -> tuple[Any, ...]:
         """What it knows."""
         snapshot = self.state.snapshot()
-        return snapshot, self._producers.record(), dict(self._clocks), set(self._gone)
+        return snapshot, self._producers.copy(), dict(self._clocks), set(self._gone)
 
     def resume(self, image: tuple[Any, ...]) -> None:
         """Go on with what another one knew."""

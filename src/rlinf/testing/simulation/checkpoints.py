@@ -17,6 +17,7 @@ from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.world import Violation
 from rlinf_scheduler.queueing import (
+    ChannelData,
     ChannelState,
     Deliver,
     Instruction,
@@ -25,7 +26,6 @@ from rlinf_scheduler.queueing import (
     Reason,
     Refuse,
     Snapshot,
-    StateRecord,
     Tapped,
 )
 
@@ -170,8 +170,8 @@ class Checkpoints:
     def _restart(self, snapshot: Snapshot) -> ChannelState:
         script = self._script
         state = self._machines.server(script.maxsize, 0, script.total_bytes)
-        data = msgspec.msgpack.encode(snapshot.record)
-        record = msgspec.msgpack.decode(data, type=StateRecord)
+        data = msgspec.msgpack.encode(snapshot.data)
+        record = msgspec.msgpack.decode(data, type=ChannelData)
         state.restore(record, [item.payload for item in snapshot.items])
         return state
 

@@ -165,9 +165,9 @@ class ItemServer:
     def _let_go(self) -> None:
         """Release what is not needed any more."""
         state, needed = self.state, set[int]()
-        for queue in state._queues.values():
+        for queue in state.all():
             needed.update(item.payload.number for item in queue.items())
-        for client in state._clients.values():
+        for client in state.clients.values():
             for operation in client.operations.values():
                 items = [operation.item] if isinstance(operation, Putter) else operation.items or []
                 needed.update(item.payload.number for item in items)

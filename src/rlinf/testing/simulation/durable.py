@@ -16,7 +16,7 @@ import msgspec
 from rlinf.testing.simulation.channel_wire import CHANNEL, SERVER
 from rlinf.testing.simulation.host import Host, Service
 from rlinf.testing.simulation.machines import Machines
-from rlinf_scheduler.queueing import ServerStreams, Snapshot, StateRecord, Stream
+from rlinf_scheduler.queueing import ChannelData, ServerStreams, Snapshot, Stream
 
 # Who does not come back to a server that was started again is gone after so long.
 RETURN_US = 30_000_000
@@ -337,10 +337,10 @@ class JournaledHost:
                 self.host.send(client, CHANNEL, Told(0, self._streams.heard(client)))
 
 
-def _written(snapshot: Snapshot) -> tuple[StateRecord, list[Any]]:
+def _written(snapshot: Snapshot) -> tuple[ChannelData, list[Any]]:
     """A record as it is when it was written and read, and its payloads."""
-    data = msgspec.msgpack.encode(snapshot.record)
-    return msgspec.msgpack.decode(data, type=StateRecord), [item.payload for item in snapshot.items]
+    data = msgspec.msgpack.encode(snapshot.data)
+    return msgspec.msgpack.decode(data, type=ChannelData), [item.payload for item in snapshot.items]
 
 
 def _key_of(action: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -74,7 +74,7 @@ def record_of(server: ChannelServer) -> ServerRecord:
     leases, ends = server.find(Leases), server.find(Ends)
     since = None if ends is None else ends.since
     return ServerRecord(
-        server.feature(ProducerPlaces).producers.record(),
+        server.feature(ProducerPlaces).producers.copy(),
         {} if leases is None else leases.dues,
         None if since is None else [(*delivery, began) for delivery, began in since.items()],
         {client: (known.endpoint, known.name) for client, known in server.clients.items()},

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_channel
 from rlinf_scheduler.channel.features.producers import ProducerPlaces
@@ -25,11 +27,10 @@ from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing import (
+    ChannelData,
     Item,
-    ItemRecord,
     Producers,
     Snapshot,
-    StateRecord,
     marks_tell,
     merged,
 )
@@ -184,7 +185,7 @@ class _Writing:
         self.snapshots = [second] if first is None else [first, second]
         self.result = control_wire.Saved(0, "it was not written")
         self._spec = spec
-        self._producers = producers.record()
+        self._producers = producers.copy()
 
     def run(self) -> None:
         try:
@@ -205,7 +206,7 @@ class _Writing:
             if is_marked(item.payload for item in items):
                 taken.update(map(id, sent))
         snapshot = merged(*self.snapshots) if len(self.snapshots) > 1 else self.snapshots[0]
-        record = _without(snapshot, taken)
+        data = _without(snapshot, taken)
         # What subscriptions see too is written once.
         first: dict[int, Item] = {}
         for item in snapshot.items:
@@ -219,7 +220,7 @@ class _Writing:
         if len(first) < len(snapshot.items):
             place_of = {payload: place for place, payload in enumerate(first)}
             places = [place_of[id(item.payload)] for item in snapshot.items]
-        head = ChannelHead(len(first), self._spec, record, self._producers, time.time(), places)
+        head = ChannelHead(len(first), self._spec, data, self._producers, time.time(), places)
         size_bytes = write_channel(path, head, frames())
         return control_wire.Saved(0, "", len(first) - len(taken), size_bytes)
 
@@ -245,16 +246,16 @@ class _Writing:
         Fetching(self._runtime, [item.at], done).begin()
 
 
-def _without(snapshot: Snapshot, gone: Collection[int]) -> StateRecord:
-    """The record without items that were on their way and have been taken."""
+def _without(snapshot: Snapshot, gone: Collection[int]) -> ChannelData:
+    """The data without items that were on their way and have been taken."""
     if not gone:
-        return snapshot.record
+        return snapshot.data
 
-    def stays(record: ItemRecord) -> bool:
-        return id(snapshot.items[record.payload]) not in gone
+    def stays(item: Item) -> bool:
+        return id(snapshot.items[item.payload]) not in gone
 
     queues = [
-        queue._replace(returned=[record for record in queue.returned if stays(record)])
-        for queue in snapshot.record.queues
+        replace(queue, returned=[item for item in queue.returned if stays(item)])
+        for queue in snapshot.data.queues
     ]
-    return snapshot.record._replace(queues=queues)
+    return replace(snapshot.data, queues=queues)

@@ -9,7 +9,7 @@ from rlinf_scheduler.channel.features.ends import Ends
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Producers, ProducersRecord
+from rlinf_scheduler.queueing import Places, Producers
 
 
 class ProducerPlaces:
@@ -42,9 +42,9 @@ class ProducerPlaces:
         """A client is gone."""
         self._after_leaving(self.producers.lose(client))
 
-    def resume(self, record: ProducersRecord) -> None:
+    def resume(self, saved: Places) -> None:
         """Go on with what another server knew, and keep the places for successors that it has kept."""
-        self.producers.resume(record)
+        self.producers.resume(saved)
         for vacancy in self.producers.vacancies:
             self._server.runtime.call_later(self._spec.successor_s, partial(self._give_up, vacancy))
 

@@ -1,0 +1,249 @@
+"""What one queue holds and who waits for it, with the sums of that."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+from rlinf_scheduler.queueing.fifo import WeightedFifo
+from rlinf_scheduler.queueing.gate import Gate
+from rlinf_scheduler.queueing.groups import GroupName
+from rlinf_scheduler.queueing.instructions import Instruction
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.operations import Client, Getter, Putter
+from rlinf_scheduler.queueing.stats import QueueDepth
+from rlinf_scheduler.queueing.tally import Tally, Tap
+from rlinf_scheduler.queueing.weights import rounded
+from rlinf_scheduler.wording import counted
+
+
+class Parts:
+    """The steps that were cut from a queue which is not divided: none."""
+
+    __slots__ = ()
+
+    @property
+    def getters(self) -> Sequence[Getter]:
+        """Those who wait for a part."""
+        return ()
+
+    def is_idle(self, ended: bool) -> bool:
+        """Return whether nothing is here, nobody waits, and it need not remember anything."""
+        return True
+
+    def items(self) -> Iterable[Item]:
+        """Return all items of steps that were cut and not done with."""
+        return ()
+
+    def serve(self, queue: Any, closed: bool, out: list[Instruction]) -> None:
+        """Hand parts out, and cut steps while somebody waits for one."""
+
+    def drop_lost(self, failed: Getter | None = None) -> list[Item]:
+        """Take out what is lost, also of what was to reach a getter and did not; return it."""
+        return []
+
+    def describe(self) -> Iterator[str]:
+        """Yield how far it is, in phrases."""
+        return iter(())
+
+
+UNDIVIDED = Parts()
+
+
+class Contents:
+    """All that is kept of a queue.
+
+    Attributes:
+        fifo: its items, in the order in which they leave.
+        gate: says what may enter.
+        parts: the items of steps that were cut from it, where it is divided.
+        taps: the subscriptions that see what enters.
+        is_plain: none of these is anything but the plain one.
+        flushed: items of a smaller order are not to wait for others.
+        streams: puts that have room but not all bytes before them, for each client, in order.
+        reserved: items that have room and are not here yet.
+        delivering: deliveries that nobody has confirmed; on_the_way: those of them that have not arrived.
+        lent_items: items that somebody has and may give back, which count as held.
+        num_lent: how often something was lent that may come back; num_dead: items that came to nothing too often.
+        lost: items whose bytes are gone, until a getter is told.
+        skipped: getters that may have no more for now.
+        counted_bytes: of what is here, so much is in the tally; likewise counted_items.
+    """
+
+    __slots__ = (
+        "counted_bytes",
+        "counted_items",
+        "delivering",
+        "ended",
+        "fifo",
+        "flushed",
+        "gate",
+        "getters",
+        "is_plain",
+        "lent_bytes",
+        "lent_items",
+        "lost",
+        "name",
+        "num_dead",
+        "num_lent",
+        "on_the_way",
+        "parts",
+        "putters",
+        "reserved",
+        "reserved_bytes",
+        "skipped",
+        "streams",
+        "tally",
+        "taps",
+    )
+
+    gate_type: ClassVar[type[Gate]] = Gate
+
+    def __init__(self, name: QueueName, maxsize: int, max_bytes: int, tally: Tally) -> None:
+        self.name = name
+        self.tally = tally
+        self.ended = False
+        self.fifo = WeightedFifo(tally.clock)
+        self.gate = self.gate_type(self, maxsize, max_bytes)
+        self.parts: Parts = UNDIVIDED
+        self.taps: tuple[Tap, ...] = ()
+        self.is_plain = True
+        self.flushed = 0
+        # Ordered by arrival; any member leaves in O(1) when it is cancelled.
+        self.getters: OrderedDict[Getter, None] = OrderedDict()
+        self.skipped: OrderedDict[Getter, None] = OrderedDict()
+        self.putters: OrderedDict[Putter, None] = OrderedDict()
+        self.streams: dict[Client, deque[Putter]] = {}
+        self.reserved = self.reserved_bytes = 0
+        self.counted_bytes = self.counted_items = 0
+        self.delivering = self.on_the_way = 0
+        self.num_lent = self.lent_items = self.lent_bytes = 0
+        self.num_dead = 0
+        self.lost: list[Item] = []
+
+    def decide_by(
+        self, gate: Gate | None = None, parts: Parts | None = None, taps: tuple[Tap, ...] | None = None
+    ) -> None:
+        """Let another policy take the place of the one that is there."""
+        self.gate = gate or self.gate
+        self.parts = self.parts if parts is None else parts
+        self.taps = self.taps if taps is None else taps
+        self.is_plain = self.gate.is_plain and self.parts is UNDIVIDED and not self.taps
+
+    @property
+    def is_open(self) -> bool:
+        """Whether items pass in the order in which they come, and concern nobody but those who put and get them.
+
+        Then a run of puts, or of gets, does what they do one by one.
+        """
+        if not self.is_plain or self.ended or self.reserved or self.lost or not self.fifo.is_plain:
+            return False
+        in_line = self.tally.line.places
+        return not in_line or (len(in_line) == 1 and self in in_line)
+
+    @property
+    def num_held(self) -> int:
+        """Items that are here, on their way here, or lent."""
+        return self.fifo.num_items + self.reserved + self.lent_items
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are here, on their way here, or lent."""
+        return self.fifo.size_bytes + self.reserved_bytes + self.lent_bytes
+
+    @property
+    def num_here(self) -> int:
+        """Items that are here, or may come back."""
+        return self.fifo.num_items + self.lent_items
+
+    def count(self) -> None:
+        """Tell the channel what this queue holds now, and stand in line where its first put waits for others."""
+        tally, fifo = self.tally, self.fifo
+        held_bytes = fifo.size_bytes + self.reserved_bytes + self.lent_bytes
+        tally.held_bytes += held_bytes - self.counted_bytes
+        self.counted_bytes = held_bytes
+        tally.num_here += fifo.num_items - self.counted_items
+        self.counted_items = fifo.num_items
+        if self.putters or self.gate.waits_for_room:
+            self.gate.line_up()
+
+    def lend(self, num_items: int, size_bytes: int) -> None:
+        """Count so many more items as lent, or as back."""
+        self.lent_items += num_items
+        self.lent_bytes += size_bytes
+        self.tally.note_leased(self.name, num_items, size_bytes)
+
+    def bury(self, num_items: int, size_bytes: int) -> None:
+        """Count so many more items as dead, or fewer."""
+        self.num_dead += num_items
+        self.tally.note_dead(self.name, num_items, size_bytes)
+
+    @property
+    def full(self) -> bool:
+        """No room for another item, however small."""
+        return not self.gate.has_room(1)
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits for items, and may have them."""
+        return bool(self.parts.getters) or any(getter.may_have_more for getter in self.getters)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held, nobody waits, nothing can come back."""
+        if self.delivering or self.fifo.num_items or self.getters or self.putters or self.reserved:
+            return False
+        if self.num_lent or self.num_dead or self.skipped or self.lost:
+            return False
+        return self.is_plain or (self.gate.idle and self.parts.is_idle(self.ended))
+
+    def items(self) -> Iterable[Item]:
+        """Return all items that are here, and those of steps that were cut."""
+        return chain(self.fifo, self.parts.items())
+
+    def touch_taps(self) -> None:
+        """Note that something may have changed for the subscriptions that see this queue."""
+        if self.taps:
+            self.tally.touched.update(dict.fromkeys(self.taps))
+
+    def depth(self) -> QueueDepth:
+        """Return what is here, as data."""
+        return QueueDepth(
+            name=self.name,
+            num_items=len(self.fifo),
+            weight=rounded(self.fifo.weight),
+            size_bytes=self.fifo.size_bytes,
+            num_getters=len(self.getters) + len(self.skipped) + len(self.parts.getters),
+            num_putters=len(self.putters) + self.reserved,
+            num_delivering=self.delivering,
+            num_leased=self.lent_items,
+            num_dead=self.num_dead,
+            num_lost=len(self.lost),
+            groups=() if self.fifo.groups is None else tuple(self.fifo.groups.counts().items()),
+        )
+
+    def describe(self) -> str:
+        """Return what is here in a phrase, for error texts."""
+        depth, maxsize, tally = self.depth(), self.gate.maxsize, self.tally
+        num_items = depth.num_items
+        there = f"{num_items} of {maxsize} items" if maxsize else counted(num_items, "item")
+        parts = [f"{there} of weight {depth.weight:g}"]
+        if depth.groups:
+            largest, most = max(depth.groups, key=_count_of)
+            parts[0] += f" in {counted(len(depth.groups), 'group')} (the largest, {largest!r}, has {most})"
+        if depth.num_getters:
+            parts.append(f"{counted(depth.num_getters, 'getter')} waiting")
+        if depth.num_putters:
+            parts.append(f"{counted(depth.num_putters, 'put')} waiting")
+        if depth.num_delivering:
+            parts.append(f"{depth.num_delivering} in delivery")
+        parts += [*tally.lender.describe(self), *self.parts.describe(), *self.gate.describe()]
+        if 0 < tally.max_bytes < 2 * tally.held_bytes:
+            parts.append(f"{tally.held_bytes} of {tally.max_bytes} bytes in all queues of the channel")
+        return ", ".join(parts)
+
+
+def _count_of(group: tuple[GroupName, int]) -> int:
+    return group[1]

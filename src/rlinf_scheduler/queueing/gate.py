@@ -1,0 +1,205 @@
+"""What may enter a queue: the bounds of its items and bytes, and of the bytes of its channel."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Protocol
+
+from rlinf_scheduler.queueing.fifo import WeightedFifo
+from rlinf_scheduler.queueing.instructions import Instruction, Reason
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.operations import Putter
+from rlinf_scheduler.queueing.tally import Tally
+from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
+
+
+class Held(Protocol):
+    """A queue, as its gate sees it."""
+
+    name: QueueName
+    ended: bool
+    tally: Tally
+    fifo: WeightedFifo
+    putters: OrderedDict[Putter, None]
+    counted_bytes: int
+
+    @property
+    def num_held(self) -> int:
+        """Items that count."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that count."""
+
+    @property
+    def num_here(self) -> int:
+        """Items that are here, or may come back to it."""
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits for items, and may have them."""
+
+
+class Gate:
+    """The bounds of one queue. Everything enters for which there is room, and everything that is here may leave.
+
+    Another gate derives from this one and looks at what enters and leaves, too.
+
+    Args:
+        queue: it.
+        maxsize: how many items it holds; 0 is unbounded.
+        max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded.
+
+    Attributes:
+        waits_for_room: the first put in line waits for bytes that others hold.
+        is_plain: nothing but bounds is looked at.
+        keeps_rest: at the end of the queue what is here may have to wait, too.
+    """
+
+    __slots__ = ("max_bytes", "maxsize", "queue", "waits_for_room")
+
+    is_plain: ClassVar[bool] = True
+    keeps_rest: ClassVar[bool] = False
+
+    def __init__(self, queue: Held, maxsize: int, max_bytes: int) -> None:
+        self.queue = queue
+        self.maxsize = maxsize
+        self.max_bytes = max_bytes
+        self.waits_for_room = False
+
+    # -- room ------------------------------------------------------------------------------------
+
+    @property
+    def is_full_of_items(self) -> bool:
+        """Whether no item may enter, however small."""
+        return 0 < self.maxsize <= self.queue.num_held
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether an item of this size may enter; into an empty queue any may, unless the channel is full."""
+        if not self._is_within_bounds(size_bytes):
+            return False
+        queue = self.queue
+        return not queue.tally.max_bytes or self._has_room_in_channel(
+            queue.num_held, queue.held_bytes, size_bytes
+        )
+
+    def free(self) -> tuple[float, float]:
+        """Return how many items, and how many bytes, find room for certain; nobody waits here."""
+        queue, tally = self.queue, self.queue.tally
+        own_bytes = queue.held_bytes
+        free_bytes: float = self.max_bytes - own_bytes if self.max_bytes else math.inf
+        if tally.max_bytes:
+            others_bytes = tally.held_bytes - queue.counted_bytes
+            free_bytes = min(free_bytes, tally.max_bytes - others_bytes - own_bytes)
+        return self.maxsize - queue.num_held if self.maxsize else math.inf, free_bytes
+
+    def line_up(self) -> None:
+        """Stand in line where the first put waits for room that others have, else leave that line."""
+        putters = self.queue.putters
+        if putters and self._lacks_room_of_others(next(iter(putters)).item.size_bytes):
+            self.wait_for_room()
+        else:
+            self.leave_line()
+
+    def wait_for_room(self) -> None:
+        """Stand in the channel's line with the first put, at the same place if it stands there already."""
+        tally = self.queue.tally
+        self.waits_for_room = True
+        # A larger one than the channel may hold enters when nothing is held.
+        tally.line.set(self.queue, min(next(iter(self.queue.putters)).item.size_bytes, tally.max_bytes))
+
+    def leave_line(self) -> None:
+        """Wait for no room that others have."""
+        if self.waits_for_room:
+            self.waits_for_room = False
+            self.queue.tally.line.discard(self.queue)
+
+    def _is_within_bounds(self, size_bytes: int) -> bool:
+        if self.is_full_of_items:
+            return False
+        queue = self.queue
+        return not (self.max_bytes and queue.num_held and queue.held_bytes + size_bytes > self.max_bytes)
+
+    def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
+        tally = self.queue.tally
+        others_bytes = tally.held_bytes - self.queue.counted_bytes
+        if not others_bytes or self.queue.awaited:
+            # What somebody waits for does not wait for what nobody takes.
+            return not num_held or own_bytes + size_bytes <= tally.max_bytes
+        return others_bytes + own_bytes + size_bytes <= tally.max_bytes
+
+    def _lacks_room_of_others(self, size_bytes: int) -> bool:
+        """Whether an item of this size would enter if others held less; not if this queue alone is in the way."""
+        max_bytes = self.queue.tally.max_bytes
+        if not max_bytes or self.has_room(size_bytes):
+            return False
+        is_too_large = size_bytes > max_bytes and self.queue.num_held > 0
+        return not is_too_large and self._is_within_bounds(size_bytes)
+
+    # -- what another gate looks at, too ---------------------------------------------------------
+
+    def begin_put(self, item: Item) -> str:
+        """Let a put begin; return why it is over before, if it is.
+
+        Raises:
+            ValueError: it cannot be put here.
+        """
+        if item.slot:
+            message = f"slot {item.slot} is not one of queue {self.queue.name!r}, which gives none"
+            raise ValueError(message)
+        return ""
+
+    def drop_put(self, item: Item) -> None:
+        """Note that a put has put nothing."""
+
+    def enter(self, item: Item) -> None:
+        """Note that an item enters."""
+
+    def check(self, wanted: Wanted | WantedGroup | None) -> None:
+        """Raise ValueError if nobody is ever given that."""
+
+    @property
+    def num_free(self) -> int:
+        """How many of the first items may be taken now."""
+        return self.queue.fifo.num_items
+
+    def ends_after(self, num_free: int) -> bool:
+        """Return whether a batch of so many items need not wait for more: those behind them are of another one."""
+        return False
+
+    def give(self, items: Iterable[Item]) -> None:
+        """Note that items are given out, and may come back."""
+
+    def forget(self, items: Iterable[Item]) -> None:
+        """Note that items are given, or lost, for good."""
+
+    def take_back(self, items: Iterable[Item]) -> None:
+        """Note that items come back which were given out."""
+
+    def reopen(self, item: Item) -> None:
+        """Note that an item comes to the queue once more.
+
+        Raises:
+            ValueError: it would be taken too late.
+        """
+
+    def serve(self, out: list[Instruction]) -> None:
+        """Serve those who wait at the gate itself."""
+
+    def end(self, reason: Reason, state: str, out: list[Instruction]) -> None:
+        """Note that nothing more is put."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits at it, and it need not remember anything."""
+        return True
+
+    def describe(self) -> Iterator[str]:
+        """Yield what it waits for, in phrases."""
+        return iter(())
+
+    def state(self) -> Any:
+        """Return what there is to save of it; None without anything."""
+        return None

@@ -1,0 +1,263 @@
+"""Subscriptions: queues that see each item that enters another one, or any, from their first member to their last.
+
+- A subscription sees what enters after its beginning; the payload is the same, and what becomes of it here is nothing
+  to the queue where it was put.
+- It has a bound of its own. When that is reached it gives up its oldest items, and counts them: no put waits for it.
+- It ends when what it sees has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from rlinf_scheduler.queueing.instructions import Instruction
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.stats import QueueDepth
+from rlinf_scheduler.queueing.tally import Tally
+from rlinf_scheduler.wording import counted, size_text
+
+
+class TapTerms(NamedTuple):
+    """The terms of a subscription; all its members say the same.
+
+    Attributes:
+        queue_name: which queue it sees; None for all.
+        maxsize: how many items it holds; 0 is unbounded.
+        max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded.
+    """
+
+    queue_name: QueueName | None
+    maxsize: int = 0
+    max_bytes: int = 0
+
+    def describe(self) -> str:
+        """Return it in a phrase."""
+        what = "all queues" if self.queue_name is None else f"queue {self.queue_name!r}"
+        bounds = [
+            *([counted(self.maxsize, "item")] if self.maxsize else []),
+            *([size_text(self.max_bytes)] if self.max_bytes else []),
+        ]
+        if not bounds:
+            return f"it sees {what}, and may hold any number of items"
+        return f"it sees {what}, may hold at most {' and '.join(bounds)}, and drops its oldest items when it is full"
+
+
+class Membership(Struct, array_like=True):
+    """Who reads a subscription.
+
+    Attributes:
+        members: by client and a number of that client's.
+        vacancy: the number of the last time when its last member had left.
+        num_dropped: items that it gave up.
+        removed: nobody reads it any more.
+    """
+
+    members: dict[tuple[str, int], None] = {}
+    vacancy: int = 0
+    num_dropped: int = 0
+    removed: bool = False
+
+
+class TapQueue(Queue):
+    """The queue of one subscription.
+
+    Args:
+        subscription: its name.
+        terms: what it is.
+        tally: of the channel.
+        sources: returns the queues that it sees, those that are there.
+
+    Attributes:
+        read: who reads it.
+    """
+
+    __slots__ = ("_sources", "read", "subscription", "terms")
+
+    def __init__(
+        self, subscription: str, terms: TapTerms, tally: Tally, sources: Callable[[], Iterable[Queue]]
+    ) -> None:
+        super().__init__(Tapped(subscription), terms.maxsize, terms.max_bytes, tally)
+        self.subscription = subscription
+        self.terms = terms
+        self.read = Membership()
+        self._sources = sources
+
+    def see(self, item: Item) -> None:
+        """Show it an item that has entered a queue."""
+        twin = item.for_subscription()
+        self.fifo.push(twin)
+        for watch in self.tally.watches:
+            watch.entered.append((self.name, twin))  # its bytes are counted where it was put
+        while self.fifo.num_items and self._is_over():
+            self.fifo.take_oldest()
+            self.read.num_dropped += 1
+
+    @property
+    def full(self) -> bool:
+        """Never: what it has no room for takes the place of its oldest item."""
+        return False
+
+    def _is_over(self) -> bool:
+        num_held, (_, maxsize, max_bytes) = self.num_held, self.terms
+        return 0 < maxsize < num_held or (num_held > 1 and 0 < max_bytes < self.held_bytes)
+
+    def remove(self) -> None:
+        """Read it no more: who waits is told, and what is here, or comes back, is dropped."""
+        self.read.removed = self.ended = True
+
+    @property
+    def idle(self) -> bool:
+        """It stays until it is removed."""
+        return False
+
+    def depth(self) -> QueueDepth:
+        """Return what is here, as data."""
+        return replace(super().depth(), num_dropped=self.read.num_dropped)
+
+    def settle(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve getters; items that come back after its removal are dropped."""
+        if self.read.removed:
+            self.fifo.take_all()
+            self.tally.lender.drop_dead(self)
+        super().settle(closed, out)
+
+    def count(self) -> None:
+        """Count nowhere else: what it holds is bound by itself."""
+
+    def _count_lost(self, lost: list[Item]) -> None:
+        """Count nothing: they are counted where they were put."""
+
+    def is_last(self, closed: bool) -> bool:
+        """Return whether nothing will enter any more."""
+        if self.read.removed:
+            return True
+        return (closed or self.ended) and not any(each.putters or each.reserved for each in self._sources())
+
+    def may_come_back(self) -> bool:
+        """Return whether items that were taken may come back."""
+        return not self.read.removed and super().may_come_back()
+
+    def is_stuck(self) -> bool:
+        """Never: what enters takes the place of its oldest item."""
+        return False
+
+
+class Taps:
+    """The subscriptions of a channel, by name.
+
+    Attributes:
+        num_vacancies: how often the last member of one has left, also of one name after the other.
+    """
+
+    tap_type = TapQueue
+
+    def __init__(self, queues: QueueSet) -> None:
+        self.num_vacancies = 0
+        self._queues = queues
+        self._taps: dict[str, TapQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._taps)
+
+    def __iter__(self) -> Iterator[TapQueue]:
+        return iter(self._taps.values())
+
+    def subscribe(self, client: str, number: int, name: str, terms: TapTerms) -> str:
+        """Let a client read a subscription, which begins with its first member; return why not, empty if it does."""
+        tap = self._taps.get(name)
+        if tap is None:
+            tap = self.make(name, terms)
+            self.begin(tap)
+        elif tap.terms != terms:
+            return f"there is a subscription {name!r} already: {tap.terms.describe()}"
+        tap.read.members[client, number] = None
+        return ""
+
+    def leave(self, client: str, number: int, name: str) -> int | None:
+        """Let a member read no more; return the number of the vacancy if it was the last one."""
+        tap = self._taps.get(name)
+        if tap is None or (client, number) not in tap.read.members:
+            return None
+        del tap.read.members[client, number]
+        if tap.read.members:
+            return None
+        self.num_vacancies += 1
+        tap.read.vacancy = self.num_vacancies
+        return tap.read.vacancy
+
+    def lose_member(self, client: str) -> list[tuple[str, int]]:
+        """Return the subscriptions that lose their last member with a client, with the numbers of the vacancies."""
+        members = [(tap.subscription, each) for tap in self for each in tap.read.members if each[0] == client]
+        left = [(name, self.leave(*member, name)) for name, member in members]
+        return [(name, vacancy) for name, vacancy in left if vacancy is not None]
+
+    def vacant(self) -> list[tuple[str, int]]:
+        """Return the subscriptions that have no member, each with the number of its vacancy."""
+        return [(tap.subscription, tap.read.vacancy) for tap in self if not tap.read.members]
+
+    def give_up(self, name: str, vacancy: int) -> list[Instruction] | None:
+        """End a subscription whose last member nobody is to succeed; None if somebody has."""
+        tap = self._taps.get(name)
+        if tap is None or tap.read.members or tap.read.vacancy != vacancy:
+            return None
+        del self._taps[name]
+        self._queues.drop(tap)
+        tap.remove()
+        self._show(tap.terms)
+        return self._queues.settle([tap], [])
+
+    def terms_of(self, name: str) -> TapTerms | None:
+        """Return what a subscription is; None if there is none of that name."""
+        tap = self._taps.get(name)
+        return None if tap is None else tap.terms
+
+    def num_dropped(self, name: str) -> int:
+        """Return how many items a subscription has given up."""
+        tap = self._taps.get(name)
+        return 0 if tap is None else tap.read.num_dropped
+
+    def make(self, name: str, terms: TapTerms) -> TapQueue:
+        """Return the queue of a subscription, which sees nothing yet."""
+        tap = self.tap_type(name, terms, self._queues.tally, lambda: self.seen_by(terms))
+        tap.ended = self._queues.has_ended(terms.queue_name)
+        return tap
+
+    def begin(self, tap: TapQueue) -> None:
+        """Let a subscription see what enters from now on."""
+        if self._show_to not in self._queues.on_made:
+            self._queues.on_made.append(self._show_to)
+        self._taps[tap.subscription] = tap
+        self._queues.add(tap)
+        self._show(tap.terms)
+
+    def on(self, name: QueueName) -> tuple[TapQueue, ...]:
+        """Return the subscriptions that see a queue."""
+        return tuple(tap for tap in self if tap.terms.queue_name in (None, name))
+
+    def only_on(self, name: QueueName) -> list[TapQueue]:
+        """Return the subscriptions that see a queue and no other one."""
+        return [tap for tap in self if tap.terms.queue_name == name]
+
+    def seen_by(self, terms: TapTerms) -> list[Queue]:
+        """Return the queues that a subscription sees, those that are there."""
+        if terms.queue_name is None:
+            return [queue for queue in self._queues.all() if type(queue.name) is not Tapped]
+        queue = self._queues.find(terms.queue_name)
+        return [] if queue is None else [queue]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._taps.clear()
+
+    def _show(self, terms: TapTerms) -> None:
+        for queue in self.seen_by(terms):
+            self._show_to(queue)
+
+    def _show_to(self, queue: Queue) -> None:
+        queue.decide_by(taps=self.on(queue.name))
