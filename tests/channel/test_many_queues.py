@@ -6,8 +6,8 @@ import pytest
 
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.errors import ChannelTimeout
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.session import current_session
 
 DEADLINE_S = 60.0
@@ -46,14 +46,14 @@ def test_who_looks_at_its_process_is_told_of_a_few_queues_and_how_many_there_are
     waiting = channel.get("waited", async_op=True)
     assert channel.qsize("waited") == 0  # it waits there
     session = current_session()
-    doing = on_io_thread(session.service(Doings).now)
-    vitals = on_io_thread(session.service(VitalSigns).now)
+    doing = on_io_thread(session.service(OwnActivity).now)
+    stats = on_io_thread(session.service(OwnStats).now)
     assert io_steps.longest_s < STEP_S, io_steps.culprit
     used = next(each for each in doing.channels if each.name == channel.name)
     assert used.shown[0].depth.name == "waited"
     assert used.shown[0].waiting[0].operation == "get"
     assert len(used.shown) + used.num_untold == NUM_QUEUES + 1
-    counted = next(each for each in vitals.channels if each.name == channel.name)
+    counted = next(each for each in stats.channels if each.name == channel.name)
     assert (counted.num_items, counted.num_queues) == (NUM_QUEUES, NUM_QUEUES + 1)
     assert [each.depth.name for each in counted.shown if each.waiting] == ["waited"]
     waiting.cancel()

@@ -13,7 +13,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ClusterTimeout, ConfigError
 from rlinf_scheduler.host.timing import Stopwatch
 from rlinf_scheduler.observe import trace_desk, tracing
-from rlinf_scheduler.observe.notes import Enlist
+from rlinf_scheduler.observe.process_stats import Enlist
 from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.observe.trace_desk import JobTrace, TraceDesk
 from rlinf_scheduler.observe.tracing import TraceOn, Tracer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.status_desk import TIMEOUT_S, StatusDesk, begin_status, received
 from rlinf_scheduler.session import current_session
 from waits import wait_until
@@ -18,7 +18,7 @@ def test_after_a_look_that_failed_the_job_can_be_looked_at_again(monkeypatch):
         desk = session.service(StatusDesk)
         with monkeypatch.context() as patch:
             patch.setattr(
-                session.service(VitalSigns), "now", lambda: Path("/nowhere").read_text()
+                session.service(OwnStats), "now", lambda: Path("/nowhere").read_text()
             )  # no file can be opened
             with pytest.raises(Exception, match="nowhere"):
                 received(begin_status(session))

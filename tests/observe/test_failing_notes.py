@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.channel.watching import watch_channel
-from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.session import current_session
 from waits import wait_until
 
@@ -16,7 +16,7 @@ def fail(*_):
 
 def test_a_part_that_cannot_be_told_hides_no_other():
     with LocalRuntime():
-        doings = current_session().service(Doings)
+        doings = current_session().service(OwnActivity)
         doings.add(fail)
         doings.add(lambda doing: replace(doing, weights={"policy": 3}))
         assert doings.now().weights == {"policy": 3}

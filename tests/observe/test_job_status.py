@@ -8,22 +8,21 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf_scheduler.observe.event_log import LostRank
-from rlinf_scheduler.observe.notes import Silent
+from rlinf_scheduler.observe.process_stats import DeviceMemory, ProcessStats, PublishedVersion, Silent
 from rlinf_scheduler.observe.status import GoneProcess, JobStatus
-from rlinf_scheduler.observe.summing_up import JobFacts, JobVitals, status_of
-from rlinf_scheduler.observe.vitals import DeviceMemory, PublishedVersion, Vitals
+from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, status_of
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.queueing import ChannelStats, ChannelUser
 
 NODES = Topology.parse("2x2").nodes
 
 
-def vitals(process="actor:0", clock_s=10.0, **more):
-    return Vitals(process, 100, "host", clock_s, takes_calls=process != "driver", **more)
+def stats(process="actor:0", clock_s=10.0, **more):
+    return ProcessStats(process, 100, "host", clock_s, takes_calls=process != "driver", **more)
 
 
 def look(*every, at_s=1000.0, **more):
-    return JobVitals(at_s, {each.process: each for each in every}, **more)
+    return JobStats(at_s, {each.process: each for each in every}, **more)
 
 
 def rank_of(status, address):
@@ -33,31 +32,31 @@ def rank_of(status, address):
 
 def test_a_rank_is_idle_runs_waits_or_starts():
     every = look(
-        vitals("a:0"),
-        vitals("a:1", method="train", method_since_s=3.0),
-        vitals("a:2", method="train", wait="get('c')", wait_since_s=1.0),
-        vitals("a:3", is_starting=True),
+        stats("a:0"),
+        stats("a:1", method="train", method_since_s=3.0),
+        stats("a:2", method="train", wait="get('c')", wait_since_s=1.0),
+        stats("a:3", is_starting=True),
     )
     states = [rank.state for rank in status_of(every, None, JobFacts()).ranks]
     assert states == ["idle", "running", "waiting", "starting"]
 
 
 def test_processor_time_becomes_a_part_of_one_core():
-    before, now = vitals(clock_s=10.0, cpu_s=3.0), vitals(clock_s=12.0, cpu_s=6.0)
+    before, now = stats(clock_s=10.0, cpu_s=3.0), stats(clock_s=12.0, cpu_s=6.0)
     assert rank_of(status_of(look(now), look(before), JobFacts()), "actor:0").cpu_percent == 150.0
     assert rank_of(status_of(look(now), None, JobFacts()), "actor:0").cpu_percent == 0.0
 
 
 def test_another_process_in_a_ranks_place_has_no_rate_yet():
-    before = msgspec.structs.replace(vitals(clock_s=10.0, cpu_s=30.0), pid=99)
-    now = vitals(clock_s=12.0, cpu_s=60.0)
+    before = msgspec.structs.replace(stats(clock_s=10.0, cpu_s=30.0), pid=99)
+    now = stats(clock_s=12.0, cpu_s=60.0)
     assert rank_of(status_of(look(now), look(before), JobFacts()), "actor:0").cpu_percent == 0.0
 
 
 def holder(clock_s, putters=(), **channel):
     users = tuple(ChannelUser(name, num_put=number) for name, number in dict(putters).items())
     counted = ChannelStats(name="c", users=users, **channel)
-    return vitals("Channels:0", clock_s, kind="channels", channels=(counted,))
+    return stats("Channels:0", clock_s, kind="channels", channels=(counted,))
 
 
 def test_a_channels_rates_are_of_the_time_between_two_looks():
@@ -82,7 +81,7 @@ def test_a_process_whose_channels_carry_items_is_running():
 
 
 def test_a_channel_that_was_not_there_before_has_no_rate():
-    before = vitals("Channels:0", 10.0)
+    before = stats("Channels:0", 10.0)
     (channel,) = status_of(
         look(holder(12.0, num_puts=9, putters={"r:0": 9})), look(before), JobFacts()
     ).channels
@@ -100,7 +99,7 @@ def test_no_rate_is_negative_or_without_bound(then, now, span_s):
 
 def test_a_process_that_does_not_answer_is_unresponsive_since_it_answered_last():
     silent = look(silent=(Silent("a:1", 7, "stopped", "its process is stopped", 3.0),))
-    known = vitals("a:1", node_rank=1, devices=(0,), method="train", num_restarts=2)
+    known = stats("a:1", node_rank=1, devices=(0,), method="train", num_restarts=2)
     rank = rank_of(status_of(silent, None, JobFacts(earlier={"a:1": (known, 980.0)})), "a:1")
     assert (rank.state, rank.silent_s, rank.detail) == ("unresponsive", 20.0, "its process is stopped")
     assert (rank.node_rank, rank.devices, rank.method, rank.restarts) == (1, (0,), "train", 2)
@@ -114,15 +113,15 @@ def test_a_rank_that_was_lost_is_told_of_once_until_another_process_has_its_plac
     status = status_of(gone, None, facts)
     assert (rank_of(status, "a:1").state, rank_of(status, "a:1").silent_s) == ("lost", 10.0)
     assert status.gone[0].reason == "its connection ended"
-    assert rank_of(status_of(look(vitals("a:1")), None, facts), "a:1").state == "idle"
+    assert rank_of(status_of(look(stats("a:1")), None, facts), "a:1").state == "idle"
 
 
 def test_groups_come_with_the_driver_first_and_ranks_in_their_order():
     every = look(
         holder(1.0),
-        *(vitals(f"rollout:{rank}") for rank in (10, 2, 0)),
-        vitals("actor:0"),
-        vitals("driver", kind="driver"),
+        *(stats(f"rollout:{rank}") for rank in (10, 2, 0)),
+        stats("actor:0"),
+        stats("driver", kind="driver"),
     )
     groups = status_of(every, None, JobFacts()).groups
     assert [group.name for group in groups] == ["driver", "actor", "rollout", "Channels"]
@@ -133,8 +132,8 @@ def test_devices_know_who_sees_them_and_how_full_they_are():
     memory = (DeviceMemory(1, 10, 30, 80),)
     facts = JobFacts(nodes=NODES, ailing_nodes={1: ("lost", "its raylet ended")})
     every = look(
-        vitals("a:0", node_rank=0, devices=(0, 1), device_memory=memory),
-        vitals("b:0", node_rank=0, devices=(1,)),
+        stats("a:0", node_rank=0, devices=(0, 1), device_memory=memory),
+        stats("b:0", node_rank=0, devices=(1,)),
     )
     status = status_of(every, None, facts)
     first, second = status.nodes[0].devices
@@ -147,9 +146,9 @@ def test_devices_know_who_sees_them_and_how_full_they_are():
 
 def test_weights_say_who_is_how_far_behind():
     every = look(
-        vitals("actor:0", weights=(PublishedVersion("policy", 8, 1 << 20),)),
-        vitals("r:0", fetched={"policy": 8}),
-        vitals("r:1", fetched={"policy": 5, "old": 2}),
+        stats("actor:0", weights=(PublishedVersion("policy", 8, 1 << 20),)),
+        stats("r:0", fetched={"policy": 8}),
+        stats("r:1", fetched={"policy": 5, "old": 2}),
     )
     old, policy = status_of(every, None, JobFacts()).weights
     assert (policy.version, policy.publisher, policy.lag, policy.bytes) == (8, "actor:0", 3, 1 << 20)
@@ -159,7 +158,7 @@ def test_weights_say_who_is_how_far_behind():
 
 def test_it_travels_and_becomes_plain_data():
     every = look(
-        holder(2.0, num_items=1), vitals("driver", kind="driver"), silent=(Silent("a:1", 7, "stopped"),)
+        holder(2.0, num_items=1), stats("driver", kind="driver"), silent=(Silent("a:1", 7, "stopped"),)
     )
     status = status_of(every, look(holder(1.0)), JobFacts(nodes=NODES))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(status), type=JobStatus) == status

@@ -13,7 +13,7 @@ from effort import tries
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.waits import CHANNEL, Wait
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.observe.notes import RunningCall
+from rlinf_scheduler.observe.process_stats import RunningCall
 from rlinf_scheduler.observe.report import report_of
 from rlinf_scheduler.observe.time_desk import MAX_LEFT_SPANS, JobTimes, TimeDesk, ask_times
 from rlinf_scheduler.observe.time_sheets import LEFT_SPANS, CallSum, PhaseSum, TimeSheet, WaitSum, sheet_of

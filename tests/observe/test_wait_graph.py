@@ -16,10 +16,10 @@ from rlinf_scheduler.comm.waits import (
     Wait,
 )
 from rlinf_scheduler.errors import ClusterError, PeerDied
-from rlinf_scheduler.observe.notes import (
-    Doing,
+from rlinf_scheduler.observe.process_stats import (
+    Activity,
     Frame,
-    JobLook,
+    JobActivity,
     LinkNote,
     RunningCall,
     Silent,
@@ -36,17 +36,19 @@ REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/m
 
 def waits(name, *found, frames=REWARD, **more):
     calls = None if name == "driver" else (RunningCall("step", 50.0, "driver"),)
-    return Doing(name, 1, "node0", calls, tuple(Stack("MainThread", frames, wait) for wait in found), **more)
+    return Activity(
+        name, 1, "node0", calls, tuple(Stack("MainThread", frames, wait) for wait in found), **more
+    )
 
 
 def works(name, since_s=40.0, same_for_s=40.0, still_for_s=None, **more):
     still_for_s = same_for_s if still_for_s is None else still_for_s
     stacks = (Stack("MainThread", REWARD, None, same_for_s, still_for_s),)
-    return Doing(name, 1, "node0", (RunningCall("generate", since_s, "driver"),), stacks, **more)
+    return Activity(name, 1, "node0", (RunningCall("generate", since_s, "driver"),), stacks, **more)
 
 
 def idle(name, **more):
-    return Doing(name, 1, "node0", (), (), **more)
+    return Activity(name, 1, "node0", (), (), **more)
 
 
 def recv(peer, since_s=10.0):
@@ -83,7 +85,7 @@ OTHERWISE = waits("actor:0", get(since_s=0.01), **MOVING), idle("rollout:0"), wo
 
 def asked(*moments, within_s=60.0):
     """What is said of a job that is looked at in these moments, and in how many of them it was."""
-    left = [JobLook(moment) for moment in moments]
+    left = [JobActivity(moment) for moment in moments]
     found = why_of_several(lambda: left.pop(0), within_s)
     return found, len(moments) - len(left)
 
@@ -115,7 +117,7 @@ def test_no_look_begins_that_would_be_too_late():
 
 @pytest.mark.parametrize("error", [ClusterError("it does not answer"), PeerDied("driver", "it is gone")])
 def test_a_job_that_ends_between_two_looks_is_told_of_as_it_was(error):
-    looks = iter([JobLook(SLOW)])
+    looks = iter([JobActivity(SLOW)])
 
     def look():
         found = next(looks, None)
@@ -129,12 +131,14 @@ def test_a_job_that_ends_between_two_looks_is_told_of_as_it_was(error):
 def test_who_takes_no_calls_and_whose_main_thread_only_looks_is_idle():
     library = Frame("/usr/lib/python3/threading.py", 327, "Condition.wait", is_library=True)
     found = why(
-        Doing("keeper", 1, "node0"), Doing("driver", 1, "node0", None, (Stack("Thread-1", (library,)),))
+        Activity("keeper", 1, "node0"), Activity("driver", 1, "node0", None, (Stack("Thread-1", (library,)),))
     )
     assert "at work:" not in str(found)
     assert "nothing runs there" in state_text(found.graph, "driver")
     # A thread of the user's own is.
-    busy = why(Doing("driver", 1, "node0", None, (Stack("Thread-1", (library,)), Stack("Thread-2", REWARD))))
+    busy = why(
+        Activity("driver", 1, "node0", None, (Stack("Thread-1", (library,)), Stack("Thread-2", REWARD)))
+    )
     assert "driver is in reward.py:31 (time.sleep)" in str(busy)
 
 
@@ -147,7 +151,7 @@ def used(*names, gone=()):
 
 
 def why(*doing, **more):
-    return why_of(JobLook(doing, **more))
+    return why_of(JobActivity(doing, **more))
 
 
 def culprit_of(*doing, **more):
@@ -262,7 +266,7 @@ def fetches_ahead(main_frames=REWARD):
         Stack("MainThread", main_frames, None, 40.0, 40.0),
         Stack("fetches ahead", REWARD, get(since_s=20.0)),
     )
-    return Doing(
+    return Activity(
         "a:0", 1, "node0", (RunningCall("train", 40.0, "driver"),), (main, ahead), weights={"policy": 1}
     )
 
@@ -285,7 +289,7 @@ def test_who_stands_by_for_a_thread_that_waits_is_not():
 
 def test_two_threads_of_one_process_are_one():
     stacks = tuple(Stack(f"reads {number}", REWARD, get()) for number in range(2))
-    found = why(Doing("a:0", 1, "node0", (RunningCall("read", 50.0, "driver"),), stacks), channel())
+    found = why(Activity("a:0", 1, "node0", (RunningCall("read", 50.0, "driver"),), stacks), channel())
     assert found.headline.startswith("a:0 waits 41 s in get('rollouts')")
 
 
@@ -441,7 +445,9 @@ def test_of_groups_there_may_be_more_items_than_one_needs():
 def test_a_stack_is_what_is_the_users_and_its_innermost_line():
     torch = Frame("/site-packages/torch/nn/modules/module.py", 1789, "_call_impl", is_library=True)
     stack = Stack("MainThread", (torch, torch, REWARD[0], *[torch] * 20, REWARD[1], torch))
-    found = why(waits("a:0", recv("b:0")), Doing("b:0", 1, "n", (RunningCall("step", 5.0, "a:0"),), (stack,)))
+    found = why(
+        waits("a:0", recv("b:0")), Activity("b:0", 1, "n", (RunningCall("step", 5.0, "a:0"),), (stack,))
+    )
     lines = str(found).partition("b:0:\n")[2].splitlines()
     assert [line.split()[0].rpartition("/")[2] for line in lines[1:4]] == [
         "module.py:1789",
@@ -548,7 +554,7 @@ def test_about_a_process_link_by_link():
 
 def in_threads(name, *found):
     stacks = tuple(Stack("MainThread", REWARD, wait, thread=number) for number, wait in enumerate(found, 1))
-    return Doing(name, 1, "node0", None if name == "driver" else (), stacks)
+    return Activity(name, 1, "node0", None if name == "driver" else (), stacks)
 
 
 def test_about_one_of_several_waits_tells_of_that_one():
@@ -577,7 +583,7 @@ def test_about_one_of_the_tasks_of_an_event_loop_tells_of_that_one():
         Stack(name, REWARD, result(rank, since_s=since_s), thread=1)
         for name, rank, since_s in (("MainThread", "a:0", 3.0), ("task", "b:0", 500.0), ("task", "c:0", 0.5))
     ]
-    found = why(Doing("driver", 1, "node0", None, tuple(tasks)), works("a:0"), works("b:0"), works("c:0"))
+    found = why(Activity("driver", 1, "node0", None, tuple(tasks)), works("a:0"), works("b:0"), works("c:0"))
     for waited_s, rank in ((3.2, "a:0"), (501.0, "b:0"), (0.6, "c:0")):
         assert f"{rank} stands in" in found.about("driver", 1, waited_s).splitlines()[-1]
 
@@ -632,7 +638,7 @@ def test_a_wait_that_an_emulated_link_holds_up_says_so_at_both_ends():
     note = LinkNote("rollout:0", MESSAGE, 12 << 20, 12.5e6, 0.94)
     receiver = waits("actor:0", recv("rollout:0"), links=(note,))
     sender = waits("rollout:0", Wait(MESSAGE, "send to 'actor:0'", 5.0, None, ("actor:0",)))
-    found = why_of(JobLook((receiver, sender, idle("reward:0"))))
+    found = why_of(JobActivity((receiver, sender, idle("reward:0"))))
     link = "the emulated link rollout:0 -> actor:0: 12 MiB at 100 Mbit/s, 0.9 s to go"
     assert found.about("actor:0") == f"actor:0 waits 10 s in recv('rollout:0'): {link}"
     assert found.about("rollout:0") == f"rollout:0 waits 5 s in send to 'actor:0': {link}"
@@ -644,7 +650,7 @@ def test_a_link_without_a_limit_and_one_that_is_not_booked_yet_are_told_so():
     queued = LinkNote("rollout:1", CHANNEL, 10, 1e6, None)
     other = LinkNote("rollout:1", WEIGHTS, 10, 1e6, None)
     get = Wait(CHANNEL, "get('items')", 3.0, None, (), "items")
-    found = why_of(JobLook((waits("actor:0", get, links=(free, queued, other)),)))
+    found = why_of(JobActivity((waits("actor:0", get, links=(free, queued, other)),)))
     assert found.about("actor:0") == (
         "actor:0 waits 3 s in get('items'): the emulated link rollout:0 -> actor:0: 10 bytes, 0.2 s to go; "
         "the emulated link rollout:1 -> actor:0: 10 bytes at 8 Mbit/s, waits for its turn"
@@ -653,5 +659,5 @@ def test_a_link_without_a_limit_and_one_that_is_not_booked_yet_are_told_so():
 
 def test_a_link_to_which_a_wait_has_no_relation_is_not_told_of_there():
     note = LinkNote("rollout:1", MESSAGE, 10, 0.0, 0.25)
-    found = why_of(JobLook((waits("actor:0", recv("rollout:0"), links=(note,)), idle("rollout:0"))))
+    found = why_of(JobActivity((waits("actor:0", recv("rollout:0"), links=(note,)), idle("rollout:0"))))
     assert "link" not in str(found)

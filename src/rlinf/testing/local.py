@@ -28,7 +28,7 @@ from rlinf_scheduler.config.net_emulation import NetEmulation, read_net_emulatio
 from rlinf_scheduler.emulation.arrivals import emulate_network
 from rlinf_scheduler.emulation.network import EmulatedNetwork
 from rlinf_scheduler.errors import ChannelExists, ConfigError, raise_config_errors
-from rlinf_scheduler.observe.answering import Doings
+from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.reasoner import Reasoner
 from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.stalls import StallDesk
@@ -103,7 +103,7 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        for service in (Doings,) if address is not None else (Reasoner, StallDesk, StatusDesk, TimeDesk):
+        for service in (OwnActivity,) if address is not None else (Reasoner, StallDesk, StatusDesk, TimeDesk):
             self.service(service)
         offer_reasons(self)
         if emulation is not None:

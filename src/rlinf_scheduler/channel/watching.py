@@ -10,16 +10,15 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.measuring import VitalSigns
-from rlinf_scheduler.observe.notes import Doing
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
+from rlinf_scheduler.observe.process_stats import Activity, ProcessStats
 from rlinf_scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
-from rlinf_scheduler.observe.vitals import Vitals
 from rlinf_scheduler.queueing import ChannelStats
 from rlinf_scheduler.session import Session
 
 _log = Reporter(__name__)
-Told = TypeVar("Told", Doing, Vitals)
+Told = TypeVar("Told", Activity, ProcessStats)
 Say = Callable[[], ChannelStats | None]
 
 
@@ -32,8 +31,8 @@ def watch_channel(session: Session, spec: ChannelSpec, activity: Say, stats: Say
         activity: says what goes on in it, on the I/O thread; None: it is no more.
         stats: says how much is in it and went through it, likewise.
     """
-    forget = session.service(Doings).add(partial(_add, activity))
-    uncount = session.service(VitalSigns).add(partial(_add, stats))
+    forget = session.service(OwnActivity).add(partial(_add, activity))
+    uncount = session.service(OwnStats).add(partial(_add, stats))
     watch = _StallWatch(session, spec, activity) if spec.stall_after_s else None
 
     def stop() -> None:

@@ -29,8 +29,8 @@ from rlinf_scheduler.comm.shm.parcel import DESCRIPTOR, Descriptor
 from rlinf_scheduler.comm.waits import CHANNEL, MESSAGE, WEIGHTS
 from rlinf_scheduler.emulation.records import BOOK, PLACE, Booked, BookTransfer, TellPlace
 from rlinf_scheduler.mailbox import records as mail
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.notes import Doing, LinkNote
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.process_stats import Activity, LinkNote
 from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import size_text
@@ -110,7 +110,7 @@ class EmulatedArrivals:
         # What is known of the links from others, by their names.
         self._known: dict[str, Booked] = {}
         messenger.on_peer_lost(self._forget)
-        session.service(Doings).add(self._add_links)
+        session.service(OwnActivity).add(self._add_links)
         messenger.arrivals = self
 
     def hold(self, peer: Peer, messages: list[Message]) -> list[Message]:
@@ -229,7 +229,7 @@ class EmulatedArrivals:
             if self._is_linked(crossing.load.source)
         )
 
-    def _add_links(self, doing: Doing) -> Doing:
+    def _add_links(self, doing: Activity) -> Activity:
         return replace(doing, links=self.on_their_way())
 
 

@@ -27,11 +27,10 @@ from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.answers import Answers
 from rlinf_scheduler.host.job import Job
-from rlinf_scheduler.observe.notes import Doing, RunningCall
+from rlinf_scheduler.observe.process_stats import MAX_CALLS, Activity, ProcessStats, RunningCall
 from rlinf_scheduler.observe.stacks import Threads, wait_of_task
 from rlinf_scheduler.observe.status import IDLE_RANK, RUNNING, STARTING, WAITING
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.observe.vitals import MAX_CALLS, Vitals
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape
 from rlinf_scheduler.tape.work import Work
 from rlinf_scheduler.wording import no_attribute
@@ -110,7 +109,7 @@ class CallLoop:
         # While the call's thread wakes up: what it answers with finds warm memory.
         self._parcels.see_released()
 
-    def add_to(self, doing: Doing) -> Doing:
+    def add_to(self, doing: Activity) -> Activity:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
         return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
 
@@ -118,13 +117,13 @@ class CallLoop:
         """The calls that run and are not counted yet, in order, with what they wait for; on the I/O thread."""
         return self._begun([job for job in self._jobs.copy().values() if not job.is_counted])
 
-    def add_vitals(self, vitals: Vitals) -> Vitals:
+    def add_stats(self, stats: ProcessStats) -> ProcessStats:
         """Add the calls that run, and how many others there are; on the I/O thread."""
         jobs = list(self._jobs.copy().values())
         calls = self._begun(jobs, MAX_CALLS)
         num_begun = sum(job.began_at is not None for job in jobs)
         found = replace(
-            vitals,
+            stats,
             takes_calls=True,
             is_starting=self._worker is None,
             calls_queued=len(jobs) - num_begun + len(self._places),

@@ -13,7 +13,7 @@ from rlinf_scheduler.channel.starting import CHANNEL_STOPPED, HOLD_CHANNEL, Chan
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.info import group_entry
-from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.status import CHANNEL_PROCESSES
 from rlinf_scheduler.session import Session, current_session
 
@@ -37,7 +37,7 @@ class Channels:
             _collect_seldom()
         self._session = session or current_session()
         self._session.service(NodeHolder)
-        self._session.service(VitalSigns).add(lambda vitals: replace(vitals, kind=CHANNEL_PROCESSES))
+        self._session.service(OwnStats).add(lambda stats: replace(stats, kind=CHANNEL_PROCESSES))
         self._session.messenger.serve(HOLD_CHANNEL, self._on_hold, HoldChannel)
 
     def _on_hold(self, request: Request) -> None:

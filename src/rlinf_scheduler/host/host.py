@@ -54,8 +54,8 @@ from rlinf_scheduler.host.ports import ReservedPort
 from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf_scheduler.host.seeds import seed_generators
 from rlinf_scheduler.mailbox import open_mailbox_when_needed
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.past import PastStates
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
@@ -137,9 +137,9 @@ class Hosting:
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method, self.session.service(Threads))
         self.session.service(PastStates).state = self.calls.state  # before it notes any
-        self.session.service(Doings).add(self.calls.add_to)
+        self.session.service(OwnActivity).add(self.calls.add_to)
         self.session.service(TimeSheets).running = self.calls.running
-        self.session.service(VitalSigns).add(self.calls.add_vitals)
+        self.session.service(OwnStats).add(self.calls.add_stats)
         be_observed(self.session)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)

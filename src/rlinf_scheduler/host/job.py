@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.comm.waits import OTHER, Cause, Wait
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.timing import recording
-from rlinf_scheduler.observe.notes import RunningCall
+from rlinf_scheduler.observe.process_stats import RunningCall
 
 
 class _Turn(Promise[None]):

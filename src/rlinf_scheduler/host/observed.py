@@ -9,18 +9,18 @@ from msgspec.structs import replace
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.breakpoints import serve_breakpoints
 from rlinf_scheduler.host.info import Role
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
+from rlinf_scheduler.observe.process_stats import ProcessStats
 from rlinf_scheduler.observe.profiling import serve_profiles
 from rlinf_scheduler.observe.reasons import offer_reasons
-from rlinf_scheduler.observe.vitals import Vitals
 from rlinf_scheduler.session import Session
 
 
 def be_observed(session: Session) -> None:
     """Take part in what is told of the job: stacks, measurements, reasons, profiles, fallbacks, breakpoints."""
-    session.service(Doings)
-    session.service(VitalSigns).add(partial(add_place, session))
+    session.service(OwnActivity)
+    session.service(OwnStats).add(partial(add_place, session))
     offer_reasons(session)
     tell_of_fallbacks(session)
     serve_profiles(session)
@@ -35,20 +35,20 @@ def tell_of_fallbacks(session: Session) -> None:
     )
 
 
-def add_place(session: Session, vitals: Vitals) -> Vitals:
+def add_place(session: Session, stats: ProcessStats) -> ProcessStats:
     """Add where a worker is, once it knows."""
     role = session.fact(Role)
     if role is None:
-        return vitals
+        return stats
     placement = role.info.placement
     devices = placement.local_hardware_ranks if placement.has_accelerators else ()
-    memory = vitals.device_memory
+    memory = stats.device_memory
     if placement.isolate_gpu:  # then it numbers those that it has
         memory = tuple(
             replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
         )
     return replace(
-        vitals,
+        stats,
         node_rank=placement.node_rank,
         devices=devices,
         num_restarts=role.info.num_restarts,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.observe.vitals import DeviceMemory
+from rlinf_scheduler.observe.process_stats import DeviceMemory
 
 # The parts of torch that are about a vendor's devices, and have the same functions.
 PLATFORMS = ("cuda", "npu", "xpu", "musa", "mlu")

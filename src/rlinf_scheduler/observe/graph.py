@@ -23,7 +23,7 @@ from rlinf_scheduler.comm.waits import (
     WEIGHTS,
     Wait,
 )
-from rlinf_scheduler.observe.notes import Doing, JobLook, LinkNote, Silent, Stack
+from rlinf_scheduler.observe.process_stats import Activity, JobActivity, LinkNote, Silent, Stack
 from rlinf_scheduler.observe.queue_waits import Ends, of_queue, some_names
 from rlinf_scheduler.observe.stacks import CALL_THREADS, MAIN
 from rlinf_scheduler.queueing import ChannelStats
@@ -82,7 +82,7 @@ class WaitGraph:
     """
 
     blocked: dict[str, tuple[Blocked, ...]] = field(default_factory=dict)
-    doing: dict[str, Doing] = field(default_factory=dict)
+    doing: dict[str, Activity] = field(default_factory=dict)
     silent: dict[str, Silent] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
     channels: dict[str, ChannelStats] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class WaitGraph:
         return found
 
 
-def is_idle(doing: Doing) -> bool:
+def is_idle(doing: Activity) -> bool:
     """Whether a process has nothing to run: its main thread waits for a call, or only looks, and is not told of.
 
     Of one that takes no calls no other thread runs the user's code, either.
@@ -168,7 +168,7 @@ def _runs(stack: Stack) -> bool:
     return stack.name.startswith((MAIN, CALL_THREADS)) and stack.wait is None and not is_parked
 
 
-def graph_of(look: JobLook) -> WaitGraph:
+def graph_of(look: JobActivity) -> WaitGraph:
     """The graph of what was found out by asking a job's processes."""
     found = sorted(look.doing, key=lambda each: process_order(each.process))
     doing = {each.process: each for each in found if not only_looks(each.process)}
@@ -311,7 +311,7 @@ def _by_members(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     return Ends(tuple(elsewhere), tuple(because), is_hopeless=bool(elsewhere))
 
 
-def _collective_of(doing: Doing) -> str:
+def _collective_of(doing: Activity) -> str:
     waits = (stack.wait for stack in doing.stacks)
     return next((wait.operation for wait in waits if wait is not None and wait.kind == COLLECTIVE), "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlinf_scheduler.observe.notes import Enlist, Silent
+from rlinf_scheduler.observe.process_stats import Enlist, Silent
 from rlinf_scheduler.observe.stack_file import stacks_by_signal
 
 STOPPED, GONE, STUCK, UNKNOWN = "stopped", "gone", "stuck", "unknown"

@@ -8,14 +8,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from rlinf_scheduler.comm import Request
+from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.status import RUNNING, WAITING
 from rlinf_scheduler.session import Session
 
-# A service of every process of a job,
-PAST_OF = "job.past_of"
-# and of its home.
+# A service of the job's home.
 PAST = "job.past"
 # So often a process notes its state, in seconds, and so many of them are kept: of five minutes.
 NOTE_S, MAX_STATES = 2.0, 150
@@ -26,6 +24,10 @@ class PastOf(msgspec.Struct, frozen=True, array_like=True):
 
     process: str
     states: tuple[str, ...]
+
+
+# A level of surveys.
+STATES = Level("states", PastOf)
 
 
 class JobPast(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +60,7 @@ class PastStates:
         self._name = session.name
         self._states: deque[str] = deque(maxlen=MAX_STATES)
         self._noted_at = time.monotonic()
-        session.messenger.serve(PAST_OF, self._on_ask, None)
+        session.service(Levels).add(STATES, lambda _about: self.all())
 
     def note(self) -> None:
         """Note the present one; every `NOTE_S` seconds, unless this process was stopped, say."""
@@ -71,6 +73,3 @@ class PastStates:
     def all(self) -> PastOf:
         """Return what was noted."""
         return PastOf(self._name, tuple(self._states))
-
-    def _on_ask(self, request: Request) -> None:
-        request.reply(self.all())

@@ -11,13 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.comm import Request
-from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.stacks import frames_of_threads, is_own_thread
 from rlinf_scheduler.session import Session
 
-# A service of every rank.
-PROFILE = "job.profile"
 RATE_HZ = 100.0
 MAX_FRAMES = 200
 
@@ -46,18 +43,13 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
     counts: dict[str, list[tuple[list[int], int]]]
 
 
+# A level of surveys.
+PROFILE = Level("profile", Profile, TakeProfile)
+
+
 def serve_profiles(session: Session) -> None:
     """Let this process be profiled by whoever asks."""
-
-    def begin(request: Request) -> None:
-        run_beside_in_time(session.messenger.call_later, _answer, request)
-
-    session.messenger.serve(PROFILE, begin, TakeProfile)
-
-
-def _answer(request: Request) -> None:
-    wanted: TakeProfile = request.head
-    request.reply(sample(wanted.seconds, wanted.rate_hz))
+    session.service(Levels).add(PROFILE, lambda wanted: sample(wanted.seconds, wanted.rate_hz), beside=True)
 
 
 def sample(seconds: float, rate_hz: float) -> Profile:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlinf_scheduler.observe.graph import graph_of
-from rlinf_scheduler.observe.notes import JobLook, Stack
+from rlinf_scheduler.observe.process_stats import JobActivity, Stack
 from rlinf_scheduler.observe.why import ask_job, stack_lines
 from rlinf_scheduler.observe.words import state_text
 from rlinf_scheduler.session import Session
@@ -39,7 +39,7 @@ def stacks_of(session: Session, names: Sequence[str], within_s: float) -> list[R
     return rank_stacks(ask_job(session, within_s, tuple(names)), names)
 
 
-def rank_stacks(look: JobLook, names: Sequence[str]) -> list[RankStack]:
+def rank_stacks(look: JobActivity, names: Sequence[str]) -> list[RankStack]:
     """The same, given what was found."""
     graph = graph_of(look)
     threads = {each.process: each.stacks for each in look.silent}

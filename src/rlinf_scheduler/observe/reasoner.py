@@ -6,9 +6,9 @@ from functools import partial
 
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.observe.notes import JobLook
+from rlinf_scheduler.observe.process_stats import JobActivity
 from rlinf_scheduler.observe.reasons import REASON, AskReason
-from rlinf_scheduler.observe.roll_call import CallRoll, RollCall
+from rlinf_scheduler.observe.survey import AskActivity, Survey
 from rlinf_scheduler.observe.why import Conclusions
 from rlinf_scheduler.session import Session
 
@@ -24,7 +24,7 @@ class Reasoner:
     """
 
     def __init__(self, session: Session) -> None:
-        self._roll_call = session.service(RollCall)
+        self._survey = session.service(Survey)
         self._conclusions = session.service(Conclusions)
         self._call_later = session.messenger.call_later
         session.messenger.serve(REASON, self._on_ask, AskReason)
@@ -32,10 +32,10 @@ class Reasoner:
     def _on_ask(self, request: Request) -> None:
         asked: AskReason = request.head
         # What is asked has to be back before the one who asked gives up; and nobody is disturbed for it.
-        wanted = CallRoll(0.8 * asked.within_s, MAX_AGE_S, by_signal=False)
-        self._roll_call.call(wanted, partial(run_beside_in_time, self._call_later, self._answer, request))
+        wanted = AskActivity(0.8 * asked.within_s, MAX_AGE_S, by_signal=False)
+        self._survey.call(wanted, partial(run_beside_in_time, self._call_later, self._answer, request))
 
-    def _answer(self, request: Request, look: JobLook) -> None:
+    def _answer(self, request: Request, look: JobActivity) -> None:
         # On a thread of its own: of a thousand ranks it takes a while.
         asked: AskReason = request.head
         request.reply(self._conclusions.of(look).about(asked.process, asked.thread, asked.waited_s))

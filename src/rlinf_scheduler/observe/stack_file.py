@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.rundir import STACKS_NAME
-from rlinf_scheduler.observe.notes import Frame, Stack
+from rlinf_scheduler.observe.process_stats import Frame, Stack
 from rlinf_scheduler.observe.stacks import is_library, is_own
 
 STACK_SIGNAL = signal.SIGRTMAX - 5

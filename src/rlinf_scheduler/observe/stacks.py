@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.comm.threads import OWN_THREADS
 from rlinf_scheduler.comm.waits import COLLECTIVE, IDLE, Describe, Wait, describer_of
-from rlinf_scheduler.observe.notes import Frame, Stack
+from rlinf_scheduler.observe.process_stats import Frame, Stack
 
 # Longer stacks are cut at their outer end.
 MAX_FRAMES = 60

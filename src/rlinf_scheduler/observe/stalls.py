@@ -10,8 +10,8 @@ from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.events import Stalled
-from rlinf_scheduler.observe.notes import JobLook
-from rlinf_scheduler.observe.roll_call import CallRoll, RollCall
+from rlinf_scheduler.observe.process_stats import JobActivity
+from rlinf_scheduler.observe.survey import AskActivity, Survey
 from rlinf_scheduler.observe.why import WITHIN_S, Conclusions
 from rlinf_scheduler.queueing import ChannelStats, Waiting
 from rlinf_scheduler.session import Session
@@ -55,15 +55,15 @@ class StallDesk:
         self._bus = session.bus
         self._call_later = session.messenger.call_later
         self._conclusions = session.service(Conclusions)
-        self._roll_call = session.service(RollCall)
+        self._survey = session.service(Survey)
         session.messenger.serve(STALL, self._on_stall, Stall)
 
     def _on_stall(self, notice: Request) -> None:
         done = partial(run_beside_in_time, self._call_later, self._tell, notice.head)
         # Nobody asked for it: so nobody is disturbed.
-        self._roll_call.call(CallRoll(WITHIN_S, MAX_AGE_S, by_signal=False), done)
+        self._survey.call(AskActivity(WITHIN_S, MAX_AGE_S, by_signal=False), done)
 
-    def _tell(self, stall: Stall, look: JobLook) -> None:
+    def _tell(self, stall: Stall, look: JobActivity) -> None:
         found = self._conclusions.of(look)
         short = "\n".join(found.about(process) for process in stall.processes[:MAX_TOLD])
         why = f"{short}\n{found}"

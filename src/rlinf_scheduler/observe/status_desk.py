@@ -1,4 +1,4 @@
-"""The job's home says what the job does: it asks all processes for their vitals, and remembers what has happened."""
+"""The job's home says what the job does: it asks all processes for their stats, and remembers what has happened."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rlinf_scheduler.comm import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf_scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf_scheduler.observe.asking_home import reply_of_home
 from rlinf_scheduler.observe.event_log import EventLog
 from rlinf_scheduler.observe.graph import only_looks
-from rlinf_scheduler.observe.measuring import VITALS, VitalSigns
-from rlinf_scheduler.observe.past import NOTE_S, PAST, PAST_OF, JobPast, PastOf, PastStates
-from rlinf_scheduler.observe.roll_call import RollCall
+from rlinf_scheduler.observe.own_stats import STATS, OwnStats
+from rlinf_scheduler.observe.past import NOTE_S, PAST, STATES, JobPast, PastStates
+from rlinf_scheduler.observe.poll import Poll
+from rlinf_scheduler.observe.process_stats import ProcessStats
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.summing_up import JobFacts, JobVitals, status_of
-from rlinf_scheduler.observe.vitals import Vitals
+from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, status_of
+from rlinf_scheduler.observe.survey import Survey
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import RunningJob, own_program
@@ -59,12 +59,13 @@ class StatusDesk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = session.messenger
-        self._roll_call = session.service(RollCall)
-        self._vital_signs = session.service(VitalSigns)
+        self._survey = session.service(Survey)
+        for answers in (OwnStats, PastStates):
+            session.service(answers)
         self._log = EventLog()
         # What rates are from, and when that was on the monotonic clock: the other one may jump.
-        self._base: tuple[JobVitals, float] | None = None
-        self._earlier: dict[str, tuple[Vitals, float]] = {}
+        self._base: tuple[JobStats, float] | None = None
+        self._earlier: dict[str, tuple[ProcessStats, float]] = {}
         # The last answer, or the one that is on its way; and when that was asked for.
         self._present: Promise[JobStatus] | None = None
         self._asked_at = 0.0
@@ -89,21 +90,19 @@ class StatusDesk:
     def _on_ask_past(self, request: Request) -> None:
         """Ask all for their last states."""
 
-        def tell(found: AskingAll) -> None:
+        def tell(found: Poll) -> None:
             states = {each.process: each.states for each in found.heads if not only_looks(each.process)}
             request.reply(JobPast(time.time(), NOTE_S, states))
 
-        own = (self._session.service(PastStates).all(),)
-        self._roll_call.ask(Inquiry(PAST_OF, PastOf, WITHIN_S), tell, own=own)
+        self._survey.ask(STATES, WITHIN_S, tell)
 
     def _look(self, wanted: Promise[JobStatus]) -> None:
-        inquiry, own = Inquiry(VITALS, Vitals, WITHIN_S), (self._vital_signs.now(),)
-        self._roll_call.ask(inquiry, partial(self._on_found, wanted), own=own)
+        self._survey.ask(STATS, WITHIN_S, partial(self._on_found, wanted))
 
-    def _on_found(self, wanted: Promise[JobStatus], found: AskingAll) -> None:
+    def _on_found(self, wanted: Promise[JobStatus], found: Poll) -> None:
         at_s = time.time()
-        vitals: dict[str, Vitals] = {each.process: each for each in found.heads}
-        look = JobVitals(at_s, vitals, found.silent, self._roll_call.gone, found.took_s)
+        stats: dict[str, ProcessStats] = {each.process: each for each in found.heads}
+        look = JobStats(at_s, stats, found.silent, self._survey.gone, found.took_s)
         now = time.monotonic()
         before, base_at = self._base or (look, -math.inf)
         if now - base_at >= FIRST_SPAN_S:
@@ -117,7 +116,7 @@ class StatusDesk:
         sum_up = partial(status_of, look, before, facts)
         run_beside_in_time(self._messenger.call_later, wanted.set_from, sum_up)
 
-    def _remember(self, look: JobVitals) -> None:
+    def _remember(self, look: JobStats) -> None:
         """What processes say is kept for a while: they may be lost, which is known only later, or answer no more."""
         before_s = look.at_s - LOST_SHOWN_S
         self._log.forget_lost(before_s)
@@ -125,9 +124,9 @@ class StatusDesk:
         kept = {
             name: known for name, known in self._earlier.items() if known[1] >= before_s or name in silent
         }
-        self._earlier = {**kept, **{name: (each, look.at_s) for name, each in look.vitals.items()}}
+        self._earlier = {**kept, **{name: (each, look.at_s) for name, each in look.stats.items()}}
 
-    def _facts(self, earlier: dict[str, tuple[Vitals, float]]) -> JobFacts:
+    def _facts(self, earlier: dict[str, tuple[ProcessStats, float]]) -> JobFacts:
         topology, job = self._session.fact(Topology), self._session.fact(RunningJob)
         return JobFacts(
             job.program if job is not None else own_program(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rlinf_scheduler.addresses import process_order, worker_address
 from rlinf_scheduler.observe.event_log import LostRank
-from rlinf_scheduler.observe.notes import RunningCall, Silent
+from rlinf_scheduler.observe.process_stats import DeviceMemory, ProcessStats, RunningCall, Silent
 from rlinf_scheduler.observe.status import (
     CHANNEL_PROCESSES,
     DRIVERS,
@@ -36,7 +36,6 @@ from rlinf_scheduler.observe.status import (
     WaitingOperation,
     WeightsStatus,
 )
-from rlinf_scheduler.observe.vitals import DeviceMemory, Vitals
 from rlinf_scheduler.planning import Node
 from rlinf_scheduler.queueing import ChannelStats, ChannelUser
 from rlinf_scheduler.wording import counted, size_text
@@ -45,19 +44,19 @@ _ORDER_OF_KINDS = {DRIVERS: 0, WORKERS: 1, CHANNEL_PROCESSES: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class JobVitals:
+class JobStats:
     """One look at all processes of a job.
 
     Attributes:
         at_s: when, in seconds since 1970.
-        vitals: of those that answered, by name.
+        stats: of those that answered, by name.
         silent: those that did not, as seen from outside.
         gone: those that are gone, the last ones.
         took_s: how long it took, in seconds.
     """
 
     at_s: float
-    vitals: Mapping[str, Vitals] = field(default_factory=dict)
+    stats: Mapping[str, ProcessStats] = field(default_factory=dict)
     silent: tuple[Silent, ...] = ()
     gone: tuple[GoneProcess, ...] = ()
     took_s: float = 0.0
@@ -87,10 +86,10 @@ class JobFacts:
     lost: Mapping[str, LostRank] = field(default_factory=dict)
     events: tuple[EventRecord, ...] = ()
     event_counts: Mapping[str, int] = field(default_factory=dict)
-    earlier: Mapping[str, tuple[Vitals, float]] = field(default_factory=dict)
+    earlier: Mapping[str, tuple[ProcessStats, float]] = field(default_factory=dict)
 
 
-def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> JobStatus:
+def status_of(look: JobStats, before: JobStats | None, facts: JobFacts) -> JobStatus:
     """What a job does.
 
     Args:
@@ -98,7 +97,7 @@ def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> Job
         before: an earlier one, which rates are from; None: they are 0.
         facts: what is known besides.
     """
-    earlier: Mapping[str, Vitals] = {} if before is None else before.vitals
+    earlier: Mapping[str, ProcessStats] = {} if before is None else before.stats
     ranks = [*_answering(look, earlier), *_unresponsive(look, facts), *_lost(look, facts)]
     return JobStatus(
         at_s=look.at_s,
@@ -106,10 +105,10 @@ def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> Job
         driver_pid=facts.driver_pid,
         home=facts.home,
         took_s=look.took_s,
-        nodes=tuple(_nodes(facts, look.vitals.values(), [rank for _, rank in ranks])),
+        nodes=tuple(_nodes(facts, look.stats.values(), [rank for _, rank in ranks])),
         groups=_groups(ranks),
-        channels=_channels(look.vitals.values(), earlier),
-        weights=_weights(look.vitals.values()),
+        channels=_channels(look.stats.values(), earlier),
+        weights=_weights(look.stats.values()),
         events=facts.events,
         event_counts=dict(facts.event_counts),
         silent=tuple(
@@ -123,42 +122,42 @@ def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> Job
 # -- ranks -------------------------------------------------------------------------------------------
 
 
-def _answering(look: JobVitals, earlier: Mapping[str, Vitals]) -> Iterator[tuple[str, RankStatus]]:
-    for name, vitals in look.vitals.items():
-        memory = [each.reserved_bytes for each in vitals.device_memory]
+def _answering(look: JobStats, earlier: Mapping[str, ProcessStats]) -> Iterator[tuple[str, RankStatus]]:
+    for name, stats in look.stats.items():
+        memory = [each.reserved_bytes for each in stats.device_memory]
         yield (
-            vitals.kind,
+            stats.kind,
             RankStatus(
                 name,
                 rank_of(name),
-                vitals.node_rank,
-                vitals.pid,
-                vitals.host,
-                vitals.devices,
-                state_of(vitals, earlier.get(name)),
-                method=vitals.method,
-                method_since_s=vitals.method_since_s,
-                wait=vitals.wait,
-                wait_since_s=vitals.wait_since_s,
-                cpu_percent=_cpu_percent(vitals, earlier.get(name)),
-                cpu_s=vitals.cpu_s,
-                rss_bytes=vitals.rss_bytes,
+                stats.node_rank,
+                stats.pid,
+                stats.host,
+                stats.devices,
+                state_of(stats, earlier.get(name)),
+                method=stats.method,
+                method_since_s=stats.method_since_s,
+                wait=stats.wait,
+                wait_since_s=stats.wait_since_s,
+                cpu_percent=_cpu_percent(stats, earlier.get(name)),
+                cpu_s=stats.cpu_s,
+                rss_bytes=stats.rss_bytes,
                 device_memory_bytes=sum(memory) if memory else None,
-                restarts=vitals.num_restarts,
-                calls_queued=vitals.calls_queued,
-                calls=tuple(map(_call, vitals.calls)),
-                items_per_s=_items_per_s(vitals, earlier.get(name)),
+                restarts=stats.num_restarts,
+                calls_queued=stats.calls_queued,
+                calls=tuple(map(_call, stats.calls)),
+                items_per_s=_items_per_s(stats, earlier.get(name)),
             ),
         )
 
 
-def state_of(vitals: Vitals, before: Vitals | None) -> str:
+def state_of(stats: ProcessStats, before: ProcessStats | None) -> str:
     """What a process that answers is at, in a word, given what it said before."""
-    if vitals.is_starting:
+    if stats.is_starting:
         return STARTING
-    if vitals.wait:
+    if stats.wait:
         return WAITING
-    is_at_work = vitals.method or not vitals.takes_calls or _items_per_s(vitals, before) > 0
+    is_at_work = stats.method or not stats.takes_calls or _items_per_s(stats, before) > 0
     return RUNNING if is_at_work else IDLE_RANK
 
 
@@ -167,13 +166,13 @@ def _call(call: RunningCall) -> CallStatus:
     return CallStatus(call.method, call.since_s or 0.0, call.caller, wait, since_s)
 
 
-def _items_per_s(vitals: Vitals, before: Vitals | None) -> float:
+def _items_per_s(stats: ProcessStats, before: ProcessStats | None) -> float:
     """How many items go through the channels that a process holds."""
-    span_s = _span_s(vitals, before)
+    span_s = _span_s(stats, before)
     if before is None or not span_s:
         return 0.0
     old = {each.name: each for each in before.channels}
-    pairs = ((each, old.get(each.name, each)) for each in vitals.channels)
+    pairs = ((each, old.get(each.name, each)) for each in stats.channels)
     moved = (
         max(0, now.num_puts - then.num_puts) + max(0, now.num_delivered - then.num_delivered)
         for now, then in pairs
@@ -181,36 +180,36 @@ def _items_per_s(vitals: Vitals, before: Vitals | None) -> float:
     return sum(moved) / span_s
 
 
-def _cpu_percent(vitals: Vitals, before: Vitals | None) -> float:
-    span_s = _span_s(vitals, before)
-    return 0.0 if before is None or not span_s else 100 * max(0.0, vitals.cpu_s - before.cpu_s) / span_s
+def _cpu_percent(stats: ProcessStats, before: ProcessStats | None) -> float:
+    span_s = _span_s(stats, before)
+    return 0.0 if before is None or not span_s else 100 * max(0.0, stats.cpu_s - before.cpu_s) / span_s
 
 
-def _span_s(vitals: Vitals, before: Vitals | None) -> float:
+def _span_s(stats: ProcessStats, before: ProcessStats | None) -> float:
     """How much later a process said one thing than another, in seconds; 0 if it is not the same process."""
-    if before is None or before.pid != vitals.pid or before.host != vitals.host:
+    if before is None or before.pid != stats.pid or before.host != stats.host:
         return 0.0
-    return max(0.0, vitals.clock_s - before.clock_s)
+    return max(0.0, stats.clock_s - before.clock_s)
 
 
-def _unresponsive(look: JobVitals, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
+def _unresponsive(look: JobStats, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
     for silent in look.silent:
         name = silent.process
-        if silent.state == "gone" or name in facts.lost or name in look.vitals:
+        if silent.state == "gone" or name in facts.lost or name in look.stats:
             continue
-        known, answered_s = facts.earlier.get(name, (Vitals(name, silent.pid, "", 0.0), look.at_s))
+        known, answered_s = facts.earlier.get(name, (ProcessStats(name, silent.pid, "", 0.0), look.at_s))
         silent_s = max(silent.silent_s, look.at_s - answered_s)
         yield _away(known, UNRESPONSIVE, silent.detail, silent_s)
 
 
-def _lost(look: JobVitals, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
+def _lost(look: JobStats, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
     for name, lost in facts.lost.items():
-        if name not in look.vitals:
-            known, _ = facts.earlier.get(name, (Vitals(name, 0, "", 0.0), 0.0))
+        if name not in look.stats:
+            known, _ = facts.earlier.get(name, (ProcessStats(name, 0, "", 0.0), 0.0))
             yield _away(known, LOST, lost.reason, max(0.0, look.at_s - lost.at_s))
 
 
-def _away(known: Vitals, state: str, detail: str, silent_s: float) -> tuple[str, RankStatus]:
+def _away(known: ProcessStats, state: str, detail: str, silent_s: float) -> tuple[str, RankStatus]:
     rank = RankStatus(
         known.process,
         rank_of(known.process),
@@ -258,9 +257,11 @@ def _groups(ranks: Iterable[tuple[str, RankStatus]]) -> tuple[GroupStatus, ...]:
 # -- channels ----------------------------------------------------------------------------------------
 
 
-def _channels(vitals: Iterable[Vitals], earlier: Mapping[str, Vitals]) -> tuple[ChannelStatus, ...]:
+def _channels(
+    stats: Iterable[ProcessStats], earlier: Mapping[str, ProcessStats]
+) -> tuple[ChannelStatus, ...]:
     found = []
-    for holder in vitals:
+    for holder in stats:
         before = earlier.get(holder.process)
         span_s = _span_s(holder, before)
         old = {each.name: each for each in before.channels} if before is not None and span_s else {}
@@ -270,7 +271,7 @@ def _channels(vitals: Iterable[Vitals], earlier: Mapping[str, Vitals]) -> tuple[
     return tuple(sorted(found, key=lambda channel: channel.name))
 
 
-def _channel(holder: Vitals, now: ChannelStats, then: ChannelStats, span_s: float) -> ChannelStatus:
+def _channel(holder: ProcessStats, now: ChannelStats, then: ChannelStats, span_s: float) -> ChannelStatus:
     def per_s(now: int, then: int) -> float:
         return max(0, now - then) / span_s
 
@@ -314,8 +315,8 @@ def _channel(holder: Vitals, now: ChannelStats, then: ChannelStats, span_s: floa
 # -- weights -----------------------------------------------------------------------------------------
 
 
-def _weights(vitals: Iterable[Vitals]) -> tuple[WeightsStatus, ...]:
-    every = list(vitals)
+def _weights(stats: Iterable[ProcessStats]) -> tuple[WeightsStatus, ...]:
+    every = list(stats)
     readers: dict[str, dict[str, int]] = {}
     for process in every:
         for name, version in process.fetched.items():
@@ -338,12 +339,14 @@ def _weights(vitals: Iterable[Vitals]) -> tuple[WeightsStatus, ...]:
 # -- nodes -------------------------------------------------------------------------------------------
 
 
-def _nodes(facts: JobFacts, vitals: Iterable[Vitals], ranks: Iterable[RankStatus]) -> Iterator[NodeStatus]:
+def _nodes(
+    facts: JobFacts, stats: Iterable[ProcessStats], ranks: Iterable[RankStatus]
+) -> Iterator[NodeStatus]:
     holders: dict[tuple[int, int], list[str]] = {}
     for rank in sorted(ranks, key=lambda each: process_order(each.address)):
         for device in rank.devices:
             holders.setdefault((rank.node_rank, device), []).append(rank.address)
-    memory = {(each.node_rank, device.index): device for each in vitals for device in each.device_memory}
+    memory = {(each.node_rank, device.index): device for each in stats for device in each.device_memory}
     for number, node in enumerate(facts.nodes):
         state, detail = facts.ailing_nodes.get(number, ("alive", ""))
         devices = (_device(facts, number, index, holders, memory) for index in range(node.num_accelerators))

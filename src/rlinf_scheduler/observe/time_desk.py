@@ -11,15 +11,14 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.transport.peer_session import Loss
-from rlinf_scheduler.observe.asking_all import Answer, AskingAll, Inquiry
 from rlinf_scheduler.observe.asking_home import reply_of_home
 from rlinf_scheduler.observe.graph import only_looks
-from rlinf_scheduler.observe.roll_call import RollCall
+from rlinf_scheduler.observe.poll import Answer, Poll
+from rlinf_scheduler.observe.survey import Survey
 from rlinf_scheduler.observe.time_sheets import (
     LEFT_SPANS,
+    TIME_SHEET,
     TIMES_LEFT,
-    TIMES_OF,
-    AskTimes,
     TimeSheet,
     TimeSheets,
 )
@@ -69,8 +68,8 @@ class TimeDesk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = messenger = session.messenger
-        self._roll_call = session.service(RollCall)
-        self._own = session.service(TimeSheets)
+        self._survey = session.service(Survey)
+        session.service(TimeSheets)
         self._left: OrderedDict[tuple[str, str], TimeSheet] = OrderedDict()
         # Those of them with spans, the oldest first, and how many spans these have.
         self._with_spans: deque[tuple[str, str]] = deque()
@@ -80,16 +79,17 @@ class TimeDesk:
 
     def gather(self, within_s: float, done: Callable[[JobTimes], None]) -> None:
         """Ask all processes, and have `done` called with what they say."""
-        num_spans = max(LEFT_SPANS, MAX_SPANS // (1 + len(self._roll_call.members)))
-        inquiry = Inquiry(TIMES_OF, TimeSheet, within_s, head=AskTimes(num_spans), is_patient=True)
-        self._roll_call.ask(inquiry, partial(self._on_told, self._own.now(num_spans), done))
+        num_spans = max(LEFT_SPANS, MAX_SPANS // (1 + len(self._survey.members)))
+        told = partial(self._on_told, done)
+        self._survey.ask(TIME_SHEET, within_s, told, about=num_spans, is_patient=True)
 
-    def _on_told(self, own: TimeSheet, done: Callable[[JobTimes], None], found: AskingAll) -> None:
+    def _on_told(self, done: Callable[[JobTimes], None], found: Poll) -> None:
+        own: TimeSheet = found.heads[0]
         told = [replace(each.head, offset_s=self._offset_s(each)) for each in found.answers]
         silent = {each.process: each.detail for each in found.silent}
         gone = {
             name: why
-            for process_id, (name, why) in self._roll_call.departed.items()
+            for process_id, (name, why) in self._survey.departed.items()
             if (name, process_id) not in self._left and not only_looks(name) and self._is_missed(process_id)
         }
         sheets = (own, *told, *self._left.values())

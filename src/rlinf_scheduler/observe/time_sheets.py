@@ -8,17 +8,15 @@ from collections.abc import Callable, Collection
 import msgspec
 from msgspec.structs import replace
 
-from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.waits import Cause, Wait
-from rlinf_scheduler.observe.measuring import VitalSigns
-from rlinf_scheduler.observe.notes import RunningCall
+from rlinf_scheduler.observe.levels import Level, Levels
+from rlinf_scheduler.observe.own_stats import OwnStats
+from rlinf_scheduler.observe.process_stats import RunningCall
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.timekeeping import TIMES, Site, Span, Timekeeper, cause_of
 from rlinf_scheduler.session import Session
 
-# A service of every process of a job.
-TIMES_OF = "job.times"
-# Of its home: what a process says when it leaves, with at most so many spans.
+# A service of the job's home: what a process says when it leaves, with at most so many spans.
 TIMES_LEFT = "job.times_left"
 LEFT_SPANS = 256
 
@@ -93,10 +91,8 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     carried: dict[str, int] = {}
 
 
-class AskTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Ask a process for its sheet, with at most so many spans -> `TimeSheet`."""
-
-    max_spans: int
+# A level of surveys; asked with how many spans there may be.
+TIME_SHEET = Level("times", TimeSheet, int)
 
 
 def sheet_of(
@@ -167,13 +163,13 @@ class TimeSheets:
         self._session = session
         self._threads = session.service(Threads)
         self._began, self._cpu_began = time.monotonic(), time.process_time()
-        session.messenger.serve(TIMES_OF, self._on_ask, AskTimes)
+        session.service(Levels).add(TIME_SHEET, self.now)
         if session.home.process_id != session.messenger.endpoint.process_id:
             session.on_close(self._hand_over)
 
     def now(self, max_spans: int) -> TimeSheet:
         """The sheet of now; on the I/O thread."""
-        held = self._session.service(VitalSigns).now().channels
+        held = self._session.service(OwnStats).now().channels
         carried = {channel.name: channel.num_delivered for channel in held if channel.num_delivered}
         return replace(self._without_channels(max_spans), carried=carried)
 
@@ -189,9 +185,6 @@ class TimeSheets:
             max_spans=max_spans,
         )
         return replace(sheet, cpu_s=time.process_time() - self._cpu_began)
-
-    def _on_ask(self, request: Request) -> None:
-        request.reply(self.now(request.head.max_spans))
 
     def _hand_over(self) -> None:
         session = self._session

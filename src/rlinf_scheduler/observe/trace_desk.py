@@ -23,11 +23,11 @@ from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterTimeout, CommError, ConfigError, SchedulerError
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf_scheduler.observe.asking_all import AskingAll, Inquiry
-from rlinf_scheduler.observe.notes import Enlist
-from rlinf_scheduler.observe.roll_call import RollCall
+from rlinf_scheduler.observe.poll import Inquiry, Poll
+from rlinf_scheduler.observe.process_stats import Enlist
 from rlinf_scheduler.observe.spool import dropped_whole, read_spool
 from rlinf_scheduler.observe.spool_folder import SpoolFile, drop_spools, folder_of, part_of, spools_in
+from rlinf_scheduler.observe.survey import Survey
 from rlinf_scheduler.observe.timekeeping import EVENT, TIMES, Span
 from rlinf_scheduler.observe.trace_file import TraceFile, written
 from rlinf_scheduler.observe.tracing import (
@@ -159,11 +159,11 @@ class TraceDesk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = session.messenger
-        self._roll_call = session.service(RollCall)
+        self._survey = session.service(Survey)
         self._tracer = session.service(Tracer)
         # The one that goes on. A dict, for its `setdefault` is one step: of two who begin at once one does.
         self._going_on: dict[None, tuple[JobTrace, Tracing]] = {}
-        self._roll_call.on_enlisted.append(self._on_enlisted)
+        self._survey.on_enlisted.append(self._on_enlisted)
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
         """Have all processes write down what they are at, from now on.
@@ -238,7 +238,7 @@ class TraceDesk:
 
     def _gone(self, tracing: Tracing) -> dict[str, str]:
         """Who was traced and is gone; what it wrote is mostly there."""
-        departed = self._roll_call.departed
+        departed = self._survey.departed
         return {name: why for ident, (name, why) in departed.items() if ident not in tracing.gone_before}
 
     def _give_up(self, tracing: Tracing) -> None:
@@ -261,30 +261,30 @@ class TraceDesk:
     def _begin_telling(self, tracing: Tracing, opened: list[OpenSpool]) -> None:
         if opened:  # else whoever begins it was interrupted
             self._tracer.begin(opened.pop())
-        tracing.gone_before = frozenset(self._roll_call.departed)
+        tracing.gone_before = frozenset(self._survey.departed)
         tracing.asked = self._tell_all(tracing)
 
     def _tell_all(self, tracing: Tracing) -> list[Promise[Any]]:
         tracing.told_share = self._share(tracing)
         self._tracer.limit(tracing.order())
-        members = self._roll_call.members.values()
+        members = self._survey.members.values()
         return [self._tell(name, known.endpoint, tracing) for name, known in members]
 
     def _call_off(self, tracing: Tracing) -> None:
         """Who was told of a trace that nobody has is told that it is over."""
         self._tracer.end(tracing.trace_id)
-        for _, known in self._roll_call.members.values():
+        for _, known in self._survey.members.values():
             self._messenger.notify(known.endpoint, TRACE, TraceOff(tracing.trace_id))
 
     def _share(self, tracing: Tracing) -> int:
         """What one process may write: what there is, divided among as many as there are, or twice as many."""
-        num_processes = 1 + len(self._roll_call.members)
+        num_processes = 1 + len(self._survey.members)
         return tracing.spool_bytes // (1 << num_processes.bit_length())
 
     def _end_telling(self, tracing: Tracing) -> dict[str, tuple[str, Enlist]]:
         """Who is to be told that it is over; who comes now is not told that there is a trace."""
         tracing.is_ending = True
-        return self._roll_call.members
+        return self._survey.members
 
     def _on_enlisted(self, name: str, known: Enlist) -> None:
         tracing = self._tracing
@@ -382,10 +382,10 @@ class TraceDesk:
 
     def _tell_end(self, members: dict[str, tuple[str, Enlist]], order: TraceOff) -> dict[str, str]:
         """Have all write what is left; who has not said that it is done, and why."""
-        told: Promise[AskingAll] = Promise()
+        told: Promise[Poll] = Promise()
         inquiry = Inquiry(TRACE, None, TOLD_S, head=order, is_patient=True)
         everybody = [known for _, known in members.values()]
-        asking = AskingAll(self._session, inquiry, members, everybody, told.set_result)
+        asking = Poll(self._session, inquiry, members, everybody, told.set_result)
         self._messenger.submit(ending(asking.begin, told.set_exception))
         return {each.process: each.detail for each in _result(told).silent}
 

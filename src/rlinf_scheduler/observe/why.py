@@ -20,12 +20,12 @@ from rlinf_scheduler.observe.asking_home import reply_of_home
 from rlinf_scheduler.observe.chains import chain_of
 from rlinf_scheduler.observe.culprits import Culprit, culprits_of
 from rlinf_scheduler.observe.graph import Blocked, WaitGraph, graph_of
-from rlinf_scheduler.observe.notes import Enlist, Frame, JobLook, Stack
 from rlinf_scheduler.observe.outside import birth_of, is_stopped, look_at
+from rlinf_scheduler.observe.process_stats import Enlist, Frame, JobActivity, Stack
 from rlinf_scheduler.observe.queue_waits import some_names
-from rlinf_scheduler.observe.roll_call import ROLL_CALL, CallRoll
 from rlinf_scheduler.observe.stack_file import STACK_SIGNAL
 from rlinf_scheduler.observe.stacks import MAIN, TASK
+from rlinf_scheduler.observe.survey import ALL_ACTIVITY, AskActivity
 from rlinf_scheduler.observe.words import STANDS_S, call_text, state_text, wait_text
 from rlinf_scheduler.planning.caret import printable
 from rlinf_scheduler.session import Session
@@ -199,7 +199,7 @@ def _telling(frames: Sequence[Frame]) -> list[Frame]:
     return [frames[0], *found] if is_beyond else found
 
 
-def why_of(look: JobLook) -> Why:
+def why_of(look: JobActivity) -> Why:
     """What there is to say, given what all processes are at."""
     graph = graph_of(look)
     return Why(graph, tuple(culprits_of(graph)), look.took_s)
@@ -215,9 +215,9 @@ class Conclusions:
     def __init__(self, session: Session) -> None:
         del session
         self._lock = threading.Lock()
-        self._last: tuple[JobLook, Why] | None = None
+        self._last: tuple[JobActivity, Why] | None = None
 
-    def of(self, look: JobLook) -> Why:
+    def of(self, look: JobActivity) -> Why:
         """`why_of`; it may take a while, so not on the I/O thread."""
         with self._lock:
             if self._last is None or self._last[0] is not look:
@@ -227,17 +227,17 @@ class Conclusions:
 
 # From the question on, not only once its thread waits: this process may be looked at before that.
 @awaited(lambda _local: Wait(IDLE, "what the job is at"))
-def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobLook:
+def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobActivity:
     """What all processes of a job are at, or these ones.
 
     Raises:
         ClusterError: the process that keeps the job's directory does not answer.
     """
-    wanted = CallRoll(within_s, names=names)
+    wanted = AskActivity(within_s, names=names)
     asked = session.messenger.request(
-        session.home, ROLL_CALL, wanted, timeout_s=within_s + 1.0, reply_type=JobLook
+        session.home, ALL_ACTIVITY, wanted, timeout_s=within_s + 1.0, reply_type=JobActivity
     )
-    look: JobLook = reply_of_home(asked, "what the job is at").head
+    look: JobActivity = reply_of_home(asked, "what the job is at").head
     return look
 
 
@@ -252,7 +252,7 @@ def why(session: Session, within_s: float = WITHIN_S) -> Why:
 
 # Between two looks, too: others may look.
 @awaited(lambda _local: Wait(IDLE, "what the job is at"))
-def why_of_several(look: Callable[[], JobLook], within_s: float) -> Why:
+def why_of_several(look: Callable[[], JobActivity], within_s: float) -> Why:
     """Look until it is sure what is wrong, at most `MAX_LOOKS` times, and name who was found most often.
 
     One look may meet a moment in which everybody is between two steps, or another than the slowest one is at work.
@@ -312,4 +312,4 @@ def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
         with job.attach(name) as session, suppress(ClusterError):
             return why(session, within_s)
     known = Enlist(job.home, job.pid, birth_of(job.pid), int(STACK_SIGNAL))
-    return why_of(JobLook(silent=(look_at(DRIVER, known),)))
+    return why_of(JobActivity(silent=(look_at(DRIVER, known),)))

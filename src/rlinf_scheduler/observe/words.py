@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlinf_scheduler.observe.graph import Blocked, WaitGraph, is_idle, runs_users_code
-from rlinf_scheduler.observe.notes import Stack
+from rlinf_scheduler.observe.process_stats import Stack
 from rlinf_scheduler.observe.queue_waits import some_names
 from rlinf_scheduler.observe.stacks import MAIN
 

@@ -22,11 +22,10 @@ from rlinf_scheduler.comm.shm.parcel import Parcel
 from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CommError, CommTimeout, WeightsError
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.measuring import VitalSigns
-from rlinf_scheduler.observe.notes import Doing
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
+from rlinf_scheduler.observe.process_stats import Activity, ProcessStats, PublishedVersion
 from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
-from rlinf_scheduler.observe.vitals import PublishedVersion, Vitals
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
@@ -170,18 +169,18 @@ class Weights:
 
         return AsyncHandle(promise, write, f"fetch of weights '{name}'")
 
-    def add_to(self, doing: Doing) -> Doing:
+    def add_to(self, doing: Activity) -> Activity:
         """Add what this process publishes to what it says of itself; on the I/O thread."""
         versions = {name: self._versions.version(name) for name in self._claimed.copy()}
         return replace(doing, weights={**doing.weights, **versions})
 
-    def add_vitals(self, vitals: Vitals) -> Vitals:
+    def add_stats(self, stats: ProcessStats) -> ProcessStats:
         """Add what this process publishes, and what it has fetched; on the I/O thread."""
         published = tuple(
             PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
             for name in self._claimed.copy()
         )
-        return replace(vitals, weights=published, fetched=self._fetched.copy())
+        return replace(stats, weights=published, fetched=self._fetched.copy())
 
     def _claim(self, name: str) -> None:
         if name in self._claimed:
@@ -228,8 +227,8 @@ def open_weights(session: Session) -> Weights:
     """Make the publisher and fetcher of weights for a session; `session.service(open_weights)` is always the same."""
     devices = session.service(open_devices)
     weights = Weights(session.messenger, session.directory, tape_of(session), devices)
-    session.service(Doings).add(weights.add_to)
-    session.service(VitalSigns).add(weights.add_vitals)
+    session.service(OwnActivity).add(weights.add_to)
+    session.service(OwnStats).add(weights.add_stats)
     return weights
 
 

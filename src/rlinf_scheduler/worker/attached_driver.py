@@ -17,8 +17,8 @@ from rlinf_scheduler.events import WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host.info import KeptJob
 from rlinf_scheduler.host.log_lines import bounded_lines, show_log_lines
 from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.measuring import VitalSigns
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import own_program
@@ -59,8 +59,8 @@ class AttachedDriver:
         self.name = name
         self._is_stopping = False
         session.provide(KeptJob, KeptJob(name))
-        session.service(Doings)
-        session.service(VitalSigns)
+        session.service(OwnActivity)
+        session.service(OwnStats)
         session.service(FollowedGroups)
         self._tell = bounded_lines(session)
         self._messenger.serve(EVENT, self._on_event, None)

@@ -21,8 +21,8 @@ from rlinf_scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf_scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
 from rlinf_scheduler.host.timing import Stopwatch
 from rlinf_scheduler.keywords import explains_arguments
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.notes import Doing
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.offload import Offload
 from rlinf_scheduler.worker.turns import Turn, Turns
@@ -74,9 +74,9 @@ class DeviceDesk:
         messenger.serve(ASK, self._on_ask, AskTurn)
         messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
         messenger.on_peer_lost(self._on_peer_lost)
-        session.service(Doings).add(self._add_to)
+        session.service(OwnActivity).add(self._add_to)
 
-    def _add_to(self, doing: Doing) -> Doing:
+    def _add_to(self, doing: Activity) -> Activity:
         return replace(doing, turns=tuple(self._turns.notes(time.monotonic())))
 
     def _on_ask(self, request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlinf_scheduler.observe.notes import TurnNote
+from rlinf_scheduler.observe.process_stats import TurnNote
 
 
 @dataclass(eq=False, slots=True)

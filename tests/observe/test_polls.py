@@ -6,9 +6,9 @@ import pytest
 
 from comm_fixtures import secret, session
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.observe import asking_all
-from rlinf_scheduler.observe.answering import Doings
-from rlinf_scheduler.observe.asking_all import AskingAll, Inquiry
+from rlinf_scheduler.observe import poll
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.poll import Inquiry, Poll
 from rlinf_scheduler.session import Session
 
 __all__ = ["secret", "session"]
@@ -19,7 +19,7 @@ QUESTION = "test.question"
 @pytest.fixture
 def ask(session, monkeypatch):
     """Asks processes, who answer a number as the function of their name does."""
-    monkeypatch.setattr(asking_all, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(poll, "PATIENCE_S", 0.0)
     members = []
 
     def asked(inquiry, **answers):
@@ -28,10 +28,10 @@ def ask(session, monkeypatch):
             member = Session(session.secret, name, home=session.home)
             members.append(member)
             member.messenger.serve(QUESTION, answer, int)
-            known[member.messenger.endpoint.process_id] = name, member.service(Doings).enlisted
+            known[member.messenger.endpoint.process_id] = name, member.service(OwnActivity).enlisted
         found = Promise()
         everybody = [each for _, each in known.values()]
-        asking = AskingAll(session, inquiry, known, everybody, found.set_result, (0,))
+        asking = Poll(session, inquiry, known, everybody, found.set_result, (0,))
         session.messenger.submit(asking.begin)
         return found.result(DEADLINE_S)
 
@@ -46,7 +46,7 @@ def failing(request):
 
 @pytest.mark.parametrize("is_patient", [False, True])
 def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypatch, is_patient):
-    held, looked, look_at = [], [], asking_all.look_at
+    held, looked, look_at = [], [], poll.look_at
 
     def answer_if_looked_at():
         if is_patient and held and looked:
@@ -62,7 +62,7 @@ def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypa
         session.messenger.call_later(0.1, answer_if_looked_at)
         return look_at(*about)
 
-    monkeypatch.setattr(asking_all, "look_at", look_and_let_it_answer)
+    monkeypatch.setattr(poll, "look_at", look_and_let_it_answer)
     began = time.monotonic()
     found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=is_patient), env=hold)
     if is_patient:

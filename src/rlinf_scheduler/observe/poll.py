@@ -14,9 +14,9 @@ from rlinf_scheduler.comm import Endpoint, Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CommTimeout
-from rlinf_scheduler.observe.answering import LOOK_AT, LookAt, silence
-from rlinf_scheduler.observe.notes import Enlist, Silent
 from rlinf_scheduler.observe.outside import STACKS_S, look_at
+from rlinf_scheduler.observe.own_activity import LOOK_AT, LookAt, silence
+from rlinf_scheduler.observe.process_stats import Enlist, Silent
 from rlinf_scheduler.session import Session
 
 # So many are asked in one turn of the I/O thread.
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     answered_at: float
 
 
-class AskingAll:
+class Poll:
     """One time that many are asked; on the I/O thread of the job's home.
 
     Args:
@@ -86,7 +86,7 @@ class AskingAll:
         inquiry: Inquiry,
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
-        done: Callable[[AskingAll], None],
+        done: Callable[[Poll], None],
         own: tuple[Any, ...] = (),
     ) -> None:
         self._began = time.monotonic()
@@ -100,7 +100,7 @@ class AskingAll:
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
         self._failed: list[Silent] = []
-        self._done: Callable[[AskingAll], None] | None = done
+        self._done: Callable[[Poll], None] | None = done
 
     @property
     def silent(self) -> tuple[Silent, ...]:

@@ -7,21 +7,20 @@ import platform
 import time
 from pathlib import Path
 
-from rlinf_scheduler.comm import Request
-from rlinf_scheduler.observe.additions import Additions
 from rlinf_scheduler.observe.device_memory import DeviceMemories
+from rlinf_scheduler.observe.levels import Additions, Level, Levels
+from rlinf_scheduler.observe.process_stats import ProcessStats
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.status import DRIVERS, WORKERS
-from rlinf_scheduler.observe.vitals import Vitals
 from rlinf_scheduler.session import Session
 
-# A service of every process of a job.
-VITALS = "job.vitals"
+# A level of surveys.
+STATS = Level("stats", ProcessStats)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEMORY = Path("/proc/self/statm")
 
 
-class VitalSigns(Additions[Vitals]):
+class OwnStats(Additions[ProcessStats]):
     """What this process measures of itself, and what its parts add to that; a service of its session.
 
     All but its making is on the I/O thread.
@@ -38,13 +37,13 @@ class VitalSigns(Additions[Vitals]):
         self._kind = DRIVERS if session.home.process_id == messenger.endpoint.process_id else WORKERS
         self._host = platform.node()
         self._device_memories = DeviceMemories(messenger.call_later, messenger.submit)
-        messenger.serve(VITALS, self._on_ask, None)
+        session.service(Levels).add(STATS, lambda _about: self.now())
 
-    def now(self) -> Vitals:
+    def now(self) -> ProcessStats:
         """What is so now."""
         wait = self._threads.longest_wait()
         return self.applied(
-            Vitals(
+            ProcessStats(
                 self._name,
                 os.getpid(),
                 self._host,
@@ -57,9 +56,6 @@ class VitalSigns(Additions[Vitals]):
                 kind=self._kind,
             )
         )
-
-    def _on_ask(self, request: Request) -> None:
-        request.reply(self.now())
 
 
 def resident_bytes() -> int:

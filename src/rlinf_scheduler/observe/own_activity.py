@@ -9,19 +9,20 @@ import msgspec
 
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.observe.additions import Additions
-from rlinf_scheduler.observe.measuring import VitalSigns
-from rlinf_scheduler.observe.notes import Doing, Enlist, Silent
+from rlinf_scheduler.observe.levels import Additions, Level, Levels
 from rlinf_scheduler.observe.outside import birth_of, look_at
+from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.past import NOTE_S, PastStates
+from rlinf_scheduler.observe.process_stats import Activity, Enlist, Silent
 from rlinf_scheduler.observe.stack_file import offer_stacks
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.observe.tracing import Tracer
 from rlinf_scheduler.session import Session
 
-# Services of every process of a job.
-DOING = "job.doing"
+# A level of surveys,
+ACTIVITY = Level("activity", Activity)
+# and a service of every process of a job.
 LOOK_AT = "job.look_at"
 # Of its home.
 ENLIST = "job.enlist"
@@ -35,7 +36,7 @@ class LookAt(msgspec.Struct, frozen=True, array_like=True):
     stacks_s: float
 
 
-class Doings(Additions[Doing]):
+class OwnActivity(Additions[Activity]):
     """What this process says of itself; a service of its session. On the I/O thread but for its making.
 
     Args:
@@ -51,18 +52,18 @@ class Doings(Additions[Doing]):
         session.service(TimeSheets)
         session.service(Tracer)
         # Who can be asked what it is at can be asked for these, too.
-        session.service(VitalSigns)
-        messenger.serve(DOING, self._on_ask, None)
+        session.service(OwnStats)
+        session.service(Levels).add(ACTIVITY, lambda _about: self.now())
         messenger.serve(LOOK_AT, self._on_look_at, LookAt)
         number = offer_stacks(messenger.run_directory)
         pid = os.getpid()
         self.enlisted = Enlist(messenger.endpoint, pid, birth_of(pid), number)
         messenger.submit(self._begin)
 
-    def now(self) -> Doing:
+    def now(self) -> Activity:
         """What this process is at."""
         stacks = tuple(self._threads.stacks())
-        return self.applied(Doing(self._session.name, os.getpid(), platform.node(), stacks=stacks))
+        return self.applied(Activity(self._session.name, os.getpid(), platform.node(), stacks=stacks))
 
     def _begin(self) -> None:
         if not self._messenger.why_closed:
@@ -74,9 +75,6 @@ class Doings(Additions[Doing]):
             self._messenger.call_later(NOTE_S, self._look)
             self._threads.look()
             self._past.note()
-
-    def _on_ask(self, request: Request) -> None:
-        request.reply(self.now())
 
     def _on_look_at(self, request: Request) -> None:
         # Not here: it waits for what the other process writes.

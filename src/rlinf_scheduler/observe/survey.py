@@ -12,22 +12,23 @@ from typing import Any
 import msgspec
 
 from rlinf_scheduler.comm import Request
-from rlinf_scheduler.observe.answering import DOING, ENLIST, Doings
-from rlinf_scheduler.observe.asking_all import AskingAll, Inquiry
-from rlinf_scheduler.observe.notes import Doing, Enlist, JobLook
+from rlinf_scheduler.observe.levels import SURVEY, Level, Levels, Question
+from rlinf_scheduler.observe.own_activity import ACTIVITY, ENLIST, OwnActivity
+from rlinf_scheduler.observe.poll import Inquiry, Poll
+from rlinf_scheduler.observe.process_stats import Enlist, JobActivity
 from rlinf_scheduler.observe.status import GoneProcess
 from rlinf_scheduler.session import Session
 
 # A service of the job's home.
-ROLL_CALL = "job.roll_call"
+ALL_ACTIVITY = "job.all_activity"
 # Who asks while all are asked already joins in, also if that ends later than was allowed, by such a part of it.
 JOIN_SLACK = 0.2
 # So many that are gone are remembered.
 MAX_GONE = 64
 
 
-class CallRoll(msgspec.Struct, frozen=True, array_like=True):
-    """Ask what all processes are at -> `JobLook`.
+class AskActivity(msgspec.Struct, frozen=True, array_like=True):
+    """Ask what all processes are at -> `JobActivity`.
 
     Attributes:
         within_s: how long that may take, in seconds; who has not answered then is told of as silent.
@@ -42,7 +43,7 @@ class CallRoll(msgspec.Struct, frozen=True, array_like=True):
     by_signal: bool = True
 
 
-class RollCall:
+class Survey:
     """Who takes part in the job, and what each is at; a service of the job's home. On the I/O thread.
 
     Args:
@@ -55,15 +56,16 @@ class RollCall:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = messenger = session.messenger
-        self._doings = session.service(Doings)
+        session.service(OwnActivity)
+        self._levels = session.service(Levels)
         self._enlisted: dict[str, tuple[str, Enlist]] = {}
         self._gone: OrderedDict[str, tuple[str, str, float]] = OrderedDict()
-        self._last: tuple[float, JobLook] | None = None
+        self._last: tuple[float, JobActivity] | None = None
         self.on_enlisted: list[Callable[[str, Enlist], None]] = []
         # The newest look at all that is under way.
         self._present: _Present | None = None
         messenger.serve(ENLIST, self._on_enlist, Enlist)
-        messenger.serve(ROLL_CALL, self._on_call, CallRoll)
+        messenger.serve(ALL_ACTIVITY, self._on_call, AskActivity)
         messenger.on_peer_lost(self._on_lost)
 
     @property
@@ -78,18 +80,25 @@ class RollCall:
 
     def ask(
         self,
-        inquiry: Inquiry,
-        done: Callable[[AskingAll], None],
+        level: Level,
+        within_s: float,
+        done: Callable[[Poll], None],
+        *,
+        about: Any = None,
         names: Sequence[str] = (),
-        own: tuple[Any, ...] = (),
+        by_signal: bool = False,
+        is_patient: bool = False,
     ) -> None:
-        """Ask all other processes that take part, or those of these names, and have `done` called at the end.
+        """Ask all processes that take part, this one too, or those of these names; `done` is called once, at the end.
 
         Args:
-            inquiry: what they are asked.
-            done: called once.
+            level: at which.
+            within_s: how long all may take, in seconds.
+            done: called with their answers.
+            about: the question.
             names: the processes' names; all, if there are none.
-            own: what this process says itself.
+            by_signal: as of `Inquiry`.
+            is_patient: likewise.
         """
         asked = {
             process_id: known
@@ -97,7 +106,11 @@ class RollCall:
             if not names or known[0] in names
         }
         everybody = [known for _, known in self._enlisted.values()]
-        AskingAll(self._session, inquiry, asked, everybody, done, own).begin()
+        is_asked = not names or self._session.name in names
+        own = (self._levels.now(level, about),) if is_asked else ()
+        question = Question.at(level, about)
+        inquiry = Inquiry(SURVEY, level.reply, within_s, by_signal, question, is_patient)
+        Poll(self._session, inquiry, asked, everybody, done, own).begin()
 
     @property
     def gone(self) -> tuple[GoneProcess, ...]:
@@ -105,7 +118,7 @@ class RollCall:
         now = time.monotonic()
         return tuple(GoneProcess(name, reason, now - at) for name, reason, at in self._gone.values())
 
-    def call(self, wanted: CallRoll, done: Callable[[JobLook], None]) -> None:
+    def call(self, wanted: AskActivity, done: Callable[[JobActivity], None]) -> None:
         """Ask what all are at, and have `done` called with what was found."""
         now = time.monotonic()
         if self._last is not None and not wanted.names and now - self._last[0] <= wanted.max_age_s:
@@ -117,15 +130,13 @@ class RollCall:
         present = _Present(wanted, now, [done])
         if not wanted.names:
             self._present = present
-        inquiry = Inquiry(DOING, Doing, wanted.within_s, wanted.by_signal)
-        is_asked = not wanted.names or self._session.name in wanted.names
-        own = (self._doings.now(),) if is_asked else ()
-        self.ask(inquiry, partial(self._on_found, present), wanted.names, own)
+        found = partial(self._on_found, present)
+        self.ask(ACTIVITY, wanted.within_s, found, names=wanted.names, by_signal=wanted.by_signal)
 
-    def _on_found(self, present: _Present, found: AskingAll) -> None:
+    def _on_found(self, present: _Present, found: Poll) -> None:
         if self._present is present:
             self._present = None
-        look = JobLook(found.heads, found.silent, self.gone, found.took_s)
+        look = JobActivity(found.heads, found.silent, self.gone, found.took_s)
         if not present.wanted.names:
             self._last = time.monotonic(), look
         for done in present.waiters:
@@ -148,7 +159,7 @@ class RollCall:
                 self._gone.popitem(last=False)
 
 
-def _reply(request: Request, look: JobLook) -> None:
+def _reply(request: Request, look: JobActivity) -> None:
     request.reply(look)
 
 
@@ -156,11 +167,11 @@ def _reply(request: Request, look: JobLook) -> None:
 class _Present:
     """A look at what all are at that is under way: who began it, when, and who is told what was found."""
 
-    wanted: CallRoll
+    wanted: AskActivity
     began: float
-    waiters: list[Callable[[JobLook], None]]
+    waiters: list[Callable[[JobActivity], None]]
 
-    def serves(self, wanted: CallRoll, now: float) -> bool:
+    def serves(self, wanted: AskActivity, now: float) -> bool:
         """Whether what it finds will do for another one who asks now."""
         late_s = self.began + self.wanted.within_s - (now + wanted.within_s)
         return (
