@@ -628,6 +628,15 @@ def test_a_lease_is_of_a_group_or_of_a_batch(in_process):
 # -- what nobody wants any more ---------------------------------------------------------------------
 
 
+def test_what_was_acknowledged_before_the_rest_is_released_stays_so(backend):
+    channel = filled(backend, ["a", "b"])
+    with channel.lease(max_items=2, timeout_s=DEADLINE_S) as lease:
+        said = lease.ack(only=0, async_op=True)
+        lease.release()
+    said.wait(DEADLINE_S)
+    assert list(channel.drain()) == ["b"]
+
+
 @pytest.mark.parametrize("is_dead_after", [1, 2])
 def test_what_is_released_was_no_attempt(backend, is_dead_after):
     channel = filled(backend, ["a", "b"], max_attempts=is_dead_after)

@@ -30,6 +30,13 @@ def test_the_product_keeps_every_promise_in_the_stories_of(seeds):
             pytest.fail("\n".join([f"seed {seed}: {report.violation}", *tell(report)]))
 
 
+# A lease that ended while its sign of life was sent; requests of a client that had lost its server; an acknowledgement
+# that came after what was dropped behind it.
+@pytest.mark.parametrize("seed", [74, 750, 780, 1239])
+def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(seed):
+    assert told_of(seed).violation is None
+
+
 def test_the_same_seed_gives_the_same_history_of_the_product():
     assert told_of(74).history == told_of(74).history
 

@@ -222,9 +222,19 @@ class ChannelClient:
         self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
     ) -> None:
         """Send a request after all operations that began before; `what` it is, for messages."""
-        self._open()
         self._note_direct()
         self.deliveries.look()
+        self.ask_at_once(message, kind, what, timeout_s, answer)
+
+    def ask_at_once(
+        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+    ) -> None:
+        """Send a request before what was dropped since it was handed over; else as `ask`."""
+        if self.lost is not None:
+            # Its server would take it for one of a client that it has not met, and never miss that.
+            answer.set_exception(self.lost)
+            return
+        self._open()
         self.flush()
         asked = self._line.ask(message, timeout_s, kind)
 

@@ -74,14 +74,16 @@ class LeaseKeeper:
         """Let items be on lease for longer."""
         operation, message, answer = what
         self.extend(operation.ticket, message.for_s or 0.0)
-        self._client.ask(message, control_wire.Done, "extend", ANSWER_S, answer)
+        self._client.ask_at_once(message, control_wire.Done, "extend", ANSWER_S, answer)
 
     def settle(self, what: tuple[Operation, control_wire.Settle, bool, Promise[Any]]) -> None:
         """Say what became of items on lease; after the last ones nothing is to follow."""
         operation, message, is_last, answer = what
         if is_last:
             self._client.settled(operation)
-        self._client.ask(message, control_wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
+        self._client.ask_at_once(
+            message, control_wire.Done, "ack" if message.done else "nack", ANSWER_S, answer
+        )
 
     def close(self) -> None:
         """Keep nothing alive any more."""

@@ -76,7 +76,7 @@ class ProductCall(UserCall):
         lease: what it has on lease, as long as it keeps that.
         work_us: how long it works at that.
         fate: what becomes of that.
-        hindered_us: how long nothing could be done or said until it had that.
+        hindered_us: how long nothing could be done or said until it began.
     """
 
     __slots__ = ("fate", "hindered_us", "lease", "operation", "promise", "work_us")
@@ -166,6 +166,7 @@ class ChannelUsers:
 
     def _start(self, call: ProductCall) -> None:
         step = call.step
+        call.hindered_us = self._hindered_us()
         operation = call.operation = self._operation(call)
         operation.blocks = step.blocking
         self._names.calls[self.name, operation.ticket] = step.number
@@ -351,7 +352,6 @@ class ChannelUsers:
         context = LeaseContext(self._connection, operation, load_all)
         lease = call.lease = context._open(operation, promise.result(0))
         call.items = [_number(item) for item in lease.items]
-        call.hindered_us = self._hindered_us()
         self._end(call, "taken")
         if len(lease.items) > 1 and self._draw.random() < 0.5:
             # The first one is settled by itself.

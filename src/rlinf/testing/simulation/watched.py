@@ -252,12 +252,15 @@ class WatchedState(ChannelState):
     def discard(self, number: int) -> list[Instruction] | None:
         return self._move(number, self._ledger.leases.discard, super().discard)
 
-    def _move(self, number: int, tell: Callable[..., None], act: Callable[[int], Any]) -> Any:
+    def _move(
+        self, number: int, tell: Callable[..., None], act: Callable[[int], list[Instruction] | None]
+    ) -> list[Instruction] | None:
         letter = self.leases.dead.get(number)
         if letter is not None:
             self._hear("move", self._names.number_of(letter.item))
             tell(self._names.number_of(letter.item), _queue_of(letter.queue.name))
-        return self._do(act, number)
+        out: list[Instruction] | None = self._inside(act, number)
+        return None if out is None else self._follow_up(out)
 
     # -- shards and subscriptions --------------------------------------------------------------------
 
