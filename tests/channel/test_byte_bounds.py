@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlinf.testing.local import LocalRuntime
-from rlinf_scheduler.channel import Channel, byte_bound
+from rlinf_scheduler.channel import Channel, spec
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
 
 DEADLINE_S = 30.0
@@ -66,7 +66,7 @@ def test_who_waits_gets_items_however_full_other_queues_are(backend):
 
 
 def test_by_default_a_share_of_the_memory_is_the_bound_and_it_says_so_once(in_process, monkeypatch, caplog):
-    monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * 3 * LARGE)
+    monkeypatch.setattr(spec, "memory_bytes", lambda: 4 * 3 * LARGE)
     channel = in_process.create()
     for _ in range(3):
         channel.put(np.zeros(LARGE, np.uint8))
@@ -79,7 +79,7 @@ def test_by_default_a_share_of_the_memory_is_the_bound_and_it_says_so_once(in_pr
 
 
 def test_it_says_so_too_when_only_some_of_many_puts_find_room(monkeypatch, caplog):
-    monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * 5000)
+    monkeypatch.setattr(spec, "memory_bytes", lambda: 4 * 5000)
     with LocalRuntime() as runtime, caplog.at_level(logging.WARNING):
         channel = Channel.create("items")
         channel.qsize()
@@ -93,7 +93,7 @@ def test_it_says_so_too_when_only_some_of_many_puts_find_room(monkeypatch, caplo
 
 
 def test_a_bound_of_zero_is_none(in_process, monkeypatch):
-    monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * LARGE)
+    monkeypatch.setattr(spec, "memory_bytes", lambda: 4 * LARGE)
     channel = Channel.create(in_process.name(), max_bytes=0)
     for _ in range(5):
         channel.put(np.zeros(LARGE, np.uint8), timeout_s=DEADLINE_S)

@@ -29,8 +29,8 @@ from rlinf_scheduler.channel import (
     ChannelReport,
     DurableChannel,
     channels_of,
-    durable_opening,
-    journal_growth,
+    durable,
+    opening,
     unheld_channels,
 )
 from rlinf_scheduler.channel.checkpoint import read_channel
@@ -134,7 +134,7 @@ def journal_of_large_items(request, tmp_path, monkeypatch):
             written.set()
 
     monkeypatch.setattr(Journal, "finish", note_finished)
-    monkeypatch.setattr(journal_growth, "GROWN_BYTES", 1 << 30)
+    monkeypatch.setattr(durable, "GROWN_BYTES", 1 << 30)
     with LocalRuntime() as runtime:
         channel = Channel.create("held", durable=tmp_path, survives="process")
         for number in range(96):
@@ -159,7 +159,7 @@ def test_who_comes_to_hold_a_channel_needs_little_more_memory_than_what_that_hol
 
 
 def test_a_journal_of_which_little_is_read_at_a_time_is_told_again_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(durable_opening, "READ_BYTES", 1)
+    monkeypatch.setattr(opening, "READ_BYTES", 1)
     with LocalRuntime():
         channel = Channel.create("held", durable=tmp_path)
         for number in range(20):
@@ -171,7 +171,7 @@ def test_a_journal_of_which_little_is_read_at_a_time_is_told_again_whole(tmp_pat
 
 
 def test_damage_that_shows_only_when_much_has_happened_again_is_told_to_whoever_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(durable_opening, "READ_BYTES", 1)
+    monkeypatch.setattr(opening, "READ_BYTES", 1)
     with LocalRuntime():
         channel = Channel.create("held", durable=tmp_path)
         for number in range(20):
@@ -335,7 +335,7 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         new.drop()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
     monkeypatch.setattr(Journal, "append", count_turn)
     for owner, name, failing in (
         (Journal, "begin", too_large),
@@ -371,7 +371,7 @@ def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thr
             left.put(journal.size_bytes - since)
         finish(journal, new, since)
 
-    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
     monkeypatch.setattr(Journal, "sync", sync_while_much_happens)
     monkeypatch.setattr(Journal, "finish", note_what_is_left)
     channel = None
@@ -395,7 +395,7 @@ def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thr
 def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_silence(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
     has_left = threading.Event()
     sync = Journal.sync
     with LocalRuntime():

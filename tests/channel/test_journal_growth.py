@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rlinf_scheduler.channel import journal_growth
-from rlinf_scheduler.channel.journal_growth import JournalGrowth
+from rlinf_scheduler.channel import durable
+from rlinf_scheduler.channel.durable import JournalGrowth
 
 
 @pytest.fixture(autouse=True)
 def four_turns_and_a_hundred_bytes(monkeypatch):
-    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
-    monkeypatch.setattr(journal_growth, "GROWN_BYTES", 100)
+    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
+    monkeypatch.setattr(durable, "GROWN_BYTES", 100)
 
 
 def due_turns(growth, on_due, num_turns=100):

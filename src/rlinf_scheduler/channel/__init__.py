@@ -9,16 +9,15 @@
 - `server.py`: the process that holds the queues, around the state machine of `queueing`, with `clients.py`, the
   processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
 - `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it
-- `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
-  it, and `journal_growth.py`, when it is written anew; `journaled.py`, between its server and the world; `lifeline.py`,
-  the line that leads to it, `durable_wire.py`; `durable_opening.py`, how a process comes to hold it, and
-  `found_journal.py`, what that finds
+- `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
+  in it; `journaled.py`, between its server and the world; `lifeline.py`, the line that leads to it, `durable_wire.py`;
+  `found_journal.py`, what a process finds that comes to hold it
 - `batch.py`, `producer.py`, `shard.py`, `lease.py`, `lease_loop.py`, `dead_letter.py`, `slot.py`: what operations
   return
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
 - `lease_keeper.py`: what a process does for the leases that it has
 - `report.py`: what goes on in a channel, for people
-- `byte_bound.py`: how many bytes it holds; `heap.py`: its memory after a peak
+- `heap.py`: the memory of its process after a peak
 - `saving.py`: checkpoints, as users take them
 - `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
 - `wire.py`: what the two say to each other of operations; `control_wire.py`: of everything else

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.channel.byte_bound import max_bytes_of
 from rlinf_scheduler.channel.journal import Journal, JournalBlock
 from rlinf_scheduler.channel.journal_records import JournaledTurn, ReadImage, read_image
-from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.channel.spec import ChannelSpec, max_bytes_of
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.errors import ChannelJournalError
 

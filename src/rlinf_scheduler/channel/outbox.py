@@ -179,14 +179,18 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
 
 def deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | None) -> bool:
     """Deliver by a shortcut what is small; of anything else say there that it comes the usual way."""
-    items: list[Arrived | RemoteItem] = [item.payload for item in instruction.items]
-    in_message = not any(item.lease or isinstance(item, RemoteItem) for item in items)
-    if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:
-        parts = [item.frames() for item in items]
-        frames: list[Any] = [frame for part in parts for frame in part]
-        counts = [len(part) for part in parts]
-        delivered = _delivered(instruction, counts, ids)
-        if end.answer(wire.DirectAnswer(delivered, frames)):
+    size_bytes, counts = 0, []
+    frames: list[Any] = []
+    for item in instruction.items:
+        payload: Arrived | RemoteItem = item.payload
+        size_bytes += payload.size_bytes
+        if size_bytes > DIRECT_BYTES or payload.lease is not None or isinstance(payload, RemoteItem):
+            break
+        parts = payload.frames()
+        counts.append(len(parts))
+        frames += parts
+    else:
+        if end.answer(wire.DirectAnswer(_delivered(instruction, counts, ids), frames)):
             return True
     end.answer(wire.DirectAnswer(wire.Elsewhere(instruction.ticket), []))
     return False

@@ -15,13 +15,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.byte_bound import max_bytes_of
 from rlinf_scheduler.channel.clients import KnownClient, Users
 from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_marked
 from rlinf_scheduler.channel.outbox import Outbox, deliver_directly
 from rlinf_scheduler.channel.remote_items import RemoteItems
-from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
+from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request

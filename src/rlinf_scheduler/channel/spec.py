@@ -13,6 +13,7 @@ from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.deadlines import SUCCESSOR_S, Survives
 from rlinf_scheduler.comm.directory import AWAITED, Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.shm.limit import memory_bytes
 from rlinf_scheduler.errors import ChannelExists, ChannelNotFound
 from rlinf_scheduler.session import Session
 
@@ -31,6 +32,9 @@ _FOR_LIFE = (
     "device_items",
     "priority_wait_s",
 )
+
+# Unless somebody says how much, a channel holds so much of the machine, or of the container: a quarter.
+MEMORY_SHARE = 4
 
 
 class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -173,3 +177,8 @@ def _specs(entries: Iterable[Entry]) -> dict[str, ChannelSpec]:
 def address_of(name: str) -> str:
     """Return the address of the server of the channel `name`."""
     return f"{name}:0"
+
+
+def max_bytes_of(spec: ChannelSpec) -> int:
+    """Return how many bytes all queues of a channel may hold in this process; 0 is unbounded."""
+    return memory_bytes() // MEMORY_SHARE if spec.max_bytes is None else spec.max_bytes
