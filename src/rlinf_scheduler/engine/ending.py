@@ -23,11 +23,15 @@ from types import FrameType
 THREADS_GRACE_S = 1.0
 # How long a driver that has failed may take to end as after SIGTERM.
 FAILED_GRACE_S = 20.0
+# A signal is handled late that comes right before a call of the kernel's that waits: so soon it comes again.
+AGAIN_S = 0.2
 FAILED = 1
 
 _closers: list[Callable[[], None]] = []
 _got_sigterm = threading.Event()
 _failed = threading.Event()
+# That the main thread knows of it.
+_failure_heard = threading.Event()
 # That the main thread has ended, and this process is being left.
 _leaving = threading.Event()
 _registered: list[bool] = []
@@ -68,8 +72,11 @@ def end_failed() -> None:
     _failed.set()
     main = threading.main_thread().ident
     if signal.getsignal(signal.SIGTERM) is _exit and main is not None:
-        signal.pthread_kill(main, signal.SIGTERM)  # also while it waits, for whatever
-        threading.Event().wait(FAILED_GRACE_S)
+        deadline = time.monotonic() + FAILED_GRACE_S
+        while time.monotonic() < deadline and not _failure_heard.is_set():
+            signal.pthread_kill(main, signal.SIGTERM)  # also while it waits, for whatever
+            _failure_heard.wait(AGAIN_S)
+        threading.Event().wait(deadline - time.monotonic())
     _end_with(FAILED)
 
 
@@ -91,8 +98,11 @@ def _end_with(status: int) -> None:
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:
-    if _leaving.is_set() and _failed.is_set():  # what is undone now is undone to its end
-        return
+    if _failed.is_set():
+        known = _failure_heard.is_set()
+        _failure_heard.set()
+        if known or _leaving.is_set():  # what is undone now is undone to its end
+            return
     _got_sigterm.set()
     sys.exit(_status(signal.SIGTERM))
 
