@@ -13,7 +13,6 @@ from rlinf_scheduler.comm import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf_scheduler.observe.asking_home import reply_of_home
 from rlinf_scheduler.observe.event_log import EventLog
 from rlinf_scheduler.observe.graph import only_looks
 from rlinf_scheduler.observe.own_stats import STATS, OwnStats
@@ -22,7 +21,7 @@ from rlinf_scheduler.observe.poll import Poll
 from rlinf_scheduler.observe.process_stats import ProcessStats
 from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, status_of
-from rlinf_scheduler.observe.survey import Survey
+from rlinf_scheduler.observe.survey import Survey, reply_of_home
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import RunningJob, own_program

@@ -11,7 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.comm import Request
+from rlinf_scheduler.comm import Reply, Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
+from rlinf_scheduler.errors import ClusterError, CommTimeout
 from rlinf_scheduler.observe.levels import SURVEY, Level, Levels, Question
 from rlinf_scheduler.observe.own_activity import ACTIVITY, ENLIST, OwnActivity
 from rlinf_scheduler.observe.poll import Inquiry, Poll
@@ -180,3 +183,21 @@ class _Present:
             and late_s <= JOIN_SLACK * wanted.within_s
             and (self.wanted.by_signal or not wanted.by_signal)
         )
+
+
+@awaited(lambda local: Wait(IDLE, local["what"]))
+def reply_of_home(asked: Promise[Reply], what: str) -> Reply:
+    """What the home answers.
+
+    Args:
+        asked: the question.
+        what: it asks for, in words.
+
+    Raises:
+        ClusterError: the home does not answer.
+        CommError: it is gone.
+    """
+    try:
+        return asked.result()
+    except CommTimeout as error:
+        raise ClusterError(f"the job's driver does not answer: {error}") from error

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.transport.peer_session import Loss
-from rlinf_scheduler.observe.asking_home import reply_of_home
 from rlinf_scheduler.observe.graph import only_looks
 from rlinf_scheduler.observe.poll import Answer, Poll
-from rlinf_scheduler.observe.survey import Survey
+from rlinf_scheduler.observe.survey import Survey, reply_of_home
 from rlinf_scheduler.observe.time_sheets import (
     LEFT_SPANS,
     TIME_SHEET,

@@ -16,7 +16,6 @@ from rlinf_scheduler.comm.endpoint import local_machine_id
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.observe import culprits as certainty
-from rlinf_scheduler.observe.asking_home import reply_of_home
 from rlinf_scheduler.observe.chains import chain_of
 from rlinf_scheduler.observe.culprits import Culprit, culprits_of
 from rlinf_scheduler.observe.graph import Blocked, WaitGraph, graph_of
@@ -25,7 +24,7 @@ from rlinf_scheduler.observe.process_stats import Enlist, Frame, JobActivity, St
 from rlinf_scheduler.observe.queue_waits import some_names
 from rlinf_scheduler.observe.stack_file import STACK_SIGNAL
 from rlinf_scheduler.observe.stacks import MAIN, TASK
-from rlinf_scheduler.observe.survey import ALL_ACTIVITY, AskActivity
+from rlinf_scheduler.observe.survey import ALL_ACTIVITY, AskActivity, reply_of_home
 from rlinf_scheduler.observe.words import STANDS_S, call_text, state_text, wait_text
 from rlinf_scheduler.planning.caret import printable
 from rlinf_scheduler.session import Session
@@ -313,3 +312,38 @@ def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
             return why(session, within_s)
     known = Enlist(job.home, job.pid, birth_of(job.pid), int(STACK_SIGNAL))
     return why_of(JobActivity(silent=(look_at(DRIVER, known),)))
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """Where a rank is: `print(stack)`.
+
+    Attributes:
+        address: its name, `group:rank`.
+        at: that in a line: the innermost line of the user's, or that it is idle, stopped, or gone.
+        threads: its stacks, its main thread's first; none of a process that is stopped, or idle.
+    """
+
+    address: str
+    at: str
+    threads: tuple[Stack, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self.at, *stack_lines(self.threads, whole=True)])
+
+
+def stacks_of(session: Session, names: Sequence[str], within_s: float) -> list[RankStack]:
+    """The stacks of the processes of these names, in their order.
+
+    Raises:
+        ClusterError: the process that keeps the job's directory does not answer.
+    """
+    return rank_stacks(ask_job(session, within_s, tuple(names)), names)
+
+
+def rank_stacks(look: JobActivity, names: Sequence[str]) -> list[RankStack]:
+    """The same, given what was found."""
+    graph = graph_of(look)
+    threads = {each.process: each.stacks for each in look.silent}
+    threads.update((each.process, each.stacks) for each in look.doing)
+    return [RankStack(name, state_text(graph, name), threads.get(name, ())) for name in names]

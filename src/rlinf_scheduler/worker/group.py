@@ -17,8 +17,7 @@ from rlinf_scheduler.errors import CallArgumentError, CodecError, ConfigError, P
 from rlinf_scheduler.host.protocol import CallKind
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.profiling import RATE_HZ
-from rlinf_scheduler.observe.rank_stacks import RankStack, stacks_of
-from rlinf_scheduler.observe.why import WITHIN_S
+from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.attributes import LIBRARY
