@@ -12,7 +12,7 @@
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
   in it; `journaled.py`, between its server and the world; `lifeline.py`, the line that leads to it, `durable_wire.py`;
   `found_journal.py`, what a process finds that comes to hold it
-- `batch.py`, `producer.py`, `shard.py`, `lease.py`, `lease_loop.py`, `dead_letter.py`, `slot.py`: what operations
+- `batch.py`, `producer.py`, `shard.py`, `lease.py`, `dead_letter.py`, `slot.py`: what operations
   return
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
 - `lease_keeper.py`: what a process does for the leases that it has
@@ -37,8 +37,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.checkpoint import Checkpoint, load_job
     from rlinf_scheduler.channel.dead_letter import DeadLetter
     from rlinf_scheduler.channel.durable import DurableChannel
-    from rlinf_scheduler.channel.lease import Lease, LeaseContext
-    from rlinf_scheduler.channel.lease_loop import LeaseLoop
+    from rlinf_scheduler.channel.lease import Lease, LeaseContext, LeaseLoop
     from rlinf_scheduler.channel.local import LocalChannel
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
     from rlinf_scheduler.channel.report import ChannelReport, QueueReport
@@ -74,7 +73,7 @@ _MODULES = {
     "HeldChannel": "rlinf_scheduler.channel.opening",
     "Lease": "rlinf_scheduler.channel.lease",
     "LeaseContext": "rlinf_scheduler.channel.lease",
-    "LeaseLoop": "rlinf_scheduler.channel.lease_loop",
+    "LeaseLoop": "rlinf_scheduler.channel.lease",
     "LocalChannel": "rlinf_scheduler.channel.local",
     "QueueDepth": "rlinf_scheduler.queueing",
     "QueueReport": "rlinf_scheduler.channel.report",

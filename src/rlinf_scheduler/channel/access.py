@@ -24,7 +24,7 @@ from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.question import Question, refuse_questions
-from rlinf_scheduler.channel.slot import SENT_COPIES, Slot, forget, read_at
+from rlinf_scheduler.channel.slot import SENT_COPIES, Slot, forget, read_at, use_slot
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
 from rlinf_scheduler.channel.tracing import own_trace, trace_of
@@ -221,7 +221,7 @@ class Putting(ChannelAccess):
             version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
                 the slot's by default. An earlier one than that is refused. A later one is noted, also one that
                 `set_version` has not said yet: when the item is to be taken is the slot's to say.
-            slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
+            slot: leave to put it (see `Slot`), which is used up if the put succeeds; the queue is the slot's.
             sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
                 ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
                 or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
@@ -294,14 +294,7 @@ class Putting(ChannelAccess):
 
     def _use(self, slot: Slot, operation: Operation) -> None:
         """Let a put be one with a slot."""
-        if type(slot) is not Slot:
-            raise ChannelArgumentError(self._name, f"slot is what `admit` returns, not {slot!r}")
-        if slot.channel_id != self._ref.spec.channel_id:
-            raise ChannelArgumentError(self._name, f"{slot!r} is of another channel")
-        if operation.queue_name not in (DEFAULT_QUEUE, slot.queue_name):
-            raise ChannelArgumentError(self._name, f"{slot!r} is not for queue {operation.queue_name!r}")
-        operation.queue_name = slot.queue_name
-        operation.slot, operation.held = slot.number, slot.use()
+        use_slot(slot, operation, self._ref)
 
 
 class Getting(ChannelAccess):
@@ -438,7 +431,8 @@ class Getting(ChannelAccess):
         )
         target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        operation = Operation("get_batch", queue, limit_s, self._now, batch_weight=target, limits=limits)
+        operation = Operation("get_batch", queue, limit_s, self._now)
+        operation.batch_weight, operation.limits = target, limits
         return self._get(operation, async_op)
 
     @overload
@@ -505,8 +499,8 @@ class Getting(ChannelAccess):
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
         queue = self._queue(queue_name, key)
-        everything = wire.BatchLimits(1, 0, 0, None)
-        operation = Operation("get_batch", queue, None, self._now, wait=False, limits=everything)
+        operation = Operation("get_batch", queue, None, self._now, wait=False)
+        operation.limits = wire.BatchLimits(1, 0, 0, None)
         try:
             batch: Batch = self._get(operation, False)
         except (ChannelEmpty, ChannelClosed):

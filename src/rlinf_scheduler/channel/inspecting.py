@@ -161,8 +161,8 @@ class Inspecting(ChannelAccess):
         return report.headline + shown(self._first_items() if num_items else (), num_items)
 
     def _first_items(self) -> list[Any]:
-        limits = wire.BatchLimits(1, NUM_SHOWN, SHOWN_BYTES, None, "raise")
-        operation = Operation("get_batch", DEFAULT_QUEUE, None, self._now, wait=False, limits=limits)
+        operation = Operation("get_batch", DEFAULT_QUEUE, None, self._now, wait=False)
+        operation.limits = wire.BatchLimits(1, NUM_SHOWN, SHOWN_BYTES, None, "raise")
         try:
             found: list[Any] = self._connection().look(operation, _load_copies)
         except (ChannelError, CommError):  # others took them, or they are too large, or cannot be read here

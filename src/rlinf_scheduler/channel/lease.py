@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Fate
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError, LeaseExpired
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
 
@@ -370,3 +370,36 @@ def _in_words(error: BaseException) -> str:
         return f"{type(error).__qualname__}: {error}"
     except Exception:  # noqa: BLE001 - its own __str__ may fail
         return type(error).__qualname__
+
+
+class LeaseLoop:
+    """An iterator of leases, as `Channel.leases` returns it, for `for` and `async for`.
+
+    Each lease is acknowledged when the next one is asked for, and given back when the loop is left before.
+
+    Args:
+        make: makes the next lease, not entered.
+    """
+
+    def __init__(self, make: Callable[[], LeaseContext]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Lease]:
+        """Give leases until the queue ends."""
+        while True:
+            with ExitStack() as block:
+                try:
+                    lease = block.enter_context(self._make())
+                except ChannelClosed:
+                    return
+                yield lease
+
+    async def __aiter__(self) -> AsyncIterator[Lease]:
+        """Give leases until the queue ends."""
+        while True:
+            async with AsyncExitStack() as block:
+                try:
+                    lease = await block.enter_async_context(self._make())
+                except ChannelClosed:
+                    return
+                yield lease

@@ -17,8 +17,7 @@ from rlinf_scheduler.channel.arguments import (
 )
 from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.dead_letter import DeadLetter
-from rlinf_scheduler.channel.lease import LeaseContext
-from rlinf_scheduler.channel.lease_loop import LeaseLoop
+from rlinf_scheduler.channel.lease import LeaseContext, LeaseLoop
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.slot import read_on_lease
 from rlinf_scheduler.errors import ChannelArgumentError
@@ -90,7 +89,8 @@ class Leasing(ChannelAccess):
         if batch_weight is not None or target_weight is not None:
             target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        operation = Operation("lease", queue, limit_s, self._now, batch_weight=target, limits=limits)
+        operation = Operation("lease", queue, limit_s, self._now)
+        operation.batch_weight, operation.limits = target, limits
         if group_size is not None:
             if target is not None or limits is not None:
                 raise ChannelArgumentError(self._name, "a lease is of a batch, or of a group_size")

@@ -127,9 +127,6 @@ class Operation(Fate):
         now: Callable[[], float],
         *,
         wait: bool = True,
-        batch_weight: float | None = None,
-        limits: wire.BatchLimits | None = None,
-        weight: float = 0,
     ) -> None:
         self.kind = kind
         self.queue_name = queue_name
@@ -137,9 +134,9 @@ class Operation(Fate):
         self.now = now
         # Who waits no time at all gets what is there.
         self.wait = wait and timeout_s != 0
-        self.batch_weight = batch_weight
-        self.limits = limits
-        self.weight = weight
+        self.batch_weight: float | None = None
+        self.limits: wire.BatchLimits | None = None
+        self.weight: float = 0
         self.priority = 0
         self.question = 0
         self.group: GroupName | None = None
@@ -167,17 +164,9 @@ class Operation(Fate):
 
     def renewed(self) -> Operation:
         """The same, begun at the same time, as another operation."""
-        again = Operation(
-            self.kind,
-            self.queue_name,
-            self.timeout_s,
-            self.now,
-            wait=self.wait,
-            batch_weight=self.batch_weight,
-            limits=self.limits,
-            weight=self.weight,
-        )
+        again = Operation(self.kind, self.queue_name, self.timeout_s, self.now, wait=self.wait)
         again.started = self.started
+        again.weight, again.batch_weight, again.limits = self.weight, self.batch_weight, self.limits
         again.priority = self.priority
         again.question = self.question
         again.group, again.group_size = self.group, self.group_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -27,9 +26,7 @@ class Shard:
     the earlier one died, say, gets the batch that was not done with again, as the same step.
 
     Args:
-        channel: its name.
-        take: runs an operation to its end, and returns its batch.
-        settle: tells the channel's process that a part is done with; why not, or "".
+        channel: whose queue it is.
         queue_name: the queue.
         index: the rank, from 0.
         plan: how the queue is divided.
@@ -40,18 +37,12 @@ class Shard:
 
     def __init__(
         self,
-        channel: str,
-        now: Callable[[], float],
-        take: Callable[[Operation], ShardBatch],
-        settle: Callable[[control_wire.DonePart], str],
+        channel: Sharding,
         queue_name: QueueName,
         index: int,
         plan: ShardPlan,
     ) -> None:
         self._channel = channel
-        self._now = now
-        self._take = take
-        self._settle = settle
         self._queue_name = queue_name
         self._index = index
         self._plan = plan
@@ -106,14 +97,15 @@ class Shard:
         return ShardLease(self, timeout_s)
 
     def _next(self, timeout_s: float | None) -> ShardBatch:
-        operation = Operation("get_batch", self._queue_name, timeout_s, self._now)
+        operation = Operation("get_batch", self._queue_name, timeout_s, self._channel._now)
         operation.shard = wire.ShardRequest(self._index, self.done_step, *self._plan)
-        return self._take(operation)
+        batch: ShardBatch = self._channel._get(operation, False)
+        return batch
 
     def _acknowledge(self, step: int) -> None:
-        problem = self._settle(control_wire.DonePart(self._queue_name, self._index, step))
+        problem = self._channel._settle_part(control_wire.DonePart(self._queue_name, self._index, step))
         if problem:
-            raise LeaseExpired(self._channel, self._queue_name, problem)
+            raise LeaseExpired(self._channel._name, self._queue_name, problem)
         self.done_step = self._last_step = step
 
 
@@ -197,8 +189,7 @@ class Sharding(ChannelAccess):
         plan = _checked_plan(self._name, num_shards, policy, batch_weight, batch_items, cost, equal_counts)
         if type(index) is not int or not 0 <= index < num_shards:
             raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
-        take = partial(self._get, async_op=False)
-        return Shard(self._name, self._now, take, self._settle_part, queue, index, plan)
+        return Shard(self, queue, index, plan)
 
     def _settle_part(self, message: control_wire.DonePart) -> str:
         done: control_wire.Done = self._connection().ask(message, control_wire.Done)

@@ -12,13 +12,14 @@ from threading import get_ident, local
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.errors import SchedulerError
+from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import current_session
 
@@ -212,3 +213,20 @@ class Slot:
 
     def __repr__(self) -> str:
         return f"<Slot {self.number} of queue {self.queue_name!r}: version {self.version}>"
+
+
+def use_slot(slot: Any, operation: Operation, ref: ChannelRef) -> None:
+    """Let a put into a channel be one with a slot.
+
+    Raises:
+        ChannelArgumentError: it is none, or of another channel or queue.
+    """
+    name = ref.spec.name
+    if type(slot) is not Slot:
+        raise ChannelArgumentError(name, f"slot is what `admit` returns, not {slot!r}")
+    if slot.channel_id != ref.spec.channel_id:
+        raise ChannelArgumentError(name, f"{slot!r} is of another channel")
+    if operation.queue_name not in (DEFAULT_QUEUE, slot.queue_name):
+        raise ChannelArgumentError(name, f"{slot!r} is not for queue {operation.queue_name!r}")
+    operation.queue_name = slot.queue_name
+    operation.slot, operation.held = slot.number, slot.use()

@@ -196,13 +196,11 @@ class ChannelUsers:
             timeout_s,
             self._connection.now,
             wait=step.timeout_us != NOWAIT,
-            batch_weight=weight,
-            limits=limits,
-            weight=step.weight if step.kind == "put" else 0,
         )
+        operation.batch_weight, operation.limits = weight, limits
         operation.channel = self._connection.ref.spec.name
         if step.kind == "put":
-            operation.priority, operation.group = step.priority, step.group
+            operation.weight, operation.priority, operation.group = step.weight, step.priority, step.group
         elif step.kind == "group":
             operation.group_size = step.weight
         elif step.kind == "lease":
