@@ -78,7 +78,11 @@ class ChannelClient:
         messenger = session.messenger
         elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
         self.hands_over = elsewhere and ref.spec.holds == HOLDS_NODE
-        self.on_devices = _on_devices(session, ref)
+        self.on_devices = (
+            DeviceItems(messenger, session.service(open_devices), ref.spec.name, ref.endpoint)
+            if ref.spec.device_items
+            else None
+        )
         self._session = session
         # Puts whose bytes this node's holder is about to take.
         self._handing: set[int] = set()
@@ -628,9 +632,3 @@ class ChannelClient:
     def abandon(self, lost: ChannelLost) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self.lost = lost
-
-
-def _on_devices(session: Session, ref: ChannelRef) -> DeviceItems | None:
-    if not ref.spec.device_items:
-        return None
-    return DeviceItems(session.messenger, session.service(open_devices), ref.spec.name, ref.endpoint)

@@ -42,36 +42,21 @@ class Operation(Fate):
     """An operation under way, and the fate of its items.
 
     Attributes:
-        channel: the channel's name, for messages.
-        kind: "put", "get", "get_batch", "get_group", "lease", "admit" or "set_version".
-        queue_name: its queue.
         timeout_s: its deadline, in seconds after `started`; None without.
         now: the clock that this goes by, of the messenger that carries it out.
         wait: whether the server may keep it waiting.
-        batch_weight: what a batch has to reach; None without.
-        limits: what else a batch has to be; None for any, and for what is no batch.
-        weight: of the item of a put.
-        priority: of the item of a put.
-        question: the number under which this process waits for an answer to that item; 0 if it does not.
-        group: that the item of a put belongs to; None for none.
-        version: of the policy, that made the item of a put, or that a `set_version` says; None if nobody said.
-        slot: with which an item is put; 0 for none.
-        held: keeps that slot, a `Slot`.
+        question: the number under which this process waits for an answer to its item; 0 if it does not.
+        version: of the policy, that made its item, or that a `set_version` says; None if nobody said.
+        slot: with which its item is put; 0 for none. `held` keeps that slot.
         copies: of a lease: what is to be said when an item is done with, of the slots in it, by the item's place.
-        max_lag: of an `admit`, in versions.
         batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
         begins: of a `set_version`: its caller begins with this version.
-        group_size: how many items of one group a getter asks for; 0 for what asks for no group.
-        shard: whose part a batch is; None for one that is no shard's.
-        lease: for how long a get has its items; None for one that takes them.
-        keep_s: for how long this process keeps such a lease alive; only of one.
+        keep_s: for how long this process keeps a lease alive.
         parcel: the item of a put, until the server has answered.
-        ticket: its number.
         step: the training step that its caller works at; None where nobody said.
-        trace: of the item of a put: what it was made of; None where nobody said.
+        trace: what its item was made of; None where nobody said.
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
-        timer: of its deadline.
         recalled: the server was asked what became of it, after it went by a shortcut.
     """
 
