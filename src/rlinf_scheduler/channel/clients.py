@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.shortcut import ShortcutEnd
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.queueing import DirectOperations, QueueName, QueueUser
+from rlinf_scheduler.queueing import DirectOperations, QueueName, QueueUser, UsersByQueue
 
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0
@@ -62,8 +62,6 @@ class KnownClient:
             self.pause_s = min(2 * self.pause_s, MAX_PAUSE_S)
 
 
-# Of each queue its producers, and its consumers.
-UsersByQueue: TypeAlias = dict[QueueName, tuple[list[QueueUser], list[QueueUser]]]
 # So many pairs of a process and a queue are remembered: queues' names may be used once each.
 MAX_USES = 2048
 

@@ -78,7 +78,7 @@ from rlinf_scheduler.queueing.stats import (
     Waiting,
 )
 from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
-from rlinf_scheduler.queueing.surveying import Asked, QueueSurvey
+from rlinf_scheduler.queueing.surveying import Asked, QueueSurvey, UsersByQueue
 from rlinf_scheduler.queueing.taps import TapTerms
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
 from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
@@ -136,6 +136,7 @@ __all__ = [
     "Stream",
     "TapTerms",
     "Tapped",
+    "UsersByQueue",
     "Waiting",
     "WeightedFifo",
     "as_name",

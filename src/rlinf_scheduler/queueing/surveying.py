@@ -15,7 +15,7 @@ from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.sharding import PartGetter
 from rlinf_scheduler.queueing.state import ChannelState
-from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, Waiting
+from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, QueueUser, Waiting
 from rlinf_scheduler.queueing.taps import TapQueue
 from rlinf_scheduler.queueing.wanted import WantedGroup
 from rlinf_scheduler.queueing.weights import rounded
@@ -31,17 +31,33 @@ NUM_QUEUES, NUM_LARGEST = 1024, 64
 NUM_NAMED, NUM_LONGEST = 20, 8
 
 _Operation: TypeAlias = Getter | Putter
+# A client, its operation in words, and since when that is under way.
+_Since: TypeAlias = tuple[str, str, float]
+# Of each queue its producers, and its consumers.
+UsersByQueue: TypeAlias = dict[QueueName, tuple[list[QueueUser], list[QueueUser]]]
 
 
 class Asked(NamedTuple):
-    """When a channel is asked how it is, on its clock, and the names of the processes that use it, by client."""
+    """What the state does not know of its channel when that is asked how it is.
+
+    Attributes:
+        now: the time, on its clock.
+        names: of the processes that use it, by client.
+        users: of each queue.
+    """
 
     now: float
     names: Mapping[str, str]
+    users: UsersByQueue | None = None
 
-    def waiting(self, client: str, operation: str, since: float) -> Waiting:
-        """Return an operation of a client that is not over."""
-        return Waiting(self.names.get(client, ""), operation, max(0.0, self.now - since))
+    def all(self, operations: Iterable[_Since]) -> tuple[Waiting, ...]:
+        """Return operations that are not over."""
+        return tuple(
+            [
+                Waiting(self.names.get(client, ""), operation, max(0.0, self.now - since))
+                for client, operation, since in operations
+            ]
+        )
 
 
 class QueueSurvey:
@@ -167,16 +183,13 @@ def _num_items(queue: Queue) -> int:
 
 def _first_waits(queue: Queue) -> Iterator[float]:
     """When the first of each line began to wait."""
-    lines: tuple[Iterable[_Operation], ...] = (*_getters_of(queue), *_putters_of(queue))
-    yield from (each.since for line in lines for each in islice(line, 1))
-
-
-def _getters_of(queue: Queue) -> Iterator[Iterable[Getter]]:
-    yield from (queue.getters, queue.skipped, queue.parts.getters)
-
-
-def _putters_of(queue: Queue) -> Iterator[Iterable[Putter]]:
-    yield from (queue.putters, *queue.streams.values())
+    lines: tuple[Iterable[_Operation], ...] = (
+        queue.getters,
+        queue.skipped,
+        queue.parts.getters,
+        queue.putters,
+    )
+    yield from (each.since for line in (*lines, *queue.streams.values()) for each in islice(line, 1))
 
 
 def _stats_of(
@@ -186,17 +199,20 @@ def _stats_of(
     deliveries: Iterable[Getter] = (),
 ) -> QueueStats:
     """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
-    head = queue.fifo.head()
+    head, users = queue.fifo.head(), asked.users
+    putters, getters = ((), ()) if users is None else users.get(queue.name, ((), ()))
     return QueueStats(
         queue.depth(),
         None if head is None else max(0.0, asked.now - head.since),
-        tuple(asked.waiting(*each) for each in _waiting_at(queue)),
-        tuple(asked.waiting(*each) for each in _held_of(queue, leases, deliveries)),
-        tuple(_limits_of(queue)),
+        asked.all(_waiting_at(queue)),
+        asked.all(_held_of(queue, leases, deliveries)),
+        tuple(_limits_of(queue)) if queue.putters else (),
         queue.ended,
         ", ".join(queue.parts.describe()),
         ", ".join(queue.gate.describe()),
         _subscription(queue, asked.names) if isinstance(queue, TapQueue) else "",
+        tuple(putters),
+        tuple(getters),
     )
 
 
@@ -205,16 +221,14 @@ def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
     return f"{queue.terms.describe()}; read by {list_names(members) if members else 'nobody at present'}"
 
 
-# -- operations in words, each with its client and since when ----------------------------------------
-
-_Since: TypeAlias = tuple[str, str, float]
+# -- operations in words -----------------------------------------------------------------------------
 
 
 def _waiting_at(queue: Queue) -> Iterator[_Since]:
     """The first of those who wait in each line of a queue, which are the oldest."""
-    for getter in islice(chain.from_iterable(_getters_of(queue)), NUM_NAMED):
+    for getter in islice(chain(queue.getters, queue.skipped, queue.parts.getters), NUM_NAMED):
         yield getter.client.name, _of_get(getter), getter.since
-    for putter in islice(chain.from_iterable(_putters_of(queue)), NUM_NAMED):
+    for putter in islice(chain(queue.putters, *queue.streams.values()), NUM_NAMED):
         yield putter.client.name, _of_put(putter), putter.since
     for item in queue.fifo.first(NUM_NAMED):
         if item.question is not None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.clients import UsersByQueue
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
@@ -25,6 +23,7 @@ from rlinf_scheduler.queueing import (
     QueueName,
     QueueStats,
     QueueSurvey,
+    QueueUser,
     Tapped,
 )
 
@@ -59,8 +58,9 @@ class Explain:
         _List(request, self._survey.depths(NUM_DEPTHS), self._counts, self._submit).go_on()
 
     def _explain(self, request: Request) -> None:
-        used = partial(self._used, self._by_queue())
-        parts = [partial(used, part) for part in self._survey.every(NUM_REPORTS, self._asked())]
+        now, names, _ = self._asked()
+        asked = Asked(now, names, self._server.users.by_queue(names, now))
+        parts = self._survey.every(NUM_REPORTS, asked)
         _List(request, parts, self._reached, self._submit).go_on()
 
     def stats(self) -> ChannelStats:
@@ -75,8 +75,10 @@ class Explain:
         others = self._others(found.keys())
         found |= {queue.depth.name: queue for queue in self._survey.of(others, asked)}
         every = [found.get(name) or QueueStats(QueueDepth(name)) for name in dict.fromkeys([*found, *others])]
+        names = {queue.depth.name for queue in every}
+        users = self._server.users.by_queue(asked.names, asked.now, names)
+        shown = (_used(queue, *users.get(queue.depth.name, ((), ()))) for queue in every)
         counts = self._counts()
-        shown = self._used(self._by_queue({queue.depth.name for queue in every}), lambda: every)
         return replace(counts, shown=tuple(shown), num_untold=max(0, counts.num_queues - len(found)))
 
     def _asked(self) -> Asked:
@@ -114,17 +116,6 @@ class Explain:
         )
         return replace(counts, users=tuple(users))
 
-    def _by_queue(self, queues: Collection[QueueName] | None = None) -> UsersByQueue:
-        return self._server.users.by_queue(self._server.names, self._server.runtime.now(), queues)
-
-    def _used(self, users: UsersByQueue, part: Callable[[], Iterable[QueueStats]]) -> list[QueueStats]:
-        """Return queues with who uses each."""
-        unused: Any = (), ()
-        told = ((queue, *users.get(queue.depth.name, unused)) for queue in part())
-        return [
-            replace(queue, putters=tuple(putters), getters=tuple(getters)) for queue, putters, getters in told
-        ]
-
     def _others(self, told: AbstractSet[QueueName]) -> list[QueueName]:
         """Queues at which nobody waits: some whose items nobody gets, and those used last."""
         users = self._server.users
@@ -146,6 +137,10 @@ class Explain:
         (began, puts, gets), (_, puts_now, gets_now) = server.samples[0] if server.samples else end, end
         span_s = max(now - began, 1.0)
         return max(0, puts_now - puts) / span_s, max(0, gets_now - gets) / span_s
+
+
+def _used(queue: QueueStats, putters: Iterable[QueueUser], getters: Iterable[QueueUser]) -> QueueStats:
+    return replace(queue, putters=tuple(putters), getters=tuple(getters))
 
 
 class _List:
