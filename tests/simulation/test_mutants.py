@@ -54,7 +54,7 @@ def test_what_is_found_is_told_in_short(name):
     shorter = shrink(found, machines)
     assert shorter.violation
     assert len(shorter.script.steps) <= 10
-    assert len(tell(shorter)) <= 60
+    assert len(tell(shorter)) <= 90
 
 
 def test_a_machine_that_raises_is_a_broken_promise():

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rlinf.testing.simulation.network import SILENT_US, Network
+from rlinf.testing.simulation.network import SILENT_US, Network, delays
 from rlinf.testing.simulation.world import Process, World
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.loop import READABLE, WRITABLE, IoLoop, Timer
@@ -467,6 +467,7 @@ class Kernel:
         self._wires: dict[frozenset[str], list[Wire]] = {}
         self._dialling: dict[frozenset[str], list[tuple[SimulatedSocket, Any]]] = {}
         self._machines: dict[str, str] = {}
+        self._delays: dict[tuple[str, str], Callable[[], int]] = {}
         network.kernels.append(self)
 
     # -- processes -----------------------------------------------------------------------------------
@@ -518,7 +519,7 @@ class Kernel:
 
     def dial(self, dialler: SimulatedSocket, address: Any) -> None:
         """Connect to another machine, in a while."""
-        delay_us = self._network.delay_us(dialler.process.name, self.owners[address])
+        delay_us = self._delay_us(dialler.process.name, self.owners[address])
         self.world.schedule(self.world.now_us + delay_us, None, self._knock, (dialler, address))
 
     def _knock(self, dialler: SimulatedSocket, address: Any) -> None:
@@ -550,7 +551,13 @@ class Kernel:
         """Return how long something is on its way."""
         if self._machines[sender.name] == self._machines[receiver.name]:
             return self.draw.randrange(1, 30)
-        return self._network.delay_us(sender.name, receiver.name)
+        return self._delay_us(sender.name, receiver.name)
+
+    def _delay_us(self, sender: str, receiver: str) -> int:
+        draw = self._delays.get((sender, receiver))
+        if draw is None:
+            draw = self._delays[sender, receiver] = delays(self.world.randomness("wires", sender, receiver))
+        return draw()
 
     def is_obstructed(self, pair: frozenset[str]) -> bool:
         """Whether two processes cannot talk now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, Protocol
 
 from rlinf.testing.simulation.world import Process, World
@@ -11,6 +12,12 @@ SILENT_US = 4_000_000
 """A stream over which nothing comes for so long is silent."""
 DIAL_TIMEOUT_US = 1_000_000
 _CLOSED = object()
+
+
+def delays(draw: Random) -> Callable[[], int]:
+    """How long each message of a pair is on its way: mostly a moment, which reorders what different pairs say."""
+    random = draw.random
+    return lambda: int(20 + 200 * random()) if random() < 0.9 else int(20_000 * random())
 
 
 class End(Protocol):
@@ -94,14 +101,14 @@ class Network:
         """Begin a stream; `made` or `not_made` follows."""
         stream = Stream(dialler, acceptor)
         self._world.schedule(
-            self._world.now_us + self.delay_us(dialler, acceptor), None, self._connect, (stream,)
+            self._world.now_us + self._delay_us(dialler, acceptor), None, self._connect, (stream,)
         )
         return stream
 
     def send(self, stream: Stream, sender: str, frame: Any) -> None:
         """Send over a stream; it arrives unless the stream breaks before."""
         receiver = stream.other(sender)
-        at_us = max(stream.free_at[receiver], self._world.now_us + self.delay_us(sender, receiver))
+        at_us = max(stream.free_at[receiver], self._world.now_us + self._delay_us(sender, receiver))
         stream.free_at[receiver] = at_us
         self._world.schedule(at_us, None, self._arrive, (stream, receiver, frame))
 
@@ -116,7 +123,7 @@ class Network:
         for stream in self._streams.pop(frozenset((one, other)), ()):
             stream.broken = True
             for name in stream.ends:
-                self._later(self.delay_us(one, other), name, self._closed, stream, name)
+                self._later(self._delay_us(one, other), name, self._closed, stream, name)
         for kernel in self.kernels:
             kernel.cut(frozenset((one, other)))
         self._obstruct(one, other, for_us)
@@ -145,14 +152,12 @@ class Network:
     def _later(self, delay_us: int, name: str, action: Callable[..., None], *args: Any) -> None:
         self._ends[name].process.later(delay_us, action, *args)
 
-    def delay_us(self, sender: str, receiver: str) -> int:
-        """Return how long the next message is on its way."""
+    def _delay_us(self, sender: str, receiver: str) -> int:
         draw = self._delays.get((sender, receiver))
         if draw is None:
-            random = self._world.randomness("network", sender, receiver).random
-            # Mostly quick, sometimes slow: this reorders what different pairs say.
-            draw = lambda: int(20 + 200 * random()) if random() < 0.9 else int(20_000 * random())  # noqa: E731
-            self._delays[sender, receiver] = draw
+            draw = self._delays[sender, receiver] = delays(
+                self._world.randomness("network", sender, receiver)
+            )
         return draw()
 
     def _obstruct(self, one: str, other: str, for_us: int) -> None:

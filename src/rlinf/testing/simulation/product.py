@@ -277,7 +277,7 @@ class ProductPart(Part):
         self._check_sessions_rest()
         if server_lives:
             self._check_nobody_waits_in_vain()
-            auditor = self._users[self.cluster.start(-1, "auditor").name]
+            auditor = self._start_auditor()
             if self.ledger.has_subscription:
                 auditor.call(Call(0, AUDITOR - 1, -1, "subscribe", TAP, 0, 0, None, blocking=False, drop=""))
                 yield
@@ -299,6 +299,13 @@ class ProductPart(Part):
                     self.cluster.bury(host)
             yield
             self._check_nothing_is_left()
+
+    def _start_auditor(self) -> ChannelUsers:
+        """Start a process that nothing happens to, and that no other part knows."""
+        cluster, name = self.cluster, "auditor of the product"
+        host = cluster.hosts[name] = Host(cluster.world, cluster.network, name, cluster.machines)
+        self.start(host, -1)
+        return self._users[name]
 
     def _check_sessions_rest(self) -> None:
         """Check that nothing is under way when the world rests."""
@@ -376,9 +383,15 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 
 
 class _Errors(logging.Handler):
-    """What the product logs as an error breaks the story."""
+    """What the product logs as an error breaks the story that this thread tells; other threads tell none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._teller = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if threading.get_ident() != self._teller:
+            return
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, Violation):
             raise error
@@ -394,14 +407,16 @@ def errors_are_found() -> Iterator[None]:
     """Within, the product logs to nobody; what it logs as an error breaks the story, and so do waits and threads."""
     logger, handler = logging.getLogger("rlinf_scheduler"), _Errors()
     before = logger.level, logger.propagate
-    wait = Promise.wait
+    wait, start, teller = Promise.wait, threading.Thread.start, threading.get_ident()
 
     def refuse_to_wait(promise: Promise[Any], timeout_s: float | None = None) -> bool:
-        if timeout_s == 0 or promise.done():
+        if timeout_s == 0 or promise.done() or threading.get_ident() != teller:
             return wait(promise, timeout_s)
         raise Violation("something waits that is to be an event of its own")
 
     def refuse_to_start(thread: threading.Thread) -> None:
+        if threading.get_ident() != teller:
+            return start(thread)
         raise Violation(f"a simulated process starts the thread '{thread.name}'")
 
     logger.setLevel(logging.ERROR)

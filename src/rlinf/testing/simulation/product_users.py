@@ -371,7 +371,7 @@ class ChannelUsers:
         lease = call.lease
         if lease is None or not lease.num_left:
             return
-        self.world.note(self.name, "settles", call.step.number, call.fate, *(call.items or ()))
+        self.world.note(self.name, "settles lease", call.step.number, call.fate, *(call.items or ()))
         handle = settle()
         handle.settled.add_done_callback(lambda _: self.host.later(10, self._settled, call, handle))
         if not lease.num_left:
@@ -382,7 +382,7 @@ class ChannelUsers:
         try:
             handle.wait()
         except LeaseExpired:
-            self.world.note(self.name, "settled too late", call.step.number)
+            self.world.note(self.name, "settled lease too late", call.step.number)
             is_heard_of = call.step.ttl_us >= HEARD_US and self._hindered_us() == call.hindered_us
             if is_heard_of and call.fate != "late":
                 message = (

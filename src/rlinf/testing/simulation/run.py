@@ -21,6 +21,7 @@ from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
 PRODUCT = (ProductPart,)
+"""The parts that run the product."""
 PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
 
 
@@ -53,15 +54,15 @@ def simulate(seed: int, machines: Machines | None = None) -> Report:
 
 
 def run_script(
-    script: Script, machines: Machines | None = None, parts: tuple[Callable[..., Part], ...] = PARTS
+    script: Script, machines: Machines | None = None, parts: tuple[Callable[..., Part], ...] = ()
 ) -> Report:
-    """Tell a story, of these parts."""
+    """Tell a story of these parts, or of all that can tell it."""
     world = World(script.seed)
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
         with errors_are_found():
-            Cluster(world, script, machines or Machines()).run(parts)
+            Cluster(world, script, machines or Machines()).run(parts or _parts_of(script))
     except Violation as broken:
         violation, about = str(broken), broken.about
     except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise
@@ -70,3 +71,8 @@ def run_script(
     if violation is not None:
         world.note("checker", "finds", violation)
     return Report(script, violation, about, tuple(world.history), world.digest())
+
+
+def _parts_of(script: Script) -> tuple[Callable[..., Part], ...]:
+    # What outlives its process, and what stays on nodes, only twins tell of.
+    return PARTS if script.durable or script.has_holders else (*PARTS, *PRODUCT)

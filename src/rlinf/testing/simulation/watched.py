@@ -369,8 +369,8 @@ class WatchedState(ChannelState):
         self._hear("get", name, number)
         self._ledger.get_arrives(name, number, _queue_of(queue_name), asked)
 
-    def _hear(self, *what: Any) -> None:
-        self._world.note("channel", "hears", *what)
+    def _hear(self, what: str, who: object = "", *about: object) -> None:
+        self._world.note("channel", "hears", who, what, *about)
 
     def _follow_up(self, out: list[Instruction]) -> list[Instruction]:
         told = [self._in_words(each) for each in out if not isinstance(each, Bury | StopClock)]
