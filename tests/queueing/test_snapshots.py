@@ -491,10 +491,10 @@ def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
 
 # What each part of the queues keeps beside structs, all of which are saved: in a snapshot, or made anew from it.
 KEPT = {
-    Contents: "name fifo flushed parts gate ended getters skipped putters streams",
+    Contents: "name fifo flushed parts gate ended getters skipped putters streams waits_for_room",
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items",
-    Gate: "waits_for_room",
+    Gate: "",
     Admission: "kept",
     TapQueue: "read subscription terms",
     Leases: "_open _why_over dead",
@@ -508,15 +508,15 @@ MADE_ANEW = {
     " reserved reserved_bytes tally taps",
     WeightedFifo: "_clock groups num_items size_bytes weight",
     RankedItems: "_by_age _by_rank _clock",
-    Gate: "max_bytes maxsize queue",
-    Admission: "_lanes _lent _lent_before _open _owned _queues",
+    Gate: "max_bytes maxsize",
+    Admission: "_lanes _lent _lent_before _open _owned _queues queue",
     TapQueue: "_sources",
     Leases: "max_attempts max_leased _consumers _queues",
     Taps: "_queues",
     Admissions: "_queues",
     Tally: "dead_bytes held_bytes leased_bytes lender max_bytes num_dead num_gets num_here num_leased"
     " reserved_bytes touched",
-    QueueSet: "maxsize max_bytes on_made tally _num_added",
+    QueueSet: "maxsize max_bytes on_made tally _gate _num_added",
 }
 # Of items that are lost, which are in no snapshot; and of those who look at a channel.
 LEFT_OUT = {

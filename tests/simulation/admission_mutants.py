@@ -23,8 +23,7 @@ def _with_admission(admission_type):
 class _LooksAtTodayOnly(Admission):
     """Places are kept only for what the present version is the last to take."""
 
-    @property
-    def num_free(self):
+    def num_free(self, queue):
         version = self.kept.version
         num_free = min(self.num_left, self._lanes.num_items)
         due = self._open[version] - self._lent[version]
@@ -35,19 +34,17 @@ class _LooksAtTodayOnly(Admission):
 class _ForgetsWhatIsInTheMaking(Admission):
     """What is here may be taken, whatever is not."""
 
-    @property
-    def num_free(self):
+    def num_free(self, queue):
         return min(self.num_left, self._lanes.num_items)
 
 
 class _WaitsForWhatIsInTheMaking(Admission):
     """Nothing is taken as long as something older is in the making."""
 
-    @property
-    def num_free(self):
+    def num_free(self, queue):
         head = self._lanes.head()
         is_held = head is not None and any(slot.latest < head.latest for slot in self.kept.making.values())
-        return 0 if is_held else super().num_free
+        return 0 if is_held else super().num_free(queue)
 
 
 class _GivesOneTooMany(Admission):

@@ -253,17 +253,16 @@ def _with_gate(gate):
 class _HoldsWithoutEnd(Gate):
     """Only the items of a channel are bounded."""
 
-    def _has_room_in_channel(self, num_held, own_bytes, size_bytes):
+    def _has_room_in_channel(self, queue, size_bytes):
         return True
 
 
 class _WaitsForOthers(Gate):
     """What somebody waits for waits for what nobody takes."""
 
-    def _has_room_in_channel(self, num_held, own_bytes, size_bytes):
-        tally = self.queue.tally
-        held = tally.held_bytes - self.queue.counted_bytes + own_bytes
-        return not held or held + size_bytes <= tally.max_bytes
+    def _has_room_in_channel(self, queue, size_bytes):
+        held = queue.tally.held_bytes - queue.counted_bytes + queue.held_bytes
+        return not held or held + size_bytes <= queue.tally.max_bytes
 
 
 class RelievesNobody(ChannelState):

@@ -75,7 +75,7 @@ class _HandsToTheLatestQueue(Queue):
 
 
 class _Boundless(Gate):
-    def free(self):
+    def free(self, queue):
         return math.inf, math.inf
 
 

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.gate import Gate
+from rlinf_scheduler.queueing.gate import Gate, Held
 from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
 from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName
 from rlinf_scheduler.queueing.lanes import LanedFifo
@@ -120,14 +120,15 @@ class Admission(Gate):
         kept: what there is to know of it.
     """
 
-    __slots__ = ("_lanes", "_lent", "_lent_before", "_open", "_owned", "_queues", "kept")
+    __slots__ = ("_lanes", "_lent", "_lent_before", "_open", "_owned", "_queues", "kept", "queue")
 
     is_plain: ClassVar[bool] = False
     keeps_rest: ClassVar[bool] = True
     lanes_type: ClassVar[type[LanedFifo]] = LanedFifo
 
     def __init__(self, queue: Queue, queues: QueueSet) -> None:
-        super().__init__(queue, queue.gate.maxsize, queue.gate.max_bytes)
+        super().__init__(queue.gate.maxsize, queue.gate.max_bytes)
+        self.queue = queue
         self.kept = Versions()
         self._queues = queues
         self._owned: dict[Ticket, GrantedSlot] = {}
@@ -141,16 +142,15 @@ class Admission(Gate):
 
     # -- room ------------------------------------------------------------------------------------
 
-    @property
-    def is_full_of_items(self) -> bool:
-        """Never: a slot has room for its item."""
+    def is_full_of_items(self, queue: Held) -> bool:
+        """Return False: a slot has room for its item."""
         return False
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_room(self, queue: Held, size_bytes: int) -> bool:
         """Return whether an item of this size may enter: also if what is here waits for it."""
-        if self.queue.awaited and self.num_free < min(self.queue.fifo.num_items, self.num_left):
+        if queue.awaited and self.num_free(queue) < min(queue.fifo.num_items, self.num_left):
             return True
-        return super().has_room(size_bytes)
+        return super().has_room(queue, size_bytes)
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Admission(Gate):
             slot.end_sent(source)
         self._drop_unwanted(slot)
 
-    def begin_put(self, item: Item) -> str:
+    def begin_put(self, queue: Held, item: Item) -> str:
         """Let a put with a slot begin; return why that is over, if it is.
 
         Raises:
@@ -289,9 +289,8 @@ class Admission(Gate):
         """How many items the present version still takes."""
         return max(0, self.kept.batch_items - self.kept.num_given)
 
-    @property
-    def num_free(self) -> int:
-        """How many of the first items of the queue may be taken now."""
+    def num_free(self, queue: Held) -> int:
+        """Return how many of the first items may be taken now."""
         left, lanes, kept = self.num_left, self._lanes, self.kept
         num_free = min(left, lanes.num_items)
         if not num_free or kept.version is None:

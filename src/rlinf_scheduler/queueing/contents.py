@@ -69,6 +69,7 @@ class Contents:
         num_lent: how often something was lent that may come back; num_dead: items that came to nothing too often.
         lost: items whose bytes are gone, until a getter is told.
         skipped: getters that may have no more for now.
+        waits_for_room: its first put waits for bytes that others hold.
         counted_bytes: of what is here, so much is in the tally; likewise counted_items.
     """
 
@@ -97,23 +98,25 @@ class Contents:
         "streams",
         "tally",
         "taps",
+        "waits_for_room",
     )
 
     gate_type: ClassVar[type[Gate]] = Gate
 
-    def __init__(self, name: QueueName, maxsize: int, max_bytes: int, tally: Tally) -> None:
+    def __init__(self, name: QueueName, gate: Gate, tally: Tally) -> None:
         self.name = name
         self.tally = tally
         self.ended = False
         self.fifo = WeightedFifo(tally.clock)
-        self.gate = self.gate_type(self, maxsize, max_bytes)
+        self.gate = gate
+        self.waits_for_room = False
         self.parts: Parts = UNDIVIDED
         self.taps: tuple[Tap, ...] = ()
         self.is_plain = True
         self.flushed = 0
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
         self.getters: OrderedDict[Getter, None] = OrderedDict()
-        self.skipped: OrderedDict[Getter, None] = OrderedDict()
+        self.skipped: dict[Getter, None] = {}
         self.putters: OrderedDict[Putter, None] = OrderedDict()
         self.streams: dict[Client, deque[Putter]] = {}
         self.reserved = self.reserved_bytes = 0
@@ -166,8 +169,8 @@ class Contents:
         self.counted_bytes = held_bytes
         tally.num_here += fifo.num_items - self.counted_items
         self.counted_items = fifo.num_items
-        if self.putters or self.gate.waits_for_room:
-            self.gate.line_up()
+        if self.putters or self.waits_for_room:
+            self.gate.line_up(self)
 
     def lend(self, num_items: int, size_bytes: int) -> None:
         """Count so many more items as lent, or as back."""
@@ -183,7 +186,7 @@ class Contents:
     @property
     def full(self) -> bool:
         """No room for another item, however small."""
-        return not self.gate.has_room(1)
+        return not self.gate.has_room(self, 1)
 
     @property
     def awaited(self) -> bool:

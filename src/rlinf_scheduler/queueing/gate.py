@@ -24,6 +24,7 @@ class Held(Protocol):
     fifo: WeightedFifo
     putters: OrderedDict[Putter, None]
     counted_bytes: int
+    waits_for_room: bool
 
     @property
     def num_held(self) -> int:
@@ -43,111 +44,102 @@ class Held(Protocol):
 
 
 class Gate:
-    """The bounds of one queue. Everything enters for which there is room, and everything that is here may leave.
+    """Bounds of queues. Everything enters for which there is room, and everything that is here may leave.
 
-    Another gate derives from this one and looks at what enters and leaves, too.
+    One is for all queues that have the same bounds. Another gate derives from this one, is of one queue, and looks at
+    what enters and leaves, too.
 
     Args:
-        queue: it.
-        maxsize: how many items it holds; 0 is unbounded.
+        maxsize: how many items a queue holds; 0 is unbounded.
         max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded.
 
     Attributes:
-        waits_for_room: the first put in line waits for bytes that others hold.
         is_plain: nothing but bounds is looked at.
         keeps_rest: at the end of the queue what is here may have to wait, too.
     """
 
-    __slots__ = ("max_bytes", "maxsize", "queue", "waits_for_room")
+    __slots__ = ("max_bytes", "maxsize")
 
     is_plain: ClassVar[bool] = True
     keeps_rest: ClassVar[bool] = False
 
-    def __init__(self, queue: Held, maxsize: int, max_bytes: int) -> None:
-        self.queue = queue
+    def __init__(self, maxsize: int, max_bytes: int) -> None:
         self.maxsize = maxsize
         self.max_bytes = max_bytes
-        self.waits_for_room = False
 
     # -- room ------------------------------------------------------------------------------------
 
-    @property
-    def is_full_of_items(self) -> bool:
-        """Whether no item may enter, however small."""
-        return 0 < self.maxsize <= self.queue.num_held
+    def is_full_of_items(self, queue: Held) -> bool:
+        """Return whether no item may enter, however small."""
+        return 0 < self.maxsize <= queue.num_held
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_room(self, queue: Held, size_bytes: int) -> bool:
         """Return whether an item of this size may enter; into an empty queue any may, unless the channel is full."""
-        if not self._is_within_bounds(size_bytes):
+        if not self._is_within_bounds(queue, size_bytes):
             return False
-        queue = self.queue
-        return not queue.tally.max_bytes or self._has_room_in_channel(
-            queue.num_held, queue.held_bytes, size_bytes
-        )
+        return not queue.tally.max_bytes or self._has_room_in_channel(queue, size_bytes)
 
-    def free(self) -> tuple[float, float]:
-        """Return how many items, and how many bytes, find room for certain; nobody waits here."""
-        queue, tally = self.queue, self.queue.tally
-        own_bytes = queue.held_bytes
+    def free(self, queue: Held) -> tuple[float, float]:
+        """Return how many items, and how many bytes, find room for certain; nobody waits there."""
+        tally, own_bytes = queue.tally, queue.held_bytes
         free_bytes: float = self.max_bytes - own_bytes if self.max_bytes else math.inf
         if tally.max_bytes:
             others_bytes = tally.held_bytes - queue.counted_bytes
             free_bytes = min(free_bytes, tally.max_bytes - others_bytes - own_bytes)
         return self.maxsize - queue.num_held if self.maxsize else math.inf, free_bytes
 
-    def line_up(self) -> None:
-        """Stand in line where the first put waits for room that others have, else leave that line."""
-        putters = self.queue.putters
-        if putters and self._lacks_room_of_others(next(iter(putters)).item.size_bytes):
-            self.wait_for_room()
+    def line_up(self, queue: Held) -> None:
+        """Let a queue stand in line where its first put waits for room that others have, else leave that line."""
+        putters = queue.putters
+        if putters and self._lacks_room_of_others(queue, next(iter(putters)).item.size_bytes):
+            self.wait_for_room(queue)
         else:
-            self.leave_line()
+            self.leave_line(queue)
 
-    def wait_for_room(self) -> None:
-        """Stand in the channel's line with the first put, at the same place if it stands there already."""
-        tally = self.queue.tally
-        self.waits_for_room = True
+    def wait_for_room(self, queue: Held) -> None:
+        """Let a queue stand in the channel's line with its first put, at the same place if it stands there already."""
+        tally = queue.tally
+        queue.waits_for_room = True
         # A larger one than the channel may hold enters when nothing is held.
-        tally.line.set(self.queue, min(next(iter(self.queue.putters)).item.size_bytes, tally.max_bytes))
+        tally.line.set(queue, min(next(iter(queue.putters)).item.size_bytes, tally.max_bytes))
 
-    def leave_line(self) -> None:
-        """Wait for no room that others have."""
-        if self.waits_for_room:
-            self.waits_for_room = False
-            self.queue.tally.line.discard(self.queue)
+    def leave_line(self, queue: Held) -> None:
+        """Let a queue wait for no room that others have."""
+        if queue.waits_for_room:
+            queue.waits_for_room = False
+            queue.tally.line.discard(queue)
 
-    def _is_within_bounds(self, size_bytes: int) -> bool:
-        if self.is_full_of_items:
+    def _is_within_bounds(self, queue: Held, size_bytes: int) -> bool:
+        if self.is_full_of_items(queue):
             return False
-        queue = self.queue
         return not (self.max_bytes and queue.num_held and queue.held_bytes + size_bytes > self.max_bytes)
 
-    def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
-        tally = self.queue.tally
-        others_bytes = tally.held_bytes - self.queue.counted_bytes
-        if not others_bytes or self.queue.awaited:
+    def _has_room_in_channel(self, queue: Held, size_bytes: int) -> bool:
+        tally, own_bytes = queue.tally, queue.held_bytes
+        others_bytes = tally.held_bytes - queue.counted_bytes
+        if not others_bytes or queue.awaited:
             # What somebody waits for does not wait for what nobody takes.
-            return not num_held or own_bytes + size_bytes <= tally.max_bytes
+            return not queue.num_held or own_bytes + size_bytes <= tally.max_bytes
         return others_bytes + own_bytes + size_bytes <= tally.max_bytes
 
-    def _lacks_room_of_others(self, size_bytes: int) -> bool:
+    def _lacks_room_of_others(self, queue: Held, size_bytes: int) -> bool:
         """Whether an item of this size would enter if others held less; not if this queue alone is in the way."""
-        max_bytes = self.queue.tally.max_bytes
-        if not max_bytes or self.has_room(size_bytes):
+        max_bytes = queue.tally.max_bytes
+        if not max_bytes or self.has_room(queue, size_bytes):
             return False
-        is_too_large = size_bytes > max_bytes and self.queue.num_held > 0
-        return not is_too_large and self._is_within_bounds(size_bytes)
+        is_too_large = size_bytes > max_bytes and queue.num_held > 0
+        return not is_too_large and self._is_within_bounds(queue, size_bytes)
 
     # -- what another gate looks at, too ---------------------------------------------------------
 
-    def begin_put(self, item: Item) -> str:
+    def begin_put(self, queue: Held, item: Item) -> str:
         """Let a put begin; return why it is over before, if it is.
 
         Raises:
             ValueError: it cannot be put here.
         """
         if item.slot:
-            message = f"slot {item.slot} is not one of queue {self.queue.name!r}, which gives none"
+            message = f"slot {item.slot} is not one of queue {queue.name!r}, which gives none"
             raise ValueError(message)
         return ""
 
@@ -160,10 +152,9 @@ class Gate:
     def check(self, wanted: Wanted | WantedGroup | None) -> None:
         """Raise ValueError if nobody is ever given that."""
 
-    @property
-    def num_free(self) -> int:
-        """How many of the first items may be taken now."""
-        return self.queue.fifo.num_items
+    def num_free(self, queue: Held) -> int:
+        """Return how many of the first items may be taken now."""
+        return queue.fifo.num_items
 
     def ends_after(self, num_free: int) -> bool:
         """Return whether a batch of so many items need not wait for more: those behind them are of another one."""

@@ -64,20 +64,27 @@ class LeaseGetter(Getter, tag="lease"):
     @property
     def may_have_more(self) -> bool:
         """Whether its client has fewer items on lease than it may."""
-        return not self._leases.is_at_bound(self.client.name)
+        leases = self._leases
+        return not leases.max_leased or not leases.is_at_bound(self.client.name)
 
     def line_up(self) -> None:
         """Stand in line."""
-        super().line_up()
-        self._leases.consumer(self.client.name).line_up(self)
+        self.queue.getters[self] = None
+        leases = self._leases
+        if leases.max_leased:
+            leases.consumer(self.client.name).line_up(self)
 
     def leave(self) -> None:
         """Wait no more."""
-        consumer = self._leases.consumer(self.client.name)
+        leases = self._leases
+        if not leases.max_leased:
+            del self.queue.getters[self]
+            return
+        consumer = leases.consumer(self.client.name)
         if self in consumer.skipped:
             del self.queue.skipped[self], consumer.skipped[self]
         else:
-            super().leave()
+            del self.queue.getters[self]
             consumer.leave(self)
 
     def skip(self) -> None:
@@ -101,7 +108,8 @@ class LeaseGetter(Getter, tag="lease"):
     def delivery(self, items: list[Item]) -> Deliver:
         """Return the instruction that sends items."""
         on_lease = OnLease(self.generation, [item.attempts for item in items])
-        return super().delivery(items)._replace(lease=on_lease)
+        about = self.client.name, self.ticket, items, self.complete
+        return Deliver(*about, None, on_lease, self.group, None, self.queue.name)
 
 
 class Lease(Struct, eq=False, array_like=True):

@@ -53,7 +53,7 @@ class Queue(Contents):
 
     def has_room(self, size_bytes: int) -> bool:
         """Return whether an item of this size may enter."""
-        return self.gate.has_room(size_bytes)
+        return self.gate.has_room(self, size_bytes)
 
     def may_push(self, client: Client, size_bytes: int) -> bool:
         """Return whether an item of this size, all of which is here, may enter now: nothing stands before it."""
@@ -225,7 +225,7 @@ class Queue(Contents):
             return None
         wanted = getter.wanted
         if wanted is None:
-            return [self.fifo.take()] if self.gate.num_free > 0 else None
+            return [self.fifo.take()] if self.gate.num_free(self) > 0 else None
         if isinstance(wanted, WantedGroup):
             return self._match_group(getter, wanted.size, closed)
         return self._match_batch(getter, wanted, closed)
@@ -242,7 +242,7 @@ class Queue(Contents):
 
     def take_batch(self, wanted: Wanted, closed: bool, *, waited: bool) -> tuple[list[Item], bool] | None:
         """Take a batch if it is there, or if what is there is all that comes; and whether it is what was wanted."""
-        num_free = self.gate.num_free
+        num_free = self.gate.num_free(self)
         may_be_less = self.is_last(closed) or self._is_flushed() or self.gate.ends_after(num_free)
         if num_free < self.fifo.num_items:
             return self._take_first(wanted, num_free, may_be_less=may_be_less, waited=waited)
@@ -300,7 +300,7 @@ class Queue(Contents):
         Only the items at hand count. Waiting puts cannot enter before the first getter is served, and items in
         delivery come back only when their consumer is lost.
         """
-        if self.gate.num_free < self.fifo.num_items:
+        if self.gate.num_free(self) < self.fifo.num_items:
             return False  # it waits for what is not here
         if 0 < self.gate.maxsize <= len(self.fifo) or 0 < self.gate.max_bytes <= self.fifo.size_bytes:
             return True
@@ -482,7 +482,7 @@ class Queue(Contents):
 
     def _push_run(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
         """Let items enter as long as there is room; nobody waits here."""
-        num_free, free_bytes = self.gate.free()
+        num_free, free_bytes = self.gate.free(self)
         count = 0
         for ticket, item in puts:
             free_bytes -= item.size_bytes

@@ -42,6 +42,8 @@ class QueueSet:
         self.on_made: list[Callable[[Queue], None]] = []
         self.tally = Tally(total_bytes, clock)
         self.clients: dict[str, Client] = {}
+        # Of all queues that have no other one.
+        self._gate = self.queue_type.gate_type(self.maxsize, max_bytes)
         self._queues: dict[QueueName, Queue] = {}
         self._num_added = 0
         # Queues into which somebody has put a question, as far as they are known.
@@ -62,10 +64,14 @@ class QueueSet:
         """Return the queue of that name, which is no subscription."""
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = self.queue_type(name, self.maxsize, self.max_bytes, self.tally)
+            queue = self._make_new(name)
             queue.ended = self.has_ended(name)
-            for tell in self.on_made:
-                tell(queue)
+        return queue
+
+    def _make_new(self, name: QueueName) -> Queue:
+        queue = self._queues[name] = self.queue_type(name, self._gate, self.tally)
+        for tell in self.on_made:
+            tell(queue)
         return queue
 
     def add(self, queue: Queue) -> None:
@@ -222,7 +228,7 @@ class QueueSet:
     def describe(self, queue_name: QueueName) -> str:
         """Return what a queue looks like, in a phrase."""
         queue = self._queues.get(queue_name)
-        return (queue or Queue(queue_name, self.maxsize, self.max_bytes, self.tally)).describe()
+        return (queue or Queue(queue_name, self._gate, self.tally)).describe()
 
     def set_clock(self, now: float) -> None:
         """Set the time, in seconds, at which the next operations begin.

@@ -56,9 +56,9 @@ class Restorer:
         for queue in queues:
             known.drop_if_idle(queue)
         for name in data.crowded:
-            gate = known.make(as_name(name)).gate
-            gate.leave_line()
-            gate.wait_for_room()
+            queue = known.make(as_name(name))
+            queue.gate.leave_line(queue)
+            queue.gate.wait_for_room(queue)
         admitting = (known.find(as_name(name)) for name in data.admitting)
         self._admissions.arrange(queue for queue in admitting if queue is not None)
 

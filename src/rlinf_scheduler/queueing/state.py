@@ -10,7 +10,7 @@ from typing import Any
 from rlinf_scheduler.queueing.admission import Admissions, Move
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
-from rlinf_scheduler.queueing.item import Item, QueueName, marks_tell
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, marks_tell
 from rlinf_scheduler.queueing.leases import LeaseGetter, Leases
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
@@ -143,7 +143,7 @@ class ChannelState(QueueSet):
         if queue is None:
             return self.refuse_unsubscribed(client, ticket)
         try:
-            over = queue.gate.begin_put(item)
+            over = queue.gate.begin_put(queue, item)
         except ValueError:
             self.drop_if_idle(queue)
             raise
@@ -219,9 +219,12 @@ class ChannelState(QueueSet):
     def _open_queue(self, name: QueueName) -> Queue | None:
         """The queue of that name; None if operations are to look by themselves what stands in their way."""
         queue = self._queues.get(name)
-        if queue is None:
-            queue = None if self.is_over(name) else self.find_or_make(name)
-        return queue if queue is not None and queue.is_open and not self.closed else None
+        if queue is not None:
+            return queue if queue.is_open and not self.closed else None
+        if self.closed or self.all_ended or name in self.ended or type(name) is Tapped:
+            return None
+        queue = self._make_new(name)
+        return queue if queue.is_open else None
 
     def get_batch(
         self,

@@ -303,7 +303,7 @@ def _limits_of(queue: Queue) -> Iterator[str]:
     if not queue.putters:
         return
     size_bytes, tally = next(iter(queue.putters)).item.size_bytes, queue.tally
-    if queue.gate.is_full_of_items:
+    if queue.gate.is_full_of_items(queue):
         yield f"maxsize {queue.gate.maxsize}"
     if queue.gate.max_bytes and queue.held_bytes + size_bytes > queue.gate.max_bytes:
         yield f"max_bytes {queue.gate.max_bytes} of the queue"

@@ -82,7 +82,7 @@ class TapQueue(Queue):
     def __init__(
         self, subscription: str, terms: TapTerms, tally: Tally, sources: Callable[[], Iterable[Queue]]
     ) -> None:
-        super().__init__(Tapped(subscription), terms.maxsize, terms.max_bytes, tally)
+        super().__init__(Tapped(subscription), self.gate_type(terms.maxsize, terms.max_bytes), tally)
         self.subscription = subscription
         self.terms = terms
         self.read = Membership()
