@@ -22,10 +22,10 @@ from rlinf_scheduler.host.timing import Stopwatch, recording
 from rlinf_scheduler.observe import spool_thread
 from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter
 from rlinf_scheduler.observe.spool_thread import SpoolThread
-from rlinf_scheduler.observe.timekeeping import GET, TIMES, WAIT, Cause, Span
+from rlinf_scheduler.observe.timekeeping import GET, TIMES, WAIT, Span
 
 _NUMBER, _ROUNDS = 20_000, 9
-_CAUSE = Cause("channel", "get('pairs')", "pairs")
+_CAUSE = waits.Cause(waits.CHANNEL, "get", "pairs")
 # So many spans are written at once in a process that makes 2,400 a second.
 _AT_ONCE = 600
 
