@@ -4,7 +4,6 @@ import threading
 from itertools import count
 
 import pytest
-from rlinf_scheduler.queueing.named_queue import NamedQueue
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, control_wire, receiving, wire
@@ -18,6 +17,7 @@ from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.shm.parcel import Arrived
 from rlinf_scheduler.errors import ChannelError, CommError
+from rlinf_scheduler.queueing.queue import Queue
 
 DEADLINE_S = 60.0
 
@@ -75,7 +75,7 @@ def test_a_put_that_cannot_stand_in_line_does_not_take_those_beside_it_with_it(m
     with LocalRuntime() as runtime:
         channel = Channel.create("items", maxsize=1)
         channel.qsize()
-        fails_once(monkeypatch, NamedQueue, "load_put", at=3)
+        fails_once(monkeypatch, Queue, "load_put", at=3)
         puts = begin_together(
             runtime, lambda: [channel.put(n, async_op=True, timeout_s=DEADLINE_S) for n in range(6)]
         )
