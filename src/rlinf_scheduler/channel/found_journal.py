@@ -102,8 +102,11 @@ def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> Chann
         # What has happened is to follow by the same rules again.
         if version != _version():
             problem = f"was written by version {version} of this library, and this is {_version()}"
+            # What those saved is not read any more, either.
+            too_old = version.endswith(("rules 1", "rules 2"))
+            what_to_do = "save what it holds with that one, and restore it with this one"
             raise journal.damaged(
-                f"{problem}; save what it holds with that one, and restore it with this one"
+                f"{problem}; {'let what it holds be taken with that one' if too_old else what_to_do}"
             )
         known = msgspec.msgpack.decode(raw, type=ChannelSpec)
     except msgspec.MsgspecError as error:
