@@ -19,6 +19,7 @@ from rlinf_scheduler.channel import (
 )
 from rlinf_scheduler.channel.features import ends
 from rlinf_scheduler.errors import ChannelLost, ChannelUnanswered
+from rlinf_scheduler.queueing import ChannelStats
 
 DEADLINE_S = 30.0
 
@@ -171,7 +172,7 @@ def test_a_query_whose_server_does_not_answer_names_the_queue_and_leaves_nothing
     with pytest.raises(ChannelUnanswered, match=r"queue \('q', 1\): query .*does not answer\)$"):
         connection.ask(control_wire.Query(("q", 1)), control_wire.QueueState, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=rf"channel '{channel.name}': stats .*does not answer\)$"):
-        connection.ask(control_wire.Stats(), control_wire.ChannelCounts, timeout_s=0.05)
+        connection.ask(control_wire.Stats(), ChannelStats, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=r"close .*; whether it was done is not known"):
         connection.ask(control_wire.Close(), timeout_s=0.05)
     server.signal(signal.SIGCONT)

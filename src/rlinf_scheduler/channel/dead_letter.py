@@ -50,7 +50,7 @@ class DeadLetter:
         """Put the item to the head of its queue, to be given out as often as in the beginning.
 
         Raises:
-            ChannelError, ChannelUnanswered: as of `item`; or it would be older than it may be (see `Channel.admit`).
+            ChannelError, ChannelUnanswered: as of `item`; or it would be older than it may be.
         """
         self._check(self._connection.ask(control_wire.MoveDead(self._number, True), control_wire.Done))
 

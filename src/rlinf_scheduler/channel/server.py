@@ -20,13 +20,13 @@ from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_marked
 from rlinf_scheduler.channel.outbox import Outbox, deliver_directly
 from rlinf_scheduler.channel.remote_items import RemoteItems
-from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of
+from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of, state_of
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime, timer
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Item, Refuse, Ripen
+from rlinf_scheduler.queueing import Accept, Deliver, Grant, Instruction, Item, Refuse, Ripen
 from rlinf_scheduler.wording import counted
 
 logger = Reporter(__name__)
@@ -73,13 +73,7 @@ class ChannelServer:
         self.spec = spec
         self.beside = beside or runtime
         self.max_bytes = max_bytes_of(spec)
-        self.state = ChannelState(
-            spec.maxsize,
-            total_bytes=self.max_bytes,
-            max_attempts=spec.max_attempts,
-            max_leased=spec.max_leased,
-            priority_wait_s=spec.priority_wait_s,
-        )
+        self.state = state_of(spec, self.max_bytes)
         self.clients: dict[str, KnownClient] = {}
         self.users = Users()
         self.outbox = Outbox(runtime, spec.channel_id, self.state, self._give_back)

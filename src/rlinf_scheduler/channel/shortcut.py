@@ -27,7 +27,7 @@ from rlinf_scheduler.comm.promise import SLICE_S, Promise
 
 # Larger calls and answers go the usual way. The kernel takes datagrams up to its default size of a buffer, 208 KiB.
 MAX_DATAGRAM_BYTES = 160 << 10
-# Items up to here travel in it: two copies more cost less than a block of shared memory and its lease.
+# Items up to here travel in it: two copies more cost less than a block of shared memory.
 DIRECT_BYTES = 128 << 10
 # The first operations of a thread go the usual way: it may not stay.
 MIN_OPERATIONS = 4

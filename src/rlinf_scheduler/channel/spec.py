@@ -15,6 +15,7 @@ from rlinf_scheduler.comm.directory import AWAITED, Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.shm.limit import memory_bytes
 from rlinf_scheduler.errors import ChannelExists, ChannelNotFound
+from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.session import Session
 
 # Under which key of a directory's entry a channel says what it is.
@@ -182,3 +183,14 @@ def address_of(name: str) -> str:
 def max_bytes_of(spec: ChannelSpec) -> int:
     """Return how many bytes all queues of a channel may hold in this process; 0 is unbounded."""
     return memory_bytes() // MEMORY_SHARE if spec.max_bytes is None else spec.max_bytes
+
+
+def state_of(spec: ChannelSpec, max_bytes: int) -> ChannelState:
+    """Return the queues of a channel, empty, which hold so many bytes together."""
+    return ChannelState(
+        spec.maxsize,
+        total_bytes=max_bytes,
+        max_attempts=spec.max_attempts,
+        max_leased=spec.max_leased,
+        priority_wait_s=spec.priority_wait_s,
+    )
