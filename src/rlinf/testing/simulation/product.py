@@ -22,7 +22,7 @@ from rlinf.testing.simulation.ranks import Rank
 from rlinf.testing.simulation.script import BATCHES, SHARDS, TAP, Call, Script
 from rlinf.testing.simulation.watched import Names, WatchedProducers, WatchedState
 from rlinf.testing.simulation.world import Violation
-from rlinf_scheduler.channel import client, control_wire, operation, server
+from rlinf_scheduler.channel import client, control_wire, operation, server, spec
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.features import FEATURES, producers
@@ -185,7 +185,7 @@ class ProductPart(Part):
         )
         self.state: ChannelState | None = None
         with (
-            _replaced(server, "ChannelState", self._make_state),
+            _replaced(spec, "ChannelState", self._make_state),
             _replaced(producers, "Producers", self._make_producers),
         ):
             return server.ChannelServer(self._server_process.messenger, self._spec, FEATURES)

@@ -370,6 +370,8 @@ class ChannelUsers:
     def _settle(self, call: ProductCall, settle: Callable[[], AsyncHandle[Any]]) -> None:
         lease = call.lease
         if lease is None or not lease.num_left:
+            # It is over: what is left of the block keeps nothing.
+            self._forget_lease(call)
             return
         self.world.note(self.name, "settles lease", call.step.number, call.fate, *(call.items or ()))
         handle = settle()
