@@ -33,7 +33,7 @@ from measure import (
 )
 from one_node import one_node, socket_path
 from rlinf.scheduler import Cluster, NodePlacementStrategy
-from rlinf_scheduler.engine.node import copying
+from rlinf_scheduler.ray_backend.node import copying
 
 SIZES = (KIB, MIB, 16 * MIB, 256 * MIB)
 LARGEST = SIZES[-1]

@@ -19,9 +19,9 @@ from measure import Table, duration_text
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.timing import Stopwatch, recording
-from rlinf_scheduler.observe import spool_thread
-from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter
-from rlinf_scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.observe import span_file_thread
+from rlinf_scheduler.observe.span_file import SpanFileHead, SpanFileWriter
+from rlinf_scheduler.observe.span_file_thread import SpanFileThread
 from rlinf_scheduler.observe.timekeeping import GET, TIMES, WAIT, Span
 
 _NUMBER, _ROUNDS = 20_000, 9
@@ -108,7 +108,7 @@ def _nothing() -> None:
 def _channel_wait() -> None:
     for _ in range(_NUMBER):
         TIMES.note_wait(time.monotonic(), _CAUSE, "rollout:1")
-        if TIMES.spool is None:
+        if TIMES.span_file is None:
             pass
 
 
@@ -161,7 +161,7 @@ def _uncounted_waits() -> Iterator[None]:
 @contextmanager
 def _traced() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="observe-") as folder:
-        thread = SpoolThread(_writer(folder), "rollout:0")
+        thread = SpanFileThread(_writer(folder), "rollout:0")
         TIMES.trace(thread.add)
         try:
             yield
@@ -173,11 +173,11 @@ def _traced() -> Iterator[None]:
 
 def _written_s() -> float:
     """Seconds of processor time to write a span, of as many as come together in a busy process."""
-    took, ident, flush_s = [], threading.get_ident(), spool_thread.FLUSH_S
-    spool_thread.FLUSH_S = 3600.0
+    took, ident, flush_s = [], threading.get_ident(), span_file_thread.FLUSH_S
+    span_file_thread.FLUSH_S = 3600.0
     try:
         with tempfile.TemporaryDirectory(prefix="observe-") as folder:
-            thread = SpoolThread(_writer(folder), "rollout:0")
+            thread = SpanFileThread(_writer(folder), "rollout:0")
             for _ in range(_ROUNDS):
                 for number in range(_AT_ONCE):
                     thread.add(Span(WAIT, number, number + 0.5, "get('pairs')", ident, "env:0", "pairs"))
@@ -187,9 +187,9 @@ def _written_s() -> float:
             thread.end()
             thread.ended.wait(60)
     finally:
-        spool_thread.FLUSH_S = flush_s
+        span_file_thread.FLUSH_S = flush_s
     return statistics.median(took) / _AT_ONCE
 
 
-def _writer(folder: str) -> SpoolWriter:
-    return SpoolWriter(Path(folder) / "p", SpoolHead("rollout:0", 1, "node0", 0, 0), 1 << 24)
+def _writer(folder: str) -> SpanFileWriter:
+    return SpanFileWriter(Path(folder) / "p", SpanFileHead("rollout:0", 1, "node0", 0, 0), 1 << 24)

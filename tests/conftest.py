@@ -45,7 +45,7 @@ PRELOADED = (
     "interruption_exchanges",
     "interruption_roles",
     "job_processes",
-    "kept_workers",
+    "detached_workers",
     "machine_peers",
     "orphaned_ranks",
     "ray_workers",

@@ -27,12 +27,12 @@ LAYERS = (
     ("channel", "mailbox", "weights"),
     ("routing",),
     ("emulation",),
-    ("engine",),
+    ("ray_backend",),
     ("host",),
     ("worker",),
     ("opening",),
-    ("keeper",),
-    ("kept",),
+    ("job_server",),
+    ("detached",),
     ("cluster",),
     ("(names)",),  # rlinf_scheduler/__init__.py: the public names
     ("(face)",),  # rlinf/scheduler/: what programs import

@@ -31,8 +31,8 @@ from rlinf_scheduler.face.finder import is_wanted as runs_rlinf
 from rlinf_scheduler.hardware.filling_in import fill_in_groups
 from rlinf_scheduler.hardware.registry import hardware_variables
 from rlinf_scheduler.host.info import (
+    DetachedJob,
     JobSettings,
-    KeptJob,
     Role,
     job_settings,
     job_topology,
@@ -40,12 +40,12 @@ from rlinf_scheduler.host.info import (
 )
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.keywords import explains_arguments, explains_calls
+from rlinf_scheduler.observe.job_trace import MAX_BYTES as TRACE_BYTES
+from rlinf_scheduler.observe.job_trace import JobTrace, TraceService
 from rlinf_scheduler.observe.report import WITHIN_S as REPORT_S
 from rlinf_scheduler.observe.report import Report, ask_report
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.status_desk import begin_status, received
-from rlinf_scheduler.observe.trace_desk import MAX_BYTES as TRACE_BYTES
-from rlinf_scheduler.observe.trace_desk import JobTrace, TraceDesk
+from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.why import WITHIN_S, Why, why
 from rlinf_scheduler.opening import check_node_count, open_session, refresh_nodes, session_with_ray
 from rlinf_scheduler.placement import ComponentPlacement
@@ -131,7 +131,9 @@ class Cluster:
             self._owner = existing is None
             if existing is None and job:
                 begins = config or ClusterConfig() if detached else None
-                existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s, log_folder)
+                existing = _detached().take_part(
+                    job, begins, wanted_nodes, address, start_timeout_s, log_folder
+                )
             elif existing is None:
                 if shape is not None:
                     # Its mistakes are found before Ray is started, whose simulated nodes begin with these variables.
@@ -256,7 +258,7 @@ class Cluster:
         They keep their ranks in `topology`; nothing can be launched on them.
         """
         if keeps_elsewhere(self.session):
-            lost: dict[int, str] = _kept().nodes_of(self.session).lost
+            lost: dict[int, str] = _detached().nodes_of(self.session).lost
             return lost
         return dict(self.session.service(NodeWatch).states.lost)
 
@@ -274,7 +276,7 @@ class Cluster:
             ClusterError: this process is a worker; or a node that joined is another machine, and the job uses one.
         """
         if keeps_elsewhere(self.session):
-            topology = _kept().nodes_of(self.session, refresh_s=timeout_s).fleet.topology
+            topology = _detached().nodes_of(self.session, refresh_s=timeout_s).fleet.topology
         else:
             topology = refresh_nodes(self.session, timeout_s)
         self._topology = replace(self._topology, nodes=topology.nodes)
@@ -362,7 +364,7 @@ class Cluster:
         if not keeps_elsewhere(self.session):
             problem = f"attach({name!r}): only groups of a job that outlives its drivers can be attached to"
             raise ClusterError(f"{problem}; Cluster(job=NAME, detached=True) opens one")
-        group: WorkerGroup[Any] = _kept().attach(self.session, name, worker_class)
+        group: WorkerGroup[Any] = _detached().attach(self.session, name, worker_class)
         return group
 
     def stop_job(self) -> None:
@@ -373,7 +375,7 @@ class Cluster:
         """
         if not keeps_elsewhere(self.session):
             raise ClusterError("stop_job() is for drivers of a job that outlives them; close() ends this one")
-        _kept().end_job(self.session)
+        _detached().end_job(self.session)
 
     def why(self, within_s: float = WITHIN_S) -> Why:
         """Who waits for whom, for how long and why, the most probable culprit first, with the stacks of who waits.
@@ -430,16 +432,16 @@ class Cluster:
 
         Raises:
             ConfigError: the job is traced already; this process is no driver; or `max_bytes` is less than a megabyte.
-            CommError: the keeper of a job that outlives its drivers does not answer.
+            CommError: the job server of a job that outlives its drivers does not answer.
             OSError: the file cannot be written.
         """
         session = self.session
         if session.home.process_id != session.messenger.endpoint.process_id:
             if keeps_elsewhere(session):
-                begun: JobTrace = _kept().trace(session, path, max_bytes)
+                begun: JobTrace = _detached().trace(session, path, max_bytes)
                 return begun
             raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
-        return session.service(TraceDesk).begin(path, max_bytes)
+        return session.service(TraceService).begin(path, max_bytes)
 
     def status(self) -> JobStatus:
         """What the job does: its nodes, ranks, channels, weights and last events, with rates, as data.
@@ -532,11 +534,11 @@ def _simulated_shape(
     return Topology.parse(text) if text else None
 
 
-def _kept() -> ModuleType:
+def _detached() -> ModuleType:
     # Few programs take part in a job that outlives them, and none of the others loads what that takes.
-    from rlinf_scheduler import kept  # noqa: PLC0415
+    from rlinf_scheduler import detached  # noqa: PLC0415
 
-    return kept
+    return detached
 
 
 def _check_job_options(job: str | None, simulate: object, *, detached: bool) -> None:
@@ -553,9 +555,9 @@ def _check_job_options(job: str | None, simulate: object, *, detached: bool) -> 
 
 
 def _check_is_job(session: Session, name: str) -> None:
-    kept = session.fact(KeptJob)
-    if kept is None or kept.name != name:
-        there = "a job of its own" if kept is None else f"part in job '{kept.name}'"
+    detached = session.fact(DetachedJob)
+    if detached is None or detached.name != name:
+        there = "a job of its own" if detached is None else f"part in job '{detached.name}'"
         raise ConfigError(f"job={name!r}: this process has {there} already", hint="close that cluster first")
 
 

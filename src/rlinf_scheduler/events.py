@@ -30,8 +30,8 @@ class NodeLost:
 class JobLost:
     """This process has lost its job and leaves it; `reason` says what it has lost, why and when.
 
-    Ray's head is gone, or the keeper of a job that outlives its drivers; another driver has stopped that job; or this
-    process was declared dead.
+    Ray's head is gone, or the job server of a job that outlives its drivers; another driver has stopped that job; or
+    this process was declared dead.
     """
 
     reason: str

@@ -12,9 +12,21 @@ from rlinf_scheduler.comm import ClusterSecret, local_machine_id
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.config.net_emulation import NetEmulation
-from rlinf_scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
-from rlinf_scheduler.engine.engine import (
-    RayEngine,
+from rlinf_scheduler.errors import ClusterError, ConfigError
+from rlinf_scheduler.events import NodeJoined
+from rlinf_scheduler.host.info import DetachedJob, JobSettings
+from rlinf_scheduler.host.log_lines import receive_log_lines
+from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.host.slow_steps import SlowStep
+from rlinf_scheduler.observe.job_trace import trace_whole_job
+from rlinf_scheduler.observe.reasoner import Reasoner
+from rlinf_scheduler.observe.reasons import offer_reasons
+from rlinf_scheduler.observe.stalls import StallService
+from rlinf_scheduler.observe.status_service import StatusService
+from rlinf_scheduler.observe.time_service import TimeService
+from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.ray_backend.backend import (
+    RayBackend,
     join_or_start,
     own_address,
     probe_nodes,
@@ -22,28 +34,16 @@ from rlinf_scheduler.engine.engine import (
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf_scheduler.engine.lost_nodes import NodeLooks, check_patience, num_lost_nodes
-from rlinf_scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
-from rlinf_scheduler.engine.probe import NodeReport
-from rlinf_scheduler.errors import ClusterError, ConfigError
-from rlinf_scheduler.events import NodeJoined
-from rlinf_scheduler.host.info import JobSettings, KeptJob
-from rlinf_scheduler.host.log_lines import receive_log_lines
-from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.host.slow_steps import SlowStep
-from rlinf_scheduler.observe.reasoner import Reasoner
-from rlinf_scheduler.observe.reasons import offer_reasons
-from rlinf_scheduler.observe.stalls import StallDesk
-from rlinf_scheduler.observe.status_desk import StatusDesk
-from rlinf_scheduler.observe.time_desk import TimeDesk
-from rlinf_scheduler.observe.trace_desk import trace_whole_job
-from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.ray_backend.ending import close_when_interrupted, exit_on_sigterm
+from rlinf_scheduler.ray_backend.lost_nodes import NodeLooks, check_patience, num_lost_nodes
+from rlinf_scheduler.ray_backend.nodes import fleet_after, fleet_of, order_nodes
+from rlinf_scheduler.ray_backend.probe import NodeReport
 from rlinf_scheduler.session import Session, current_or_none, set_current
 from rlinf_scheduler.session.job_file import RunningJob, announce
 from rlinf_scheduler.session.session import INTERRUPTED
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
-from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.fallbacks import Fallbacks
 from rlinf_scheduler.worker.node_watch import NodeWatch
 
@@ -120,7 +120,7 @@ def check_node_count(topology: Topology, wanted: int | None) -> None:
 
 
 def _join_as_driver(
-    engine: RayEngine,
+    engine: RayBackend,
     restore_signals: Callable[[], None],
     reports: list[NodeReport],
     config: ClusterConfig,
@@ -129,7 +129,7 @@ def _join_as_driver(
     # The Ray is stopped last of all, when what it started has ended.
     at_last = (engine.stop, restore_signals)
     session = open_home(DRIVER_NAME, reports, config, at_last=at_last, log_folder=log_folder)
-    session.provide(RayEngine, engine)
+    session.provide(RayBackend, engine)
     leave_when_interrupted(session)
     tell_nodes(session, reports)
     return session
@@ -153,7 +153,7 @@ def open_home(
     config: ClusterConfig,
     *,
     at_last: Sequence[Callable[[], None]] = (),
-    kept: KeptJob | None = None,
+    kept: DetachedJob | None = None,
     program: str = "",
     log_folder: str = "",
 ) -> Session:
@@ -184,7 +184,7 @@ def open_home(
         session.on_close_last(step)
     try:
         if kept is not None:
-            session.provide(KeptJob, kept)
+            session.provide(DetachedJob, kept)
         fleet = fleet_of(list(reports))
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
@@ -193,12 +193,12 @@ def open_home(
         receive_log_lines(session, shows=kept is None)
         session.service(Reasoner)
         offer_reasons(session)
-        session.service(StallDesk)
-        session.service(TimeDesk)
-        session.service(StatusDesk)
+        session.service(StallService)
+        session.service(TimeService)
+        session.service(StatusService)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
-        session.service(DeviceDesk)
+        session.service(DeviceLockServer)
         session.service(Fallbacks)  # the first rank may say so before its launch hears that it runs
         if config.net_emulation is not None:
             config.check_emulated_nodes(fleet.topology)
@@ -224,7 +224,7 @@ def open_home(
 def session_with_ray() -> Session | None:
     """The session of this process; one whose Ray the program has shut down itself is closed, and counts as none."""
     session = current_or_none()
-    engine = session.fact(RayEngine) if session is not None else None
+    engine = session.fact(RayBackend) if session is not None else None
     if session is not None and engine is not None and not engine.is_connected:
         session.close("the program has shut Ray down")
         return None

@@ -55,7 +55,7 @@ def make_ready(channel):
     """Return when it is known whether the channel's process and this one read each other's shared memory."""
     channel.qsize()
     messenger, known = channel._connection()._messenger, threading.Event()
-    messenger.parcels.when_ready(channel._ref.endpoint, known.set)
+    messenger.payloads.when_ready(channel._ref.endpoint, known.set)
     return known.wait(DEADLINE_S)
 
 

@@ -20,17 +20,17 @@ DEADLINE_S = 30.0
 MIB = 1 << 20
 
 
-def parcels():
-    return current_session().messenger.parcels
+def payloads():
+    return current_session().messenger.payloads
 
 
 def make_ready(channel):
     """Return when it is known whether the channel's process reads what this process writes, and the reverse."""
     channel.qsize()
     known = threading.Event()
-    parcels().when_ready(channel._ref.endpoint, known.set)
+    payloads().when_ready(channel._ref.endpoint, known.set)
     assert known.wait(DEADLINE_S)
-    return parcels().reads_ours(channel._ref.endpoint.process_id)
+    return payloads().reads_ours(channel._ref.endpoint.process_id)
 
 
 def full_of(value, size_bytes=MIB):
@@ -83,7 +83,7 @@ def put_and_measure(channel, count, size_bytes=MIB):
     assert make_ready(channel)
     for number in range(count):
         channel.put(full_of(number % 251, size_bytes), timeout_s=DEADLINE_S)
-    return parcels().arena.touched_bytes
+    return payloads().arena.touched_bytes
 
 
 def get_and_check(channel, count):
@@ -130,7 +130,7 @@ def run_out_of_descriptors():
     def refuse(pid, fd):
         raise OSError(errno.EMFILE, "too many open files")
 
-    parcels()._open.close()
+    payloads()._open.close()
     kernel.open_of = refuse
 
 

@@ -15,7 +15,7 @@ def put_one_large(channel, questions):
     """Put an array, and answer how many blocks this process has used, and whether any is in use."""
     assert make_ready(channel)
     channel.put(np.ones(LARGE))
-    arena = current_session().messenger.parcels.arena
+    arena = current_session().messenger.payloads.arena
     for request in questions.requests():
         request.reply(arena.unused() if request.item == "unused" else arena.generation)
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.clients import KnownClient
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from served import DrivenRuntime, served
 
 
@@ -38,7 +38,7 @@ def end(server):
 
 
 def put(server):
-    server.carry_out(server.state.put("p", 1, "queue", Arrived([b"item"])))
+    server.carry_out(server.state.put("p", 1, "queue", ReceivedPayload([b"item"])))
 
 
 def test_it_sleeps_where_nothing_is_on_its_way(runtime, server):

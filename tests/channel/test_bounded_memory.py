@@ -10,7 +10,7 @@ import pytest
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.observe import timekeeping
 from waits import wait_until
 
@@ -187,7 +187,7 @@ def test_an_item_costs_the_same_however_many_are_in_shared_memory():
 
 def test_a_deleted_channel_lets_go_of_what_it_held_in_a_process_that_lives_on(in_process):
     def count_items():
-        return sum(type(each) is Arrived for each in gc.get_objects())
+        return sum(type(each) is ReceivedPayload for each in gc.get_objects())
 
     gc.collect()
     before = count_items()

@@ -148,7 +148,7 @@ def test_an_interruption_while_an_item_is_read_gives_it_back(sockets, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlinf_scheduler.comm.shm.parcel.decode", interrupted)
+        patch.setattr("rlinf_scheduler.comm.shm.payload.decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             channel.get(timeout_s=DEADLINE_S)
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]

@@ -566,7 +566,7 @@ def test_an_interruption_while_items_are_read_gives_them_back(in_process, monkey
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        patch.setattr("rlinf_scheduler.comm.shm.parcel.decode", interrupted)
+        patch.setattr("rlinf_scheduler.comm.shm.payload.decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             channel.get(timeout_s=DEADLINE_S)
     assert channel.get(timeout_s=DEADLINE_S) == "precious"

@@ -13,7 +13,7 @@ from shared_memory_roles import contents, full_of, in_shared_memory
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Starter
-from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import ChannelLost, SharedMemoryUnreadable
 from rlinf_scheduler.session import current_session
 
@@ -38,7 +38,7 @@ def small(sockets):
 
 
 def own_arena():
-    return roles.parcels().arena
+    return roles.payloads().arena
 
 
 def all_are_free():
@@ -289,15 +289,15 @@ def test_a_batch_that_cannot_be_opened_does_not_shift_what_comes_with_it(in_proc
     assert roles.make_ready(channel)
     batch, small = channel.get_batch(2, async_op=True), channel.get("small", async_op=True)
     channel.qsize()
-    receive = Parcels.receive
+    receive = Payloads.receive
     refusals = iter(["too many open files"])
 
-    def receive_all_but_one(parcels, frames, *, to_load=True):
+    def receive_all_but_one(payloads, frames, *, to_load=True):
         if to_load and (refusal := next(refusals, None)):
             raise SharedMemoryUnreadable(refusal)
-        return receive(parcels, frames, to_load=to_load)
+        return receive(payloads, frames, to_load=to_load)
 
-    monkeypatch.setattr(Parcels, "receive", receive_all_but_one)
+    monkeypatch.setattr(Payloads, "receive", receive_all_but_one)
     # What is put while the I/O thread is held up goes there and back in one message.
     written = threading.Event()
     current_session().messenger.submit(lambda: written.wait(DEADLINE_S))

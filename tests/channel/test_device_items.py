@@ -22,8 +22,8 @@ from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, Starter, save_job
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.device.landing import land
-from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import ChannelArgumentError, CodecError, ItemsLost
 from rlinf_scheduler.session import current_session, set_current
 
@@ -72,7 +72,7 @@ def idle_bytes(devices):
     staging = devices._staging
 
     def look():
-        devices._messenger.parcels.see_released_now()
+        devices._messenger.payloads.see_released_now()
         staging.settle(devices._driver)
         return sum(pool._sizes[number] for pool in staging._pools.values() for number in pool._idle)
 
@@ -102,7 +102,7 @@ def test_processes_of_one_device_pass_items_there_and_open_their_memory_once(cha
     assert sorted(some + others) == list(range(20))
     assert 1 <= num_opened <= member.device.used_bytes // BUCKET_BYTES
     # The first one of each, that came before it was known who reads shared memory.
-    assert member.messenger.parcels.arena.touched_bytes < 3 * MIB
+    assert member.messenger.payloads.arena.touched_bytes < 3 * MIB
 
 
 @pytest.mark.parametrize("uuid", ["GPU-two", None])
@@ -352,16 +352,16 @@ def test_a_delivery_that_meets_the_end_of_its_producer_becomes_an_error_and_no_h
 def test_what_cannot_be_read_for_a_moment_comes_as_bytes(in_process, monkeypatch, to_load):
     device, session = PretendDevice(DEVICE), current_session()
     have(device, session)
-    channel, take, failed = Channel.create("here", device_items=True), Parcels._take, []
+    channel, take, failed = Channel.create("here", device_items=True), Payloads._take, []
 
-    def take_or_fail(parcels, at, loads):
+    def take_or_fail(payloads, at, loads):
         """Fails once, in the channel's process or in its consumer's."""
         if loads == to_load and not failed:
             failed.append(at)
             raise OSError("no descriptor is free")
-        return take(parcels, at, loads)
+        return take(payloads, at, loads)
 
-    monkeypatch.setattr(Parcels, "_take", take_or_fail)
+    monkeypatch.setattr(Payloads, "_take", take_or_fail)
     for number in range(3):
         channel.put(full_of(number))
         assert number_in(get(channel)) == number
@@ -372,7 +372,7 @@ def test_what_cannot_be_read_for_a_moment_comes_as_bytes(in_process, monkeypatch
 def test_what_is_in_a_bucket_by_now_is_never_taken_for_what_was(channel, member):
     devices = member.devices
     staged = devices.stage("an item", encode(full_of(1), devices.device_of))
-    late = Arrived([bytes(frame) for frame in staged.parcel.bytes_frames()])  # without its block
+    late = ReceivedPayload([bytes(frame) for frame in staged.payload.bytes_frames()])  # without its block
     assert number_in(land(member.messenger, devices, "an item", late).load()) == 1
     del staged
     eventually(lambda: idle_bytes(devices) == BUCKET_BYTES)

@@ -35,7 +35,7 @@ from rlinf_scheduler.channel import (
 )
 from rlinf_scheduler.channel.checkpoint import read_channel
 from rlinf_scheduler.channel.journal import Journal
-from rlinf_scheduler.channel.journal_records import Came, JournaledTurn
+from rlinf_scheduler.channel.journal_records import JournaledCommit, ReceivedEnvelope
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
@@ -319,30 +319,30 @@ def write_whole(holders, channel):
 
 
 def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less_often(tmp_path, monkeypatch):
-    tried_after, turns = [], []
+    tried_after, commits = [], []
     append = Journal.append
 
-    def count_turn(journal, head, frames):
-        turns.append(None)
+    def count_commit(journal, head, frames):
+        commits.append(None)
         append(journal, head, frames)
 
     def too_large(_journal, _head, _image, _frames):
-        tried_after.append(len(turns))
+        tried_after.append(len(commits))
         raise MemoryError
 
     def no_room(_journal, new, _since):
-        tried_after.append(len(turns))
+        tried_after.append(len(commits))
         new.drop()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
-    monkeypatch.setattr(Journal, "append", count_turn)
+    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
+    monkeypatch.setattr(Journal, "append", count_commit)
     for owner, name, failing in (
         (Journal, "begin", too_large),
         (Journal, "finish", no_room),
     ):
         with monkeypatch.context() as patch, LocalRuntime():
-            turns.clear()
+            commits.clear()
             channel = Channel.create("grows", durable=tmp_path / name)
             patch.setattr(owner, name, failing)
             tried_after.clear()
@@ -371,7 +371,7 @@ def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thr
             left.put(journal.size_bytes - since)
         finish(journal, new, since)
 
-    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
+    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
     monkeypatch.setattr(Journal, "sync", sync_while_much_happens)
     monkeypatch.setattr(Journal, "finish", note_what_is_left)
     channel = None
@@ -395,7 +395,7 @@ def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thr
 def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_silence(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
+    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
     has_left = threading.Event()
     sync = Journal.sync
     with LocalRuntime():
@@ -721,13 +721,15 @@ def test_a_journal_with_messages_of_another_shape_is_refused(holders):
     holders.start().put("item")
     holders.kill()
     journal = Journal(holders.folder, holders.name)
-    turns = [msgspec.msgpack.decode(block.head, type=JournaledTurn) for block in list(journal.read())[2:]]
-    turn = next(turn for turn in turns if any(isinstance(record, Came) for record in turn.records))
-    for record in turn.records:
-        if isinstance(record, Came):
+    commits = [msgspec.msgpack.decode(block.head, type=JournaledCommit) for block in list(journal.read())[2:]]
+    commit = next(
+        commit for commit in commits if any(isinstance(record, ReceivedEnvelope) for record in commit.records)
+    )
+    for record in commit.records:
+        if isinstance(record, ReceivedEnvelope):
             record.sizes = []
-            record.words = msgspec.structs.replace(record.words, head=UNKNOWN)
-    journal.append(msgspec.msgpack.encode(turn), [])
+            record.envelope = msgspec.structs.replace(record.envelope, head=UNKNOWN)
+    journal.append(msgspec.msgpack.encode(commit), [])
     journal.close()
     with pytest.raises(ChannelJournalError, match="cannot be read"):
         holders.start()

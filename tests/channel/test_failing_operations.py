@@ -15,7 +15,7 @@ from rlinf_scheduler.channel.outbox import Outbox
 from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError, CommError
 from rlinf_scheduler.queueing.queue import Queue
 
@@ -23,13 +23,13 @@ DEADLINE_S = 60.0
 
 
 def fails_at_third():
-    """`Arrived`, but there is no memory for the third one."""
+    """`ReceivedPayload`, but there is no memory for the third one."""
     numbers = count(1)
 
     def arrived(frames):
         if next(numbers) == 3:
             raise MemoryError
-        return Arrived(frames)
+        return ReceivedPayload(frames)
 
     return arrived
 
@@ -38,7 +38,7 @@ def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same
     with LocalRuntime() as runtime:
         channel = Channel.create("items")
         channel.qsize()
-        monkeypatch.setattr(operations, "Arrived", fails_at_third())
+        monkeypatch.setattr(operations, "ReceivedPayload", fails_at_third())
         puts = begin_together(
             runtime, lambda: [channel.put(n, async_op=True, timeout_s=DEADLINE_S) for n in range(8)]
         )
@@ -106,7 +106,7 @@ def test_a_batch_of_which_an_item_cannot_be_read_leaves_nothing_to_the_next_get(
         channel = Channel.create("items")
         for number in range(4):
             channel.put(number, weight=1)
-        fails_once(monkeypatch, Arrived, "frames", at=2)
+        fails_once(monkeypatch, ReceivedPayload, "frames", at=2)
         batch, get = begin_together(
             runtime,
             lambda: (
@@ -182,7 +182,7 @@ def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_
         channel = Channel.create("items")
         for number in range(8):
             channel.put(number)
-        monkeypatch.setattr(receiving, "Arrived", fails_at_third())
+        monkeypatch.setattr(receiving, "ReceivedPayload", fails_at_third())
         gets = begin_together(
             runtime, lambda: [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
         )

@@ -9,49 +9,49 @@ from rlinf_scheduler.channel.durable import JournalGrowth
 
 
 @pytest.fixture(autouse=True)
-def four_turns_and_a_hundred_bytes(monkeypatch):
-    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
+def four_commits_and_a_hundred_bytes(monkeypatch):
+    monkeypatch.setattr(durable, "GROWN_COMMITS", 4)
     monkeypatch.setattr(durable, "GROWN_BYTES", 100)
 
 
-def due_turns(growth, on_due, num_turns=100):
+def due_commits(growth, on_due, num_commits=100):
     """After which turns it is written whole."""
     due = []
-    for turn in range(1, num_turns + 1):
-        if growth.add_turn(0):
-            due.append(turn)
+    for commit in range(1, num_commits + 1):
+        if growth.add_commit(0):
+            due.append(commit)
             growth.begin()
             on_due(0)
     return due
 
 
-def test_it_is_written_whole_after_so_many_turns_each_time():
+def test_it_is_written_whole_after_so_many_commits_each_time():
     growth = JournalGrowth()
-    assert due_turns(growth, growth.succeed, 15) == [5, 10, 15]
-    assert JournalGrowth(num_turns=4).add_turn(0)
+    assert due_commits(growth, growth.succeed, 15) == [5, 10, 15]
+    assert JournalGrowth(num_commits=4).add_commit(0)
 
 
-def test_one_that_fails_is_tried_after_twice_as_many_turns_each_time_until_it_succeeds():
+def test_one_that_fails_is_tried_after_twice_as_many_commits_each_time_until_it_succeeds():
     growth = JournalGrowth()
-    assert due_turns(growth, growth.fail) == [5, 5 + 9, 5 + 9 + 17, 5 + 9 + 17 + 33]
+    assert due_commits(growth, growth.fail) == [5, 5 + 9, 5 + 9 + 17, 5 + 9 + 17 + 33]
     growth.succeed(0)
     growth.begin()
-    assert due_turns(growth, growth.succeed, 5) == [5]
+    assert due_commits(growth, growth.succeed, 5) == [5]
 
 
-def test_turns_that_happen_while_it_is_written_count_towards_the_next():
+def test_commits_that_happen_while_it_is_written_count_towards_the_next():
     growth = JournalGrowth()
     growth.begin()
-    assert not any(growth.add_turn(0) for _ in range(4))
+    assert not any(growth.add_commit(0) for _ in range(4))
     growth.fail(0)
-    assert [growth.add_turn(0) for _ in range(5)] == [False] * 4 + [True]
+    assert [growth.add_commit(0) for _ in range(5)] == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize(("size", "grown"), [(0, 100), (10, 100), (1_000, 2_000)])
 def test_it_is_written_whole_when_it_has_grown_by_so_much_and_by_twice_what_it_was(size, grown):
     for growth in (JournalGrowth(size_bytes=size), failed(size)):
-        assert not growth.add_turn(size + grown)
-        assert growth.add_turn(size + grown + 1)
+        assert not growth.add_commit(size + grown)
+        assert growth.add_commit(size + grown + 1)
 
 
 def failed(size):

@@ -10,9 +10,9 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import Leases
-from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import LeaseTerms, StartClock
 from served import DrivenRuntime, served
 
@@ -34,7 +34,7 @@ def clock():
 
 
 def keep(clock, ttl_s=30.0, keep_s=1e9):
-    keeper = LeaseKeeper(clock, clock)
+    keeper = LeaseRenewal(clock, clock)
     operation = Operation("lease", "default", None, clock.now)
     operation.lease = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s
@@ -119,7 +119,7 @@ def lend(clock, ttl_s=10.0):
     state, carry_out = server.state, server.carry_out
     for client in ("p", "c"):
         server.clients[client] = KnownClient(client, None, client)
-    carry_out(state.put("p", 1, "default", Arrived([b"x"])))
+    carry_out(state.put("p", 1, "default", ReceivedPayload([b"x"])))
     carry_out(state.lease("c", 1, "default", LeaseTerms(ttl_s)))
     clock.run_until(0)
     leases = server.feature(Leases)

@@ -8,7 +8,7 @@ import pytest
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, wire
-from rlinf_scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
+from rlinf_scheduler.channel.fixed_payload import SMALL_BYTES, InlinePayload
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.sender import RUN_OPERATIONS, OperationSender
 from rlinf_scheduler.comm.codec import decode, encode
@@ -47,9 +47,9 @@ def _sent(runtime, ref, operations):
     for operation, item in operations:
         if operation.kind == "put":
             encoded = encode(item)
-            operation.parcel = SmallParcel(encoded.snapshot(), encoded.size_bytes)
+            operation.payload = InlinePayload(encoded.snapshot(), encoded.size_bytes)
             if encoded.size_bytes > SMALL_BYTES:
-                operation.parcel = runtime.messenger.parcels.pack(encoded, ref.endpoint, snapshot=True)
+                operation.payload = runtime.messenger.payloads.pack(encoded, ref.endpoint, snapshot=True)
         sender.begin(operation)
     sender.send()
     return line

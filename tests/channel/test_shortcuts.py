@@ -287,12 +287,12 @@ def signal_when_waiting(channel):
 def test_a_stranger_gets_no_shortcut():
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        door = Shortcuts(served(messenger))
+        listener = Shortcuts(served(messenger))
         invitations = []
         ready = threading.Event()
 
         def invite():
-            invitations.extend((door.invite("friend"), door.invite("friend")))
+            invitations.extend((listener.invite("friend"), listener.invite("friend")))
             ready.set()
 
         messenger.submit(invite)
@@ -303,7 +303,7 @@ def test_a_stranger_gets_no_shortcut():
         stranger.send(b"let me in, please")
         assert stranger.recv(100) == b""
         stranger.close()
-        # A word opens the door once.
+        # A word opens the listener once.
         friends = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
         for friend in friends:
             friend.settimeout(DEADLINE_S)
@@ -315,7 +315,7 @@ def test_a_stranger_gets_no_shortcut():
         assert friends[0].recv(100) == b""
         for friend in friends:
             friend.close()
-        messenger.submit(door.close)
+        messenger.submit(listener.close)
 
 
 def test_a_channel_of_this_process_has_them_too():
@@ -402,7 +402,7 @@ def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     wait_until(lambda: client.lost)
     operation = Operation("get", "default", None, connection._messenger.now)
     client.direct.append(operation)
-    connection._hand_over(client.recall, operation)
+    connection._hand_over(client.query_outcome, operation)
     wait_until(lambda: not (client.direct or client.inbox or client.deliveries._soon or client.operations))
 
 
@@ -486,24 +486,24 @@ def test_a_process_that_has_used_up_half_of_its_descriptors_invites_nobody():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        doors = [Shortcuts(served(messenger)) for _ in range(2)]
+        listeners = [Shortcuts(served(messenger)) for _ in range(2)]
         invitations = queue.SimpleQueue()
 
-        def invite(door):
-            messenger.submit(lambda: invitations.put(door.invite("friend").path))
+        def invite(listener):
+            messenger.submit(lambda: invitations.put(listener.invite("friend").path))
             return invitations.get(timeout=DEADLINE_S)
 
-        assert invite(doors[0])
+        assert invite(listeners[0])
         num_open = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + num_open // 2, hard))
         try:
             # Whichever channel of the process the thread wants one to.
-            assert [invite(door) for door in doors] == ["", ""]
+            assert [invite(listener) for listener in listeners] == ["", ""]
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert invite(doors[1])
+        assert invite(listeners[1])
         closed = threading.Event()
-        messenger.submit(lambda: ([door.close() for door in doors], closed.set()))
+        messenger.submit(lambda: ([listener.close() for listener in listeners], closed.set()))
         assert closed.wait(DEADLINE_S)
 
 
@@ -511,7 +511,7 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
     accepts = 0
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        door = Shortcuts(served(messenger))
+        listener = Shortcuts(served(messenger))
         ready = threading.Event()
 
         class Starved:
@@ -531,8 +531,8 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
                 return self.listener.accept()
 
         def invite():
-            invitations.append(door.invite("friend"))
-            door._listener = Starved(door._listener)
+            invitations.append(listener.invite("friend"))
+            listener._listener = Starved(listener._listener)
             ready.set()
 
         invitations = []
@@ -547,7 +547,7 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
         assert time.monotonic() - began >= 2 * ACCEPT_PAUSE_S
         assert accepts == 3
         friend.close()
-        messenger.submit(door.close)
+        messenger.submit(listener.close)
 
 
 @pytest.mark.parametrize("error", [TimeoutError, ConnectionResetError, CancelledError])

@@ -7,7 +7,7 @@ import pytest
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.channel.client import ChannelClient
-from rlinf_scheduler.channel.sender import DirectLine, OperationSender
+from rlinf_scheduler.channel.sender import DirectTransport, OperationSender
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError
 
 # Who is not told waits longer.
@@ -67,7 +67,7 @@ def test_a_path_of_bytes_is_a_path(channel, tmp_path):
 )
 def test_a_question_that_cannot_be_sent_fails_at_once(ask, channel, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(DirectLine, "ask", fails)
+        patch.setattr(DirectTransport, "ask", fails)
         with pytest.raises(MemoryError):
             ask(channel)
     assert works(channel)
@@ -75,7 +75,7 @@ def test_a_question_that_cannot_be_sent_fails_at_once(ask, channel, monkeypatch)
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
-    ("owner", "name"), [(OperationSender, "begin"), (DirectLine, "tell"), (ChannelClient, "begin")]
+    ("owner", "name"), [(OperationSender, "begin"), (DirectTransport, "tell"), (ChannelClient, "begin")]
 )
 @pytest.mark.parametrize(
     "do",
@@ -109,6 +109,6 @@ def test_an_operation_that_cannot_be_sent_fails_at_once(owner, name, do, channel
 )
 def test_a_lease_that_cannot_be_settled_says_so_at_once(settle, channel, monkeypatch):
     with channel.lease(timeout_s=DEADLINE_S) as lease, monkeypatch.context() as patch:
-        patch.setattr(DirectLine, "ask", fails)
+        patch.setattr(DirectTransport, "ask", fails)
         with pytest.raises(MemoryError):
             settle(lease)

@@ -100,7 +100,9 @@ def test_a_job_that_outlives_its_drivers_is_chosen_by_its_name_too(monkeypatch):
         jobs[1],
         jobs[2],
     ]
-    with pytest.raises(ClusterError, match=r"no job's keeper or name is 'nigth' .*did you mean 'night'\?"):
+    with pytest.raises(
+        ClusterError, match=r"no job's job server or name is 'nigth' .*did you mean 'night'\?"
+    ):
         job_file.find_job("nigth")
     with pytest.raises(
         ClusterError, match="no job's driver is process 10 of this machine; there are 7: job; 8"

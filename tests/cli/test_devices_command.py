@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from rlinf_scheduler import cluster
 from rlinf_scheduler.cli import devices
 from rlinf_scheduler.cli.main import app
-from rlinf_scheduler.engine import addresses
+from rlinf_scheduler.ray_backend import addresses
 
 
 @pytest.mark.parametrize("simulate", [None, "2x4"])

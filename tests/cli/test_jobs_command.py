@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from rlinf.testing import LocalRuntime
-from rlinf_scheduler import kept
+from rlinf_scheduler import detached
 from rlinf_scheduler.cli import jobs
 from rlinf_scheduler.cli.main import app
-from rlinf_scheduler.engine import addresses
+from rlinf_scheduler.ray_backend import addresses
 from rlinf_scheduler.session.job_file import RunningJob, find_job
 
 
@@ -44,7 +44,7 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
     assert json.loads(data.stdout)["kept"] == []
 
 
-def test_a_keeper_of_another_cluster_is_not_said_to_end_with_its_driver():
+def test_a_job_server_of_another_cluster_is_not_said_to_end_with_its_driver():
     shown = jobs._other(RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
     assert re.search(r"^process 4711 has kept job 'serving' on another cluster since ", shown)
 
@@ -59,9 +59,11 @@ def test_kept_jobs_that_say_nothing_that_can_be_read_are_shown_with_the_reason()
     with LocalRuntime():
         job = find_job(os.getpid())
         records = {"old": msgspec.msgpack.encode(replace(job, version="9.9")), "odd one": b"\xc1"}
-        reports = [kept._report(*each, time.monotonic() + 30.0) for each in records.items()]
+        reports = [detached._report(*each, time.monotonic() + 30.0) for each in records.items()]
     old, unknown, odd = jobs._lines(reports)
     assert old.startswith(f"old: kept by process {os.getpid()} since ")
     assert re.search("^  who takes part is not known: the job of process .* runs on version 9.9", unknown)
-    assert re.search("^odd one: what its keeper says cannot be read .*stop 'odd one' --force` ends it", odd)
+    assert re.search(
+        "^odd one: what its job server says cannot be read .*stop 'odd one' --force` ends it", odd
+    )
     assert "runs on version 9.9" in jobs._as_data(reports[0])["problem"]

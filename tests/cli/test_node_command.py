@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from rlinf_scheduler.cli import node as node_command
 from rlinf_scheduler.cli.main import app
-from rlinf_scheduler.engine.node import folders, records, starting
-from rlinf_scheduler.engine.node.processes import held, living, send, wait_for_ends
+from rlinf_scheduler.ray_backend.node import folders, records, starting
+from rlinf_scheduler.ray_backend.node.processes import held, living, send, wait_for_ends
 
-FAKE_RAY = Path(__file__).parents[1] / "engine" / "node" / "fake_ray.py"
+FAKE_RAY = Path(__file__).parents[1] / "ray_backend" / "node" / "fake_ray.py"
 HEAD = ("start", "--head", "--interface", "127.0.0.8", "--port", "6557")
 
 
@@ -193,7 +193,7 @@ BLOCKING = """
 import sys
 from pathlib import Path
 from rlinf_scheduler.cli.main import main
-from rlinf_scheduler.engine.node import folders, records, starting
+from rlinf_scheduler.ray_backend.node import folders, records, starting
 private, fake_ray = Path(sys.argv.pop(1)), sys.argv.pop(1)
 folders.private_directory = lambda longest=None: private
 starting._RAY = (sys.executable, fake_ray)

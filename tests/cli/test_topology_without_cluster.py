@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from rlinf_scheduler import cluster
 from rlinf_scheduler.cli.main import app
-from rlinf_scheduler.engine import addresses
 from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.ray_backend import addresses
 
 
 @pytest.mark.parametrize("options", [[], ["--simulate", "2x4"], ["--num-nodes", "2"]])

@@ -241,7 +241,7 @@ def silent_head(seen):
 
 
 def kept(seen):
-    """A job whose keeper is on the first host, begun and ended by a driver on another one."""
+    """A job whose job server is on the first host, begun and ended by a driver on another one."""
     with Cluster(num_nodes=2, job="kept", detached=True) as cluster:
         group = launch(cluster, "stays", 0, 1, detached=True)
         seen["hosts"] = [entry.ip for entry in cluster.topology.nodes]

@@ -8,9 +8,9 @@ import sys
 import time
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
-from rlinf_scheduler.engine import engine
-from rlinf_scheduler.engine.probe import simulated_environment
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.ray_backend import backend
+from rlinf_scheduler.ray_backend.probe import simulated_environment
 
 DEADLINE_S = 60.0
 
@@ -18,7 +18,7 @@ DEADLINE_S = 60.0
 KEPT = []
 
 
-class KeptNodes(engine.RayTestCluster):
+class KeptNodes(backend.RayTestCluster):
     """The simulated nodes, for a test to add one."""
 
     def __init__(self, *args, **kwargs):
@@ -117,7 +117,7 @@ def lose_a_bare_node(cluster, group, seen, lost):
 def main():
     """Write what was seen, as JSON."""
     seen, lost = {}, []
-    engine.RayTestCluster = KeptNodes
+    backend.RayTestCluster = KeptNodes
     with Cluster(simulate="2x1") as cluster:
         cluster.subscribe(lambda event: type(event).__name__ == "NodeLost" and lost.append(event.reason))
         lose_a_node(cluster, seen)

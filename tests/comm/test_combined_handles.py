@@ -38,7 +38,7 @@ def test_results_stand_in_the_order_of_the_handles_whichever_ends_first(promises
         assert not handle.done()
         promises[place].set_result(place)
     assert handle.wait() == [0, 1, 2]
-    assert [each.fate.is_taken for each in promises] == [True] * 3
+    assert [each.consumed.is_taken for each in promises] == [True] * 3
 
 
 def test_none_of_them_counts_as_taken_before_all_are(promises):
@@ -46,7 +46,7 @@ def test_none_of_them_counts_as_taken_before_all_are(promises):
     promises[0].set_result(0)
     with pytest.raises(TimeoutError):
         handle.wait(timeout_s=0)
-    assert not promises[0].fate.is_taken
+    assert not promises[0].consumed.is_taken
 
 
 def test_the_first_failure_ends_the_others_and_what_is_there_is_not_taken(promises):
@@ -56,7 +56,7 @@ def test_the_first_failure_ends_the_others_and_what_is_there_is_not_taken(promis
     with pytest.raises(PeerDied, match="env:1"):
         handle.wait()
     assert promises[2].cancelled()
-    assert not promises[0].fate.is_taken
+    assert not promises[0].consumed.is_taken
 
 
 def test_what_is_given_up_gives_up_all(promises):
@@ -66,7 +66,7 @@ def test_what_is_given_up_gives_up_all(promises):
     with pytest.raises(CancelledError):
         handle.wait()
     assert [each.cancelled() for each in promises] == [False, True, True]
-    assert not promises[0].fate.is_taken
+    assert not promises[0].consumed.is_taken
 
 
 def test_operations_that_go_on_tell_together_what_they_failed_with(promises):

@@ -31,7 +31,7 @@ def test_the_transport_of_each_peer_is_visible(pair, transport):
     client, server = pair
     serve_echo(server)
     ready = threading.Event()
-    client.parcels.when_ready(server.endpoint, ready.set)
+    client.payloads.when_ready(server.endpoint, ready.set)
     assert ready.wait(DEADLINE_S)
     client.request(server.endpoint, "echo", None).result(DEADLINE_S)
     shown = client.transports()

@@ -69,7 +69,7 @@ def test_a_block_is_pinned_once_for_all_that_comes_to_lie_there(home):
     for number in range(20):
         assert one.seen(one.passed(MIB, number))
         one.settled()
-        one.messenger.parcels.see_released_now()
+        one.messenger.payloads.see_released_now()
     assert len(pinned) <= 2
     assert one.passed(PAGE_BYTES, 1)[0] == 1
     assert len(pinned) <= 2, "small ones are not"
@@ -91,13 +91,13 @@ def test_what_is_only_pinned_goes_back_when_its_owner_is_idle(home):
     assert one.seen(one.passed(2 * MIB, 1))
     one.settled()
     one.trim()
-    assert one.parcels.arena.keeps_pinned
+    assert one.payloads.arena.keeps_pinned
     assert one.device.pinned
     one.settled()
     assert not one.device.pinned, "asked for, and not in use"
     one.trim()
-    assert not one.parcels.arena.keeps_pinned
-    assert one.parcels.arena.touched_bytes < MIB
+    assert not one.payloads.arena.keeps_pinned
+    assert one.payloads.arena.touched_bytes < MIB
 
 
 class SlowDevice(PretendDevice):
@@ -117,13 +117,13 @@ def test_a_block_is_released_when_the_device_has_done_with_it(home):
     assert one.seen(one.passed(2 * MIB, 1))
     assert one.device.asked.wait(DEADLINE_S), "whether it reads what was just dropped"
     one.trim()
-    assert not one.parcels.arena.unused()
+    assert not one.payloads.arena.unused()
     assert one.seen(one.passed(3 * MIB, 2)), "without waiting for that"
     assert not one.device.done.is_set()
     one.device.done.set()
     one.settled()
     one.trim()
-    assert one.parcels.arena.unused()
+    assert one.payloads.arena.unused()
 
 
 class RefusingDevice(PretendDevice):
@@ -144,7 +144,7 @@ def test_what_cannot_be_pinned_comes_all_the_same_and_is_said_once(home, caplog)
     assert "copied to devices more slowly: cuMemHostRegister says CUDA_ERROR_OUT_OF_MEMORY" in message
     one.settled()
     one.trim()
-    assert not one.parcels.arena.keeps_pinned
+    assert not one.payloads.arena.keeps_pinned
 
 
 def test_no_more_is_pinned_than_may_be_and_what_is_idle_makes_room(home, caplog):
@@ -188,7 +188,7 @@ def test_an_interruption_at_any_moment_leaves_nothing_held_or_pinned(home, alarm
     def is_idle():
         one.settled()
         one.trim()
-        return one.parcels.arena.unused() and not one.device.pinned
+        return one.payloads.arena.unused() and not one.device.pinned
 
     wait_until(is_idle)
 
@@ -216,8 +216,8 @@ def test_a_forked_child_reads_what_its_parent_got_and_asks_no_device(home):
 def test_a_process_pins_what_it_is_told_to(monkeypatch, secret):
     monkeypatch.setenv("RLINF_PINNED_MIB", "64")
     with Session(secret, "actor:0") as session:
-        assert isinstance(session.messenger.parcels.pin.__self__, PinnedBlocks)
-        array = passed(session.messenger.parcels, np.full(MIB, 5, np.uint8))
+        assert isinstance(session.messenger.payloads.pin.__self__, PinnedBlocks)
+        array = passed(session.messenger.payloads, np.full(MIB, 5, np.uint8))
         assert array[9] == 5, "without a device here, as it is"
     monkeypatch.setenv("RLINF_PINNED_MIB", "much")
     with pytest.raises(

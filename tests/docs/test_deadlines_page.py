@@ -19,29 +19,29 @@ from rlinf_scheduler.cli import devices
 from rlinf_scheduler.comm.rundir import REMOVED_WITHIN_S
 from rlinf_scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
-from rlinf_scheduler.engine.ending import THREADS_GRACE_S
-from rlinf_scheduler.engine.guard import LEFT_GRACE_S
-from rlinf_scheduler.engine.leaving import SHUTDOWN_WITHIN_S
+from rlinf_scheduler.detached import JOB_SERVER_ANSWERS_S
+from rlinf_scheduler.host.actor_spec import LEFT_WITHIN_S, TIDY_S
 from rlinf_scheduler.host.breakpoints import WAIT_S
-from rlinf_scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf_scheduler.host.force import LEAVE_GRACE_S
-from rlinf_scheduler.keeper import UNOPENED_S
-from rlinf_scheduler.kept import KEEPER_ANSWERS_S
+from rlinf_scheduler.job_server import UNOPENED_S
 from rlinf_scheduler.observe import why
+from rlinf_scheduler.observe.job_trace import CLOSING_S
 from rlinf_scheduler.observe.reasons import INTERRUPTED_S
-from rlinf_scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
-from rlinf_scheduler.observe.trace_desk import CLOSING_S
+from rlinf_scheduler.observe.status_service import TIMEOUT_S, WITHIN_S
 from rlinf_scheduler.observe.web.server import PATIENCE_S
-from rlinf_scheduler.session.pulse import SILENT_S
+from rlinf_scheduler.ray_backend.ending import THREADS_GRACE_S
+from rlinf_scheduler.ray_backend.guard import LEFT_GRACE_S
+from rlinf_scheduler.ray_backend.leaving import SHUTDOWN_WITHIN_S
 from rlinf_scheduler.session.session import UNDONE_WITHIN_S
+from rlinf_scheduler.session.silence_detector import SILENT_S
 from rlinf_scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf_scheduler.worker.channel_starter import WARM_S
-from rlinf_scheduler.worker.followed_group import END_WITHIN_S
 from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
 from rlinf_scheduler.worker.group_calls import UNREAD_GRACE_S
 from rlinf_scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
 from rlinf_scheduler.worker.node_watch import MAX_HEADLESS_S
 from rlinf_scheduler.worker.profile import SENDING_S
+from rlinf_scheduler.worker.remote_group import END_WITHIN_S
 from rlinf_scheduler.worker.successors import ENDED_WITHIN_S
 from rlinf_scheduler.worker.supervision import (
     KILLED_WITHIN_S,
@@ -102,10 +102,10 @@ def test_fixed_waits_are_those_of_the_code():
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
         "a Ray that does not answer where `rlinf devices` or `rlinf jobs` asks for it": devices.ANSWER_S,
-        "keepers that do not answer `rlinf jobs`, which then says so": KEEPER_ANSWERS_S,
-        "a keeper that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
-        "a keeper that does not say that a group has ended, beyond what `shutdown` gives its calls": END_WITHIN_S,
-        "a keeper that nobody has had opened, or that could not be, ends": UNOPENED_S,
+        "job servers that do not answer `rlinf jobs`, which then says so": JOB_SERVER_ANSWERS_S,
+        "a job server that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
+        "a job server that does not say that a group has ended, beyond what `shutdown` gives its calls": END_WITHIN_S,
+        "a job server that nobody has had opened, or that could not be, ends": UNOPENED_S,
         "a kept job that does not end when it is stopped": STOP_WITHIN_S,
         "a node whose raylet does not answer is told of": TOLD_AFTER_S,
         "a node whose raylet does not answer is gone": GRACE_S,
@@ -135,7 +135,7 @@ def test_fixed_waits_are_those_of_the_code():
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
         "a Ray whose head does not answer is left without its word": SHUTDOWN_WITHIN_S,
         "a process that leaves a lost job beside its program is waited for at its end": UNDONE_WITHIN_S,
-        "a Ray that does not let a job tidy up what it left for its ranks, or does not say which keepers live": TIDY_S,
+        "a Ray that does not let a job tidy up what it left for its ranks, or say which job servers live": TIDY_S,
         "a folder of logs or of a trace that somebody has locked": REMOVED_WITHIN_S,
     }
 

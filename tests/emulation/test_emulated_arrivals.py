@@ -10,7 +10,7 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel.held import HeldAt
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.shm.parcel import Descriptor
+from rlinf_scheduler.comm.shm.payload import Descriptor
 from rlinf_scheduler.emulation.arrivals import carried_bytes
 from rlinf_scheduler.emulation.links import Links
 from rlinf_scheduler.errors import ChannelTimeout
@@ -216,7 +216,7 @@ def test_what_a_link_holds_up_is_said_by_why_and_noted_in_traces():
         assert (note.source, note.kind, note.bytes_per_s) == ("rollout:0", "message", RATE)
         assert note.size_bytes >= 1 << 20
         spans = []
-        before = TIMES.spool
+        before = TIMES.span_file
         TIMES.trace(spans.append)
         try:
             assert len(waiting.wait()) == 1 << 20

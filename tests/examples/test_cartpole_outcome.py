@@ -8,7 +8,7 @@ from console import LearningProgress
 from outcome import summary_lines, write_outcome
 from report import ChannelTraffic, TrainingReport, UpdateReport
 from rlinf_scheduler.observe.report import report_of
-from rlinf_scheduler.observe.time_desk import JobTimes
+from rlinf_scheduler.observe.time_service import JobTimes
 from rlinf_scheduler.observe.time_sheets import CallSum, TimeSheet
 
 

@@ -32,7 +32,7 @@ SECTION = {
 @pytest.fixture
 def spans():
     """The spans of this process, traced."""
-    found, before = [], TIMES.spool
+    found, before = [], TIMES.span_file
     TIMES.trace(found.append)
     yield found
     TIMES.trace(before)

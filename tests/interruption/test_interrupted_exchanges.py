@@ -5,7 +5,7 @@ import pytest
 import interruption_exchanges as roles
 from interruptions import LIMIT_S, NUM_ROUNDS, SEED
 from job_processes import THERE, Job
-from rlinf_scheduler.observe.status_desk import StatusDesk
+from rlinf_scheduler.observe.status_service import StatusService
 
 pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
 
@@ -129,7 +129,7 @@ def test_a_signal_handler_may_use_a_channel_in_the_middle_of_any_exchange(job, i
 
 def test_a_look_at_the_job_that_is_interrupted_keeps_no_later_one_up(interrupt, rounds):
     with Job() as job:
-        job.driver.service(StatusDesk)
+        job.driver.service(StatusService)
         # Each asks every process.
         victim = job.start(roles.interrupted_looks, rounds // 4, SEED, interrupt, name="victim:0")
         status, num_signals = victim.result(LIMIT_S)

@@ -99,7 +99,7 @@ def lose(party, name, seen_by):
 
 def holders(party, names=NAMES):
     """Who of these processes keeps an object in its shared memory, once for each object."""
-    return [name for name in names for _ in range(party.messengers[name].parcels.arena.num_held)]
+    return [name for name in names for _ in range(party.messengers[name].payloads.arena.num_held)]
 
 
 # -- what everybody gets -------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_an_object_that_cannot_be_sent_is_an_error_at_once(here):
 def test_members_of_one_machine_read_one_block(here):
     receiving = here.others()
     here.call("actor:0", np.ones(LARGE)).wait(DEADLINE_S)
-    arena = here.messengers["actor:0"].parcels.arena
+    arena = here.messengers["actor:0"].payloads.arena
     assert arena.generation == 1
     received = [handle.wait(DEADLINE_S) for handle in receiving.values()]
     receiving.clear()
@@ -261,7 +261,7 @@ def test_on_another_machine_the_bytes_arrive_once_and_are_written_once(apart):
         apart.call("actor:0", np.full(LARGE, turn)).wait(DEADLINE_S)
         for name in NAMES[1:]:
             assert apart.call(name).wait()[-1] == turn
-    assert sum(messenger.parcels.arena.generation for messenger in relays) == 3
+    assert sum(messenger.payloads.arena.generation for messenger in relays) == 3
     for messenger in relays:
         wait_until(lambda: not holders(apart), messenger)
 

@@ -32,7 +32,7 @@ def nothing_is_left(box):
         or inbox._coming
         or inbox._receiving
         or inbox._receiving_from
-        or inbox.messenger.parcels.arena.num_held
+        or inbox.messenger.payloads.arena.num_held
         or outbox.transfers.under_way
         or any(recipient.sendings or recipient.client.num_open for recipient in outbox._recipients.values())
     )
@@ -221,6 +221,6 @@ def test_an_item_that_was_taken_gives_its_memory_back_although_its_handle_is_kep
     target = torch.zeros(50_000)
     handle = box.recv_tensor(target, "alone:0", timeout_s=DEADLINE_S)
     assert handle.wait() is target
-    wait_until(messenger.parcels.arena.unused, messenger)
+    wait_until(messenger.payloads.arena.unused, messenger)
     assert handle.wait() is target
     assert target.all()

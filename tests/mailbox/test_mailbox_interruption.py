@@ -101,7 +101,7 @@ def test_an_interrupted_send_arrives_once_or_not_at_all_and_in_order(boxes, alar
     assert set(done) <= set(got)
     assert alarm.num_raised > NUM_ITEMS // 20
     messenger = env._outbox.messenger
-    wait_until(messenger.parcels.arena.unused, messenger)
+    wait_until(messenger.payloads.arena.unused, messenger)
     wait_until(lambda: not env._outbox.transfers.under_way, messenger)
 
 

@@ -34,7 +34,7 @@ def trio(new_messenger):
 
 def test_a_tensor_is_copied_once_from_shared_memory_into_its_target(trio):
     boxes, messengers = trio
-    arena = messengers["env:0"].parcels.arena
+    arena = messengers["env:0"].payloads.arena
     target = torch.zeros(SIZE)
     boxes["env:0"].send_tensor(torch.arange(SIZE), "rollout:0", timeout_s=DEADLINE_S).wait()
     with pytest.raises(Exception, match="not a float32 tensor"):
@@ -51,7 +51,7 @@ def test_a_tensor_is_copied_once_from_shared_memory_into_its_target(trio):
 
 def test_a_received_array_is_a_view_that_gives_its_block_back(trio):
     boxes, messengers = trio
-    arena = messengers["env:0"].parcels.arena
+    arena = messengers["env:0"].payloads.arena
     boxes["env:0"].send(np.ones(SIZE), "rollout:0", timeout_s=DEADLINE_S).wait()
     handle = boxes["rollout:0"].recv("env:0", timeout_s=DEADLINE_S)
     array = handle.wait()
@@ -100,8 +100,8 @@ def test_a_full_mailbox_holds_up_no_other_receiver(trio):
 def test_an_object_whose_shared_memory_cannot_be_opened_comes_as_bytes_and_in_order(trio, monkeypatch):
     boxes, messengers = trio
     boxes["env:0"].send("first", "rollout:0", timeout_s=DEADLINE_S).wait()
-    parcels = messengers["rollout:0"].parcels
-    receive, refused = parcels.receive, []
+    payloads = messengers["rollout:0"].payloads
+    receive, refused = payloads.receive, []
 
     def refuse(frames, **options):
         if len(frames) == 1 and len(frames[0]) < 1000:
@@ -110,7 +110,7 @@ def test_an_object_whose_shared_memory_cannot_be_opened_comes_as_bytes_and_in_or
         return receive(frames, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(parcels, "receive", refuse)
+        patch.setattr(payloads, "receive", refuse)
         sending = [
             boxes["env:0"].send(obj, "rollout:0", timeout_s=DEADLINE_S) for obj in (np.ones(SIZE), [1] * 1000)
         ]
@@ -120,7 +120,7 @@ def test_an_object_whose_shared_memory_cannot_be_opened_comes_as_bytes_and_in_or
     assert refused
     for handle in sending:
         handle.wait(DEADLINE_S)
-    assert messengers["env:0"].parcels.arena.unused()
+    assert messengers["env:0"].payloads.arena.unused()
 
 
 def test_threads_that_receive_from_different_peers_do_not_wait_for_each_other(trio):
@@ -172,7 +172,7 @@ def test_what_does_not_fit_into_the_receivers_memory_ends_the_connection(pair, n
         directory.register(name, messenger.endpoint)
     box = Mailbox(pair[0], names[0], "client:0")
     Mailbox(pair[1], names[1], "server:0")
-    monkeypatch.setattr(pair[0].parcels, "arena", None)
+    monkeypatch.setattr(pair[0].payloads, "arena", None)
     allocate = framing.allocate
 
     def no_room(size):

@@ -12,10 +12,10 @@ from alarms import Interrupted
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ClusterTimeout, ConfigError
 from rlinf_scheduler.host.timing import Stopwatch
-from rlinf_scheduler.observe import trace_desk, tracing
+from rlinf_scheduler.observe import job_trace, tracing
+from rlinf_scheduler.observe.job_trace import JobTrace, TraceService
 from rlinf_scheduler.observe.process_stats import Enlist
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.observe.trace_desk import JobTrace, TraceDesk
 from rlinf_scheduler.observe.tracing import TraceOn, Tracer
 from rlinf_scheduler.session import current_session
 from waits import wait_until
@@ -27,7 +27,7 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def desk():
     with LocalRuntime():
-        yield current_session().service(TraceDesk)
+        yield current_session().service(TraceService)
     TIMES.clear()
 
 
@@ -105,7 +105,7 @@ def test_a_trace_whose_beginning_was_interrupted_goes_on_nowhere(desk, tmp_path,
         patch.setattr(desk, "_on_io_thread", interrupted)
         with pytest.raises(Interrupted):
             desk.begin(tmp_path / "lost.json", MIB)
-    wait_until(lambda: TIMES.spool is None)
+    wait_until(lambda: TIMES.span_file is None)
     with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
         pass
     assert phases(tmp_path / "run.json") == ["learn"]
@@ -133,7 +133,7 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
 
     traces = []
     with monkeypatch.context() as patch:
-        patch.setattr(trace_desk, "written", full)
+        patch.setattr(job_trace, "written", full)
         with pytest.raises(ZeroDivisionError):
             trace_one(ZeroDivisionError())
         with pytest.raises(OSError, match="no space left"):
@@ -181,7 +181,7 @@ def test_a_trace_that_another_thread_ends_while_it_is_noted_what_is_open_just_en
     with desk.begin(tmp_path / "run.json", MIB):
         monkeypatch.setattr(tracing, "open_spans", ended_meanwhile)
         desk._on_io_thread(partial(tracer._note_open, tracer._trace_id))
-        assert tracer._spool is None
+        assert tracer._span_file is None
 
 
 @pytest.mark.parametrize("timeout_s", [float("inf"), -1.0])

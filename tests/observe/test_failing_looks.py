@@ -7,7 +7,7 @@ import pytest
 
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.observe.own_stats import OwnStats
-from rlinf_scheduler.observe.status_desk import TIMEOUT_S, StatusDesk, begin_status, received
+from rlinf_scheduler.observe.status_service import TIMEOUT_S, StatusService, begin_status, received
 from rlinf_scheduler.session import current_session
 from waits import wait_until
 
@@ -15,7 +15,7 @@ from waits import wait_until
 def test_after_a_look_that_failed_the_job_can_be_looked_at_again(monkeypatch):
     with LocalRuntime():
         session = current_session()
-        desk = session.service(StatusDesk)
+        desk = session.service(StatusService)
         with monkeypatch.context() as patch:
             patch.setattr(
                 session.service(OwnStats), "now", lambda: Path("/nowhere").read_text()
@@ -29,7 +29,7 @@ def test_after_a_look_that_failed_the_job_can_be_looked_at_again(monkeypatch):
 def test_rates_are_of_the_last_look_also_when_the_clock_was_set_back(monkeypatch):
     with LocalRuntime():
         session = current_session()
-        desk = session.service(StatusDesk)
+        desk = session.service(StatusService)
         received(begin_status(session))
         monkeypatch.setattr(time, "time", lambda now=time.time: now() - 3600)
         before, _ = desk._base

@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.waits import CHANNEL, Wait
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.observe.process_stats import RunningCall
 from rlinf_scheduler.observe.report import report_of
-from rlinf_scheduler.observe.time_desk import MAX_LEFT_SPANS, JobTimes, TimeDesk, ask_times
+from rlinf_scheduler.observe.time_service import MAX_LEFT_SPANS, JobTimes, TimeService, ask_times
 from rlinf_scheduler.observe.time_sheets import LEFT_SPANS, CallSum, PhaseSum, TimeSheet, WaitSum, sheet_of
 from rlinf_scheduler.observe.timekeeping import CALL, WAIT, Span, Timekeeper
 from rlinf_scheduler.observe.times import group_times
@@ -217,7 +217,7 @@ def test_of_those_that_have_left_all_sums_are_kept_and_the_last_spans():
 
     with LocalRuntime():
         session = current_session()
-        desk = session.service(TimeDesk)
+        desk = session.service(TimeService)
         for number in range(2 * MAX_LEFT_SPANS // LEFT_SPANS):
             leave(number)
         sheets = [sheet for sheet in ask_times(session, 30.0).sheets if sheet.process.startswith("eval-")]

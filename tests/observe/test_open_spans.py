@@ -21,11 +21,11 @@ from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.host import timing
 from rlinf_scheduler.host.timing import Stopwatch, recording
 from rlinf_scheduler.observe import timekeeping
+from rlinf_scheduler.observe.job_trace import TraceService
 from rlinf_scheduler.observe.open_spans import open_spans
-from rlinf_scheduler.observe.spool import SpoolHead, SpoolWriter, StillOpen, read_spool, segment
+from rlinf_scheduler.observe.span_file import SpanFileHead, SpanFileWriter, StillOpen, read_span_file, segment
 from rlinf_scheduler.observe.timekeeping import CALL, PHASE, TIMES, WAIT, Span
 from rlinf_scheduler.observe.timeline import on_home_clock
-from rlinf_scheduler.observe.trace_desk import TraceDesk
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.worker import result
 from waits import wait_until
@@ -33,13 +33,13 @@ from waits import wait_until
 MIB = 1 << 20
 MEASURING = (timing.__file__, timekeeping.__file__, contextlib.__file__)
 DEADLINE_S = 30.0
-HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
+HEAD = SpanFileHead("rollout:1", 4711, "node1", 0, 0)
 
 
 @pytest.fixture
 def desk():
     with LocalRuntime():
-        yield current_session().service(TraceDesk)
+        yield current_session().service(TraceService)
     TIMES.clear()
 
 
@@ -192,7 +192,7 @@ def test_waits_of_the_librarys_own_threads_are_neither_counted_nor_traced(desk, 
     trace.stop()
     here = test_waits_of_the_librarys_own_threads_are_neither_counted_nor_traced.__qualname__
     for told in (str(slices(tmp_path / "run.json")[0]), str(TIMES.waits)):
-        assert "SpoolThread" not in told
+        assert "SpanFileThread" not in told
         assert f"{here}.<locals>.run" not in told
 
 
@@ -211,11 +211,11 @@ def test_a_thread_that_is_gone_before_it_is_written_has_its_name(desk, tmp_path)
 
 
 def read(path):
-    return on_home_clock(read_spool([segment(path, 0).read_bytes()])).spans
+    return on_home_clock(read_span_file([segment(path, 0).read_bytes()])).spans
 
 
 def test_of_a_killed_process_there_is_what_was_open_when_it_said_so_last_and_has_not_ended(tmp_path):
-    writer = SpoolWriter(tmp_path / "p", HEAD, MIB)
+    writer = SpanFileWriter(tmp_path / "p", HEAD, MIB)
     call, phase, wait = (
         Span(CALL, 1.0, 1.0, "train", 1),
         Span(PHASE, 2.0, 2.0, "learn", 1),
@@ -237,11 +237,11 @@ def test_of_a_killed_process_there_is_what_was_open_when_it_said_so_last_and_has
 
 
 def test_what_is_open_is_said_again_in_each_segment(tmp_path):
-    writer = SpoolWriter(tmp_path / "p", HEAD, 4000)
+    writer = SpanFileWriter(tmp_path / "p", HEAD, 4000)
     writer.note_open(StillOpen(5.0, [Span(CALL, 1.0, 1.0, "train", 1)]))
     for first in range(0, 600, 10):
         writer.write([Span(PHASE, n, n + 0.5, f"step {n}", 2) for n in range(first, first + 10)])
     writer.close()
-    content = read_spool([segment(tmp_path / "p", place).read_bytes() for place in (0, 1)])
+    content = read_span_file([segment(tmp_path / "p", place).read_bytes() for place in (0, 1)])
     assert content.head.number > 1
     assert [span.name for span in on_home_clock(content).spans if span.is_open] == ["train"]

@@ -12,7 +12,7 @@ from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.observe.past import NOTE_S, PastStates
 from rlinf_scheduler.observe.report import ask_report
-from rlinf_scheduler.observe.status_desk import ask_past, begin_status, received
+from rlinf_scheduler.observe.status_service import ask_past, begin_status, received
 from rlinf_scheduler.session import Session, current_session, set_current
 from waits import seen
 

@@ -10,7 +10,7 @@ from hanging_workers import Hanging
 
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf_scheduler.observe.report import ask_report
-from rlinf_scheduler.observe.status_desk import begin_status, received
+from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.why import why
 from waits import seen
 

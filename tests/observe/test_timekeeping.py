@@ -238,7 +238,7 @@ def test_memory_is_bounded(times):
     assert len(times.recent) == NUM_RECENT
 
 
-def test_every_span_goes_to_the_spool_while_there_is_one(times):
+def test_every_span_goes_to_the_span_file_while_there_is_one(times):
     spooled = []
     times.trace(spooled.append)
     times.note_wait(time.monotonic(), Cause(OTHER, "a moment"), "")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.observe.spool import ClockNote, SpoolContent, SpoolHead
+from rlinf_scheduler.observe.span_file import ClockNote, SpanFileContent, SpanFileHead
 from rlinf_scheduler.observe.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
 from rlinf_scheduler.observe.timeline import ProcessSpans, Timeline, lanes, on_home_clock, size_of
 
@@ -137,10 +137,10 @@ def test_what_is_dropped_is_told_of_all_processes_that_had_a_name_and_of_each():
 
 
 def test_times_are_the_homes_by_what_the_clock_differed_then():
-    head = SpoolHead("env:0", 1, "node2", 0, 0)
+    head = SpanFileHead("env:0", 1, "node2", 0, 0)
     clocks = [ClockNote(100.0, 50.0, 0.002), ClockNote(200.0, 50.5, 0.001)]
     spans = [Span(CALL, at, at + 1, "f", 1) for at in (90.0, 150.0, 250.0)]
-    content = SpoolContent(head, {}, clocks, spans, num_dropped=9)
+    content = SpanFileContent(head, {}, clocks, spans, num_dropped=9)
     found = on_home_clock(content)
     assert [span.began for span in found.spans] == [40.0, 100.0, 199.5]
     assert (found.error_s, found.num_dropped) == (0.002, 9)

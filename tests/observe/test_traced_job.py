@@ -17,12 +17,12 @@ from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.events import WorkerLost
+from rlinf_scheduler.observe.job_trace import TraceService
 from rlinf_scheduler.observe.report import ask_report, thing_text
-from rlinf_scheduler.observe.spool import read_spool
-from rlinf_scheduler.observe.spool_folder import folder_of, spools_in
-from rlinf_scheduler.observe.spool_thread import SpoolThread
+from rlinf_scheduler.observe.span_file import read_span_file
+from rlinf_scheduler.observe.span_file_folder import folder_of, span_files_in
+from rlinf_scheduler.observe.span_file_thread import SpanFileThread
 from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
-from rlinf_scheduler.observe.trace_desk import TraceDesk
 from rlinf_scheduler.observe.tracing import TraceOn, Tracer
 from waits import wait_until
 
@@ -156,7 +156,7 @@ def test_a_step_that_nobody_called_is_told_with_what_was(job):
 
 def test_a_trace_has_calls_phases_waits_items_and_weights(job, groups, tmp_path):
     rollout, actor = groups
-    desk = job.session.service(TraceDesk)
+    desk = job.session.service(TraceService)
     with desk.begin(tmp_path / "run.json.gz", MIB) as trace:
         run_steps(rollout, actor, 2)
         rollout.execute_on(0).collect(1, 0.0).wait(DEADLINE_S)
@@ -179,14 +179,14 @@ def test_a_trace_has_calls_phases_waits_items_and_weights(job, groups, tmp_path)
     assert flows.count([("s", "rollout:1"), ("t", "actor:0")]) == 12
     assert [("s", "rollout:0"), ("t", "actor:0"), ("f", "actor:0")] in flows
     assert traced.flows("policy") == [[("s", "actor:0")], [("s", "actor:0")]]
-    assert TIMES.spool is None
+    assert TIMES.span_file is None
     assert trace.stop() is trace.file
 
 
 def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(job, groups, tmp_path):
     rollout, _ = groups
     (pid,) = rollout.execute_on(2).where().wait(DEADLINE_S)
-    desk = job.session.service(TraceDesk)
+    desk = job.session.service(TraceService)
     trace = desk.begin(tmp_path / "run.json", MIB)
     # It hears of an event after the trace.
     heard = []
@@ -196,7 +196,7 @@ def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(j
     folder = folder_of(desk._tracing.trace_id, machine)
 
     def is_spooled():
-        found = (read_spool([(folder / file.name).read_bytes()]) for file in spools_in(folder))
+        found = (read_span_file([(folder / file.name).read_bytes()]) for file in span_files_in(folder))
         spans = [each.spans for each in found if each is not None and each.head.process == "rollout:2"]
         return any(span.kind == CALL for each in spans for span in each)
 
@@ -237,10 +237,10 @@ def put_two(pipe, _member):
     stay(pipe)
 
 
-def test_spools_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_path):
+def test_span_files_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_path):
     with Job("tcp") as job:
         session = job.driver
-        desk = session.service(TraceDesk)
+        desk = session.service(TraceService)
         channel = Channel.create("items")
         env = job.start(put_two, where=THERE, name="env:0")
         assert env.receive() == "connected"
@@ -249,7 +249,7 @@ def test_spools_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_
 
         def is_compared():
             # How a clock's note begins; it comes when the clock was asked for several times.
-            return any(b"\x94\x02\xcb" in (there / file.name).read_bytes() for file in spools_in(there))
+            return any(b"\x94\x02\xcb" in (there / file.name).read_bytes() for file in span_files_in(there))
 
         wait_until(is_compared)
         env.pipe.send("put")
@@ -270,24 +270,24 @@ def test_spools_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_
 NUM_STEPS = 3000
 
 
-def fill_spool(_pipe, member):
-    wait_until(lambda: isinstance(getattr(TIMES.spool, "__self__", None), SpoolThread))
+def fill_span_file(_pipe, member):
+    wait_until(lambda: isinstance(getattr(TIMES.span_file, "__self__", None), SpanFileThread))
     now = time.monotonic()
     for number in range(NUM_STEPS):
-        TIMES.spool(Span(CALL, now, now, f"step {number}", 1))
+        TIMES.span_file(Span(CALL, now, now, f"step {number}", 1))
     member.close()  # all is written then
 
 
 def test_a_trace_is_within_its_bound_however_many_processes_come_and_go(tmp_path):
     with Job() as job:
-        desk = job.driver.service(TraceDesk)
+        desk = job.driver.service(TraceService)
         trace = desk.begin(tmp_path / "run.json", MIB)
         folder = folder_of(desk._tracing.trace_id, job.driver.messenger.endpoint.machine_id)
         for number in range(10):
-            env = job.start(fill_spool, name=f"env:{number}")
+            env = job.start(fill_span_file, name=f"env:{number}")
             env.result()
             env.kill()
-            assert sum(file.size_bytes for file in spools_in(folder)) <= MIB // 2
+            assert sum(file.size_bytes for file in span_files_in(folder)) <= MIB // 2
         written = trace.stop()
     assert written.size_bytes <= MIB
     assert written.num_dropped["env:0"] >= NUM_STEPS
@@ -295,7 +295,7 @@ def test_a_trace_is_within_its_bound_however_many_processes_come_and_go(tmp_path
     assert calls[-1]["name"] == f"step {NUM_STEPS - 1}"
 
 
-def test_a_process_whose_spool_is_gone_goes_on_without_it():
+def test_a_process_whose_span_file_is_gone_goes_on_without_it():
     with LocalRuntime() as runtime:
         tracer = runtime.service(Tracer)
         machine = runtime.messenger.endpoint.machine_id
@@ -308,7 +308,7 @@ def test_a_process_whose_spool_is_gone_goes_on_without_it():
                 # Until another segment begins.
                 for _ in range(100):
                     TIMES.note_moved(PUT, 0.0, "put", "items")
-                return TIMES.spool is None
+                return TIMES.span_file is None
 
             wait_until(is_given_up)
             assert not folder.exists()

@@ -33,7 +33,7 @@ def test_who_recalls_a_put_whose_item_is_in_its_queue_is_told_so():
     direct.arrive("way", 7, "put", after=0)
     state.put("client", 7, Q, "item")
     direct.accept(7)
-    assert direct.recall("client", 7, state, nothing_to_read) == [Accept("client", 7)]
+    assert direct.query_outcome("client", 7, state, nothing_to_read) == [Accept("client", 7)]
 
 
 def test_a_put_that_waits_is_withdrawn_when_it_is_recalled():
@@ -41,7 +41,7 @@ def test_a_put_that_waits_is_withdrawn_when_it_is_recalled():
     state.put("client", 6, Q, "first")
     direct.arrive("way", 7, "put", after=0)
     state.put("client", 7, Q, "second")
-    (refusal,) = direct.recall("client", 7, state, nothing_to_read)
+    (refusal,) = direct.query_outcome("client", 7, state, nothing_to_read)
     assert refusal[:3] == ("client", 7, Reason.CANCELLED)
     assert direct.end(7) is None, "nobody listens there any more"
 
@@ -55,7 +55,7 @@ def test_a_recall_finds_what_nobody_has_read_yet():
         direct.arrive("way", 7, "get", after=0)
         delivered.extend(state.get(client, 7, Q))
 
-    (refusal,) = direct.recall("client", 7, state, read_all)
+    (refusal,) = direct.query_outcome("client", 7, state, read_all)
     assert type(delivered[0]) is Deliver
     assert type(refusal) is Refuse
     assert state.num_items(Q) == 1
@@ -64,7 +64,9 @@ def test_a_recall_finds_what_nobody_has_read_yet():
 def test_what_is_recalled_before_its_turn_is_never_done():
     direct, state = DirectOperations(), ChannelState()
     direct.arrive("way", 7, "put", after=1)
-    assert direct.recall("client", 7, state, nothing_to_read) == [Refuse("client", 7, Reason.CANCELLED, "")]
+    assert direct.query_outcome("client", 7, state, nothing_to_read) == [
+        Refuse("client", 7, Reason.CANCELLED, "")
+    ]
     assert direct.read() == []
 
 
@@ -73,4 +75,6 @@ def test_nothing_is_kept_of_a_thread_that_has_left():
     direct.arrive("way", 7, "put", after=0)
     direct.accept(7)
     direct.leave("way")
-    assert direct.recall("client", 7, state, nothing_to_read) == [Refuse("client", 7, Reason.CANCELLED, "")]
+    assert direct.query_outcome("client", 7, state, nothing_to_read) == [
+        Refuse("client", 7, Reason.CANCELLED, "")
+    ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from feeding_mutants import with_queue
 
 from rlinf.testing.simulation import Machines
-from rlinf_scheduler.channel.node_holder import HolderBook
+from rlinf_scheduler.channel.node_holder import HeldItemTable
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.fifo import WeightedFifo
@@ -91,14 +91,14 @@ class NeverReady(ClientState):
         return []
 
 
-class ForgetsClaims(HolderBook):
+class ForgetsClaims(HeldItemTable):
     """An item is its producer's, whoever has claimed it."""
 
     def claim(self, keeper, numbers):
         pass
 
 
-class DiesWithProducers(HolderBook):
+class DiesWithProducers(HeldItemTable):
     """What a dead producer handed over goes at once."""
 
     def lose(self, process):
@@ -106,14 +106,14 @@ class DiesWithProducers(HolderBook):
         return []
 
 
-class NeverReleases(HolderBook):
+class NeverReleases(HeldItemTable):
     """What was held once is held for ever."""
 
     def release(self, keeper, numbers):
         pass
 
 
-class OutlivesTheChannel(HolderBook):
+class OutlivesTheChannel(HeldItemTable):
     """The end of a channel is nothing to its items."""
 
     def lose(self, process):
@@ -123,7 +123,7 @@ class OutlivesTheChannel(HolderBook):
         return out
 
 
-class KeepsFailedPuts(HolderBook):
+class KeepsFailedPuts(HeldItemTable):
     """Whether a put came to anything does not matter."""
 
     def drop(self, producer, number):
@@ -134,8 +134,8 @@ def _server(server):
     return replace(Machines(), server=server)
 
 
-def _holder(book):
-    return replace(Machines(), holder=book)
+def _holder(oracle):
+    return replace(Machines(), holder=oracle)
 
 
 HOLDER_MUTANTS = {

@@ -20,7 +20,7 @@ from rlinf.testing.simulation import Machines
 from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
-from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendRecall, SendWithdraw
+from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendOutcomeQuery, SendWithdraw
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.queue import Queue
 
@@ -183,8 +183,8 @@ class ForgetsTheEarly(DirectOperations):
 class SaysAcceptedToEveryRecall(DirectOperations):
     """A put that nobody withdrew in time is held for accepted."""
 
-    def recall(self, client, ticket, state, read_all):
-        out = super().recall(client, ticket, state, read_all)
+    def query_outcome(self, client, ticket, state, read_all):
+        out = super().query_outcome(client, ticket, state, read_all)
         return [Accept(client, ticket)] if out == [Refuse(client, ticket, Reason.CANCELLED, "")] else out
 
 
@@ -198,15 +198,15 @@ class ForgetsWhatItAccepted(DirectOperations):
 class RecallsWithoutReading(DirectOperations):
     """What lies unread in a shortcut when it is recalled is done later."""
 
-    def recall(self, client, ticket, state, read_all):
-        return super().recall(client, ticket, state, lambda _client: None)
+    def query_outcome(self, client, ticket, state, read_all):
+        return super().query_outcome(client, ticket, state, lambda _client: None)
 
 
 class SaysNothingToARecall(DirectOperations):
     """A recall is a withdrawal, which is not answered when it is too late."""
 
-    def recall(self, client, ticket, state, read_all):
-        out = super().recall(client, ticket, state, read_all)
+    def query_outcome(self, client, ticket, state, read_all):
+        out = super().query_outcome(client, ticket, state, read_all)
         return [] if out == [Refuse(client, ticket, Reason.CANCELLED, "")] else out
 
 
@@ -229,7 +229,8 @@ class WithdrawsInsteadOfRecalling(ClientState):
 
     def _leave(self, ticket, ending):
         return [
-            SendWithdraw(i.ticket) if type(i) is SendRecall else i for i in super()._leave(ticket, ending)
+            SendWithdraw(i.ticket) if type(i) is SendOutcomeQuery else i
+            for i in super()._leave(ticket, ending)
         ]
 
 

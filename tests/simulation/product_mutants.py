@@ -13,12 +13,12 @@ from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features.leases import Leases
-from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
 from rlinf_scheduler.channel.outbox import Outbox
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.channel.server import ChannelServer
-from rlinf_scheduler.comm.transport.peer_line import PeerLine
+from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 from rlinf_scheduler.queueing.client import ClientState
 
@@ -155,8 +155,8 @@ PRODUCT_MUTANTS = {
     "sends the latest operation first": Mutant(OperationSender, "send", _latest_first),
     "sends the oldest operation last": Mutant(OperationSender, "send", _leaves_the_oldest_for_later),
     "sends no bytes of what was announced": Mutant(OperationSender, "fill", _nothing),
-    "leaves the timer of a lease that is over": Mutant(LeaseKeeper, "end", _keeps_the_timer),
-    "keeps no lease alive": Mutant(LeaseKeeper, "_plan", _nothing),
+    "leaves the timer of a lease that is over": Mutant(LeaseRenewal, "end", _keeps_the_timer),
+    "keeps no lease alive": Mutant(LeaseRenewal, "_plan", _nothing),
     "lets no lease lapse": Mutant(Leases, "_start", _nothing),
     "confirms what was dropped": Mutant(ChannelClient, "drop", _confirms_what_is_dropped),
     "never gives an operation up": Mutant(ChannelClient, "_expire", _nothing),
@@ -167,7 +167,7 @@ PRODUCT_MUTANTS = {
         StreamLink, "_write_plain", _counts_what_was_not_written
     ),
     "never acknowledges by its timer": Mutant(StreamLink, "_acknowledge_late", _nothing),
-    "never dials after a cut": Mutant(PeerLine, "on_cut", _never_dials_again),
+    "never dials after a cut": Mutant(PeerTransport, "on_cut", _never_dials_again),
     "takes what it gave up": Mutant(ClientState, "may_take", _takes_what_it_gave_up),
     "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),
 }

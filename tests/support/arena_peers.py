@@ -253,7 +253,7 @@ def _read(pipe, place):
 SURE_AT = 999  # the cell of a block that nobody uses
 
 
-def mark_of(generation):
+def consumed_byte_of(generation):
     """A byte that stands for a generation, and is not 0."""
     return generation % 255 + 1
 
@@ -271,7 +271,7 @@ def hold_again_and_again(pipe, pid, fd, num_blocks):
         for _ in range(100):
             generation = table._generations[0]
             if table.hold(slot, 0, generation):
-                table._cells[sure] = mark_of(generation)
+                table._cells[sure] = consumed_byte_of(generation)
                 num_held += 1
                 table._cells[sure] = 0
                 table.release(slot, 0)
@@ -516,19 +516,19 @@ def logged(here):
 
 
 def touched_bytes(here):
-    return here.messenger.parcels.arena.touched_bytes
+    return here.messenger.payloads.arena.touched_bytes
 
 
 def all_free(here):
-    return here.messenger.parcels.arena.unused()
+    return here.messenger.payloads.arena.unused()
 
 
 def make_ready(here, endpoint):
     """Return when it is known whether a peer reads what this process writes."""
     known = threading.Event()
-    here.messenger.parcels.when_ready(endpoint, known.set)
+    here.messenger.payloads.when_ready(endpoint, known.set)
     assert known.wait(DEADLINE_S)
-    return here.messenger.parcels.reads_ours(endpoint.process_id)
+    return here.messenger.payloads.reads_ours(endpoint.process_id)
 
 
 def send_when_there_is_room(here, peer, value):
@@ -610,7 +610,7 @@ def run_out_of_descriptors(here):
     def refuse(pid, fd):
         raise OSError(errno.EMFILE, "too many open files")
 
-    run_at(here.messenger, here.messenger.parcels._open._recent.clear)
+    run_at(here.messenger, here.messenger.payloads._open._recent.clear)
     here.open_of, kernel.open_of = kernel.open_of, refuse
 
 
@@ -621,4 +621,4 @@ def get_descriptors(here):
 
 def reads(here, process_id):
     """Whether a process reads what this one writes."""
-    return here.messenger.parcels.reads_ours(process_id)
+    return here.messenger.payloads.reads_ours(process_id)

@@ -97,11 +97,11 @@ class Receptions:
     """What a process received as objects: how many bytes came in the messages; the first so many fail if told to."""
 
     def __init__(self, messenger):
-        self._parcels = messenger.parcels
-        self._receive = self._parcels.receive
+        self._payloads = messenger.payloads
+        self._receive = self._payloads.receive
         self.sizes = []
         self.unreadable = 0
-        self._parcels.receive = self.receive
+        self._payloads.receive = self.receive
 
     def receive(self, frames, **options):
         arrived = self._receive(frames, **options)
@@ -114,7 +114,9 @@ class Receptions:
 
 
 def living(kind):
-    """The objects of a class that this process keeps: of `Parcel`, those on their way; of `Arrived`, those received.
+    """The objects of a class that this process keeps: of `Payload`, those on their way.
+
+    Of `ReceivedPayload`, those received.
 
     Whoever has them keeps them: what is about to go when a test begins is there at its end, too.
     """
@@ -147,7 +149,7 @@ def leave_a_place_open(pipe, secret, endpoint):
     caller = Caller(messenger, [endpoint])
     call = Call(messenger, "note", caller.targets, encode(((np.ones(MIB, np.uint8),), {})))
     answer = messenger.request(
-        endpoint, protocol.CALL, protocol.CallRequest("note", 0), call._parcels[0].frames_for(endpoint)
+        endpoint, protocol.CALL, protocol.CallRequest("note", 0), call._payloads[0].frames_for(endpoint)
     )
     refusal = msgspec.convert(answer.result(DEADLINE_S).head, type=protocol.CallAnswer)
     pipe.send(isinstance(refusal, protocol.Unread))

@@ -152,7 +152,7 @@ def _look(loop, everybody, home_id, ended):
 
 
 def _states(everybody, home_id):
-    return [_state(peers, peers.line_to(home_id), home_id) for peers in everybody]
+    return [_state(peers, peers.transport_to(home_id), home_id) for peers in everybody]
 
 
 def _state(peers, line, home_id):

@@ -31,7 +31,7 @@ def idle_bytes(weights):
     staging = devices._staging
 
     def look():
-        devices._messenger.parcels.see_released_now()
+        devices._messenger.payloads.see_released_now()
         staging.settle(devices._driver)
         return sum(pool._sizes[number] for pool in staging._pools.values() for number in pool._idle)
 

@@ -14,13 +14,13 @@ from rlinf_scheduler.config import read_cluster_config
 from rlinf_scheduler.host.host import WorkerHost
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.observe.reasoner import Reasoner
-from rlinf_scheduler.observe.stalls import StallDesk
-from rlinf_scheduler.observe.status_desk import StatusDesk
-from rlinf_scheduler.observe.time_desk import TimeDesk
+from rlinf_scheduler.observe.stalls import StallService
+from rlinf_scheduler.observe.status_service import StatusService
+from rlinf_scheduler.observe.time_service import TimeService
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
-from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.processes import Processes
 from rlinf_scheduler.worker.supervision import groups_in
 
@@ -109,12 +109,12 @@ class ForkedJob:
         self.processes = processes or ForkedProcesses()
         self.session.provide(Topology, self.topology)
         self.session.provide(Processes, self.processes)
-        self.session.service(DeviceDesk)
+        self.session.service(DeviceLockServer)
         receive_log_lines(self.session)
         self.session.service(Reasoner)
-        self.session.service(StallDesk)
-        self.session.service(StatusDesk)
-        self.session.service(TimeDesk)
+        self.session.service(StallService)
+        self.session.service(StatusService)
+        self.session.service(TimeService)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

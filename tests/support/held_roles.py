@@ -6,7 +6,7 @@ from job_processes import DEADLINE_S, stay
 from rlinf.testing.local import hold_items
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.channel.fetching import Fetching
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelTimeout, CommError
 
 LARGE = 1 << 20
@@ -30,7 +30,7 @@ def hold(pipe, member):
         if question == "how many":
             pipe.send(holder.num_held)
         else:  # how much it answers for in the machine's ledger
-            ledger = member.messenger.parcels.arena._ledger
+            ledger = member.messenger.payloads.arena._ledger
             pipe.send(int(ledger._taken[ledger._line]))
 
 
@@ -82,13 +82,13 @@ def give_up_a_put(pipe, _member, name):
 
 def take(pipe, _member, name, count):
     """Takes items; gives their numbers, and whether they came in shared memory or as bytes."""
-    kinds, load = set(), Arrived.load
+    kinds, load = set(), ReceivedPayload.load
 
     def noted(arrived):
         kinds.add("bytes" if arrived.lease is None else "memory")
         return load(arrived)
 
-    Arrived.load = noted
+    ReceivedPayload.load = noted
     channel = Channel.connect(name, timeout_s=DEADLINE_S)
     items = [channel.get(timeout_s=DEADLINE_S) for _ in range(count)]
     return [number_in(item) for item in items], kinds

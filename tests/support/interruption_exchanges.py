@@ -8,7 +8,7 @@ from interruption_roles import item_of, number_of
 from job_processes import DEADLINE_S, stay
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.comm.gathering import Gathered
-from rlinf_scheduler.observe.status_desk import begin_status, received
+from rlinf_scheduler.observe.status_service import begin_status, received
 
 END = -1
 

@@ -2,8 +2,8 @@
 
 import ray
 
-from rlinf_scheduler.engine.holds import holds_in_cluster
-from rlinf_scheduler.engine.keepers import kept_names, kill_keeper
+from rlinf_scheduler.ray_backend.holds import holds_in_cluster
+from rlinf_scheduler.ray_backend.job_servers import detached_names, kill_job_server
 from waits import seen
 
 KILLED_S = 20.0
@@ -12,8 +12,8 @@ KILLED_S = 20.0
 def end_left_jobs():
     """End them and wait until their devices are free; there must be none."""
     own = ray.get_runtime_context().get_job_id()
-    left = kept_names()
+    left = detached_names()
     for name in left:
-        kill_keeper(name, KILLED_S)
+        kill_job_server(name, KILLED_S)
     seen(lambda: [hold for hold in holds_in_cluster() if hold.job != own], lambda found: not found)
     assert not left, f"jobs that nobody has ended: {left}"

@@ -11,7 +11,7 @@ from rlinf_scheduler.host.call_loop import CallLoop
 from rlinf_scheduler.host.info import Role
 from rlinf_scheduler.planning import Placement, Topology
 from rlinf_scheduler.session import Session, set_current
-from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.launched_rank import LaunchedRank
 from rlinf_scheduler.worker.supervision import Supervision, groups_of
@@ -33,7 +33,7 @@ class LocalJob:
         self._stack = contextlib.ExitStack()
         self._secret = ClusterSecret.generate()
         self.session = Session(self._secret, "driver")
-        self.session.service(DeviceDesk)
+        self.session.service(DeviceLockServer)
 
     def make_session(self, name):
         session = Session(self._secret, name, home=self.session.home)

@@ -13,10 +13,10 @@ from waits import wait_until
 DEADLINE_S = 30.0
 
 
-def passed(parcels, obj):
+def passed(payloads, obj):
     """An object that has come through shared memory."""
-    parcel = parcels.pack_in_arena(encode(obj), DEADLINE_S)
-    return parcels.receive([parcel.descriptor.to_frame()]).load()
+    payload = payloads.pack_in_arena(encode(obj), DEADLINE_S)
+    return payloads.receive([payload.descriptor.to_frame()]).load()
 
 
 class Home:
@@ -24,12 +24,12 @@ class Home:
 
     def __init__(self, messenger, device, limit_bytes):
         self.messenger, self.device = messenger, device
-        self.parcels = messenger.parcels
+        self.payloads = messenger.payloads
         self.blocks = PinnedBlocks(messenger, lambda: device, limit_bytes)
 
     def passed(self, size_bytes, fill):
         """An array that has come through shared memory."""
-        return passed(self.parcels, np.full(size_bytes, fill, np.uint8))
+        return passed(self.payloads, np.full(size_bytes, fill, np.uint8))
 
     def seen(self, array):
         """Whether all of an array is pinned, and the device sees what it holds."""
@@ -67,9 +67,9 @@ class Home:
         """Give back what is free, as after half a minute."""
 
         def trim():
-            while self.parcels.arena.trim():
+            while self.payloads.arena.trim():
                 pass
 
         ran = threading.Event()
-        self.messenger.submit(lambda: (self.parcels.release_dropped(), trim(), ran.set()))
+        self.messenger.submit(lambda: (self.payloads.release_dropped(), trim(), ran.set()))
         assert ran.wait(DEADLINE_S)

@@ -47,7 +47,7 @@ class Job:
         return process, ours, first
 
     def arena(self, name):
-        return self.messengers[name].parcels.arena
+        return self.messengers[name].payloads.arena
 
 
 def answer_of(pipe, deadline_s=DEADLINE_S):

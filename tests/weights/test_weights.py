@@ -455,8 +455,8 @@ def test_a_reader_that_cannot_open_shared_memory_gets_bytes(job, machine, monkey
         job.member("rollout:0", machine),
         job.member("rollout:1", machine),
     )
-    parcels = job.messengers["rollout:1"].parcels
-    receive, refused = parcels.receive, []
+    payloads = job.messengers["rollout:1"].payloads
+    receive, refused = payloads.receive, []
 
     def refuse(frames):
         if len(frames) == 1:
@@ -464,7 +464,7 @@ def test_a_reader_that_cannot_open_shared_memory_gets_bytes(job, machine, monkey
             raise SharedMemoryUnreadable("no such file")
         return receive(frames)
 
-    monkeypatch.setattr(parcels, "receive", refuse)
+    monkeypatch.setattr(payloads, "receive", refuse)
     into = state(-1)
     for version in (1, 2, 3):
         actor.publish("policy", state(version), version)

@@ -181,14 +181,14 @@ def test_large_weights_are_written_by_the_publishing_thread_and_never_on_the_io_
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
     writers = []
     for name in ("actor:0", "rollout:0"):
-        parcels = job.messengers[name].parcels
-        pack = parcels.pack
+        payloads = job.messengers[name].payloads
+        pack = payloads.pack
 
         def note(*args, pack=pack, **options):
             writers.append(threading.current_thread().name)
             return pack(*args, **options)
 
-        monkeypatch.setattr(parcels, "pack", note)
+        monkeypatch.setattr(payloads, "pack", note)
     for version in range(3):
         actor.publish("policy", state(version), version)
         rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait()

@@ -131,14 +131,14 @@ def test_who_no_longer_wants_what_it_copies_makes_room_for_the_next(job, busy):
     _, sent = start(replica, DEADLINE_S)
     held, asked = threading.Event(), threading.Event()
     there = job.messengers["rollout:0"]
-    when_ready = there.parcels.when_ready
+    when_ready = there.payloads.when_ready
 
     def later(endpoint, answer):
         asked.set()
         if held.is_set():
             when_ready(endpoint, answer)
 
-    there.parcels.when_ready = later
+    there.payloads.when_ready = later
     second, third = job.member("rollout:1", "second"), job.member("rollout:2", "third")
     given_up = second.fetch("policy", state(-1), timeout_s=DEADLINE_S)
     assert asked.wait(DEADLINE_S)

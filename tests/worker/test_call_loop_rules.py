@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.comm import encode
 from rlinf_scheduler.comm.failure import load_failure
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.host import call_loop, protocol
 from rlinf_scheduler.host.call_loop import CallLoop
@@ -26,7 +26,7 @@ class Callers:
     """What a rank has instead of a messenger: those who call it, played by the test."""
 
     def __init__(self):
-        self.parcels = self
+        self.payloads = self
         self.readable = True
         self.shares_memory = False
         self.answers = {}
@@ -57,7 +57,7 @@ class Callers:
     def stay_while(self, _busy):
         pass
 
-    # What its parcels do.
+    # What its payloads do.
 
     def see_released(self):
         pass
@@ -65,15 +65,15 @@ class Callers:
     def receive(self, frames):
         if not self.readable:
             raise SharedMemoryUnreadable("out of descriptors")
-        return Arrived(frames)
+        return ReceivedPayload(frames)
 
     def release_dropped(self):
         pass
 
     def pack(self, encoded, _peer, **_options):
-        parcel = Result(encoded.snapshot(), self.shares_memory)
-        self.lent.append(weakref.ref(parcel))
-        return parcel
+        payload = Result(encoded.snapshot(), self.shares_memory)
+        self.lent.append(weakref.ref(payload))
+        return payload
 
     # What the test does.
 

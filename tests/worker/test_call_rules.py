@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Reply, decode, encode
 from rlinf_scheduler.comm.failure import dump_failure
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import (
     CallCancelled,
     PeerDied,
@@ -35,7 +35,7 @@ class Ranks:
             Target(WorkerAddress("g", rank), Endpoint(f"process {rank}", "", "", ""))
             for rank in range(num_ranks)
         ]
-        self.parcels = self
+        self.payloads = self
         self.asked = {target.endpoint.process_id: [] for target in self.targets}
         self.cancelled = []
         self.distrusted = []
@@ -55,7 +55,7 @@ class Ranks:
     def submit(self, callback):
         callback()
 
-    # What its parcels do.
+    # What its payloads do.
 
     def reads_ours(self, _process_id):
         return True
@@ -74,7 +74,7 @@ class Ranks:
         if self.unreadable:
             self.unreadable -= 1
             raise SharedMemoryUnreadable("out of descriptors")
-        return Arrived(frames)
+        return ReceivedPayload(frames)
 
     # What the test does.
 
@@ -229,9 +229,9 @@ def test_arguments_are_kept_until_the_last_rank_has_answered_and_no_longer(order
     call, _ = ranks.call()
     for rank in order[:-1]:
         ranks.give(rank, None)
-        assert len(call._parcels) == 4
+        assert len(call._payloads) == 4
     ranks.give(order[-1], None)
-    assert call._parcels == []
+    assert call._payloads == []
 
 
 def test_how_long_a_rank_was_at_a_call_counts_from_when_it_was_sent_there(monkeypatch):

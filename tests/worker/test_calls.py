@@ -21,7 +21,7 @@ from call_peers import (
     living,
     serve_calls,
 )
-from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
 from rlinf_scheduler.errors import ResultTimeout, WorkerDied, WorkerError
 from waits import wait_until
 
@@ -96,12 +96,12 @@ def test_small_arguments_and_results_travel_in_the_message(rank, new_caller):
 
 def test_arguments_for_several_ranks_are_written_once_and_each_rank_may_change_its_own(ranks, new_caller):
     caller = new_caller(*ranks)
-    before = living(Parcel)
+    before = living(Payload)
     argument = big(3)
     call = caller("hold", argument)
     for rank in ranks:
         assert rank.worker.inside.wait(DEADLINE_S)
-    assert len(living(Parcel)) == len(before) + 1
+    assert len(living(Payload)) == len(before) + 1
     for rank in ranks:
         rank.worker.gate.set()
     call.wait(DEADLINE_S)
@@ -127,20 +127,20 @@ def test_arguments_are_those_of_the_moment_of_the_call(rank, new_caller, size):
 
 
 def test_what_a_rank_keeps_of_its_arguments_stays_and_nothing_else_does(rank, new_caller):
-    before = living(Parcel)
+    before = living(Payload)
     caller = new_caller(rank)
     caller("keep", big(7)).wait(DEADLINE_S)
     for value in range(50):
         caller("note", big(value)).wait(DEADLINE_S)
     assert (rank.worker.kept == 7).all()
-    wait_until(lambda: len(living(Parcel)) == len(before))
+    wait_until(lambda: len(living(Payload)) == len(before))
 
 
 def test_an_idle_rank_keeps_nothing_of_its_last_call(rank, new_caller):
-    before = living(Arrived)
+    before = living(ReceivedPayload)
     caller = new_caller(rank)
     caller("double_in_place", big(1)).wait(DEADLINE_S)
-    wait_until(lambda: len(living(Arrived)) == len(before))
+    wait_until(lambda: len(living(ReceivedPayload)) == len(before))
 
 
 def test_a_rank_that_cannot_read_its_arguments_gets_bytes_and_keeps_the_order_of_calls(rank, new_caller):
@@ -155,7 +155,7 @@ def test_a_rank_that_cannot_read_its_arguments_gets_bytes_and_keeps_the_order_of
 
 
 def test_a_caller_that_cannot_read_a_result_gets_bytes_and_the_method_runs_once(rank, new_caller):
-    before = living(Parcel)
+    before = living(Payload)
     caller = new_caller(rank)
     here = Receptions(caller.messenger)
     here.unreadable = 1
@@ -163,7 +163,7 @@ def test_a_caller_that_cannot_read_a_result_gets_bytes_and_the_method_runs_once(
     assert (result == 5).all()
     assert rank.worker.heard.count(5) == 1
     assert max(here.sizes) > MIB
-    wait_until(lambda: len(living(Parcel)) == len(before))
+    wait_until(lambda: len(living(Payload)) == len(before))
 
 
 def test_a_call_whose_arguments_never_come_holds_nobody_up_after_its_caller_is_dead(rank, new_caller, start):
@@ -180,7 +180,7 @@ def test_a_call_whose_arguments_never_come_holds_nobody_up_after_its_caller_is_d
 
 @pytest.mark.parametrize("method", ["hold", "note"])
 def test_a_caller_that_is_killed_leaves_nothing_in_its_ranks(rank, new_caller, start, method):
-    before = living(Parcel)
+    before = living(Payload)
     process, _, _ = start(call_and_stay, rank.messenger.endpoint, method)
     if method == "hold":
         assert rank.worker.inside.wait(DEADLINE_S)
@@ -188,11 +188,11 @@ def test_a_caller_that_is_killed_leaves_nothing_in_its_ranks(rank, new_caller, s
     process.join(DEADLINE_S)
     rank.worker.gate.set()
     assert new_caller(rank)("note", 4).wait(DEADLINE_S) == [4]
-    wait_until(lambda: len(living(Parcel)) == len(before))
+    wait_until(lambda: len(living(Payload)) == len(before))
 
 
 def test_a_rank_that_is_killed_fails_the_call_and_leaves_nothing_with_its_caller(new_messenger, start):
-    before = living(Parcel)
+    before = living(Payload)
     process, _, endpoint = start(serve_calls)
     caller = Caller(new_messenger("driver"), [endpoint])
     call = caller("hold", big(1))
@@ -201,7 +201,7 @@ def test_a_rank_that_is_killed_fails_the_call_and_leaves_nothing_with_its_caller
     for result in (call, queued):
         with pytest.raises(WorkerDied, match="it is gone"):
             result.wait(DEADLINE_S)
-    wait_until(lambda: len(living(Parcel)) == len(before))
+    wait_until(lambda: len(living(Payload)) == len(before))
 
 
 def test_a_result_outlives_its_rank(new_messenger, start):
@@ -264,7 +264,7 @@ def alarm():
 
 @pytest.mark.interrupted
 def test_an_interruption_anywhere_loses_no_result_and_calls_all_ranks_or_none(ranks, new_caller, alarm):
-    before = living(Parcel)
+    before = living(Payload)
     caller = new_caller(*ranks)
     chance = random.Random(8)
     num_interrupted = 0
@@ -286,7 +286,7 @@ def test_an_interruption_anywhere_loses_no_result_and_calls_all_ranks_or_none(ra
     heard = [rank.worker.heard for rank in ranks]
     assert heard[0] == heard[1] == heard[2]
     del call, results
-    wait_until(lambda: len(living(Parcel)) == len(before))
+    wait_until(lambda: len(living(Payload)) == len(before))
 
 
 @pytest.mark.interrupted

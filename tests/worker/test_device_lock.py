@@ -17,7 +17,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.worker.device_lock import DeviceDesk, DeviceLock
+from rlinf_scheduler.worker.device_lock import DeviceLock, DeviceLockServer
 from waits import wait_until
 
 INSIDE = threading.Lock()  # of all ranks here: nobody else is in a block
@@ -198,7 +198,7 @@ class Interrupted(Exception):
 @pytest.mark.interrupted
 def test_an_interruption_at_any_moment_gives_the_turn_back(job):
     rollout = job.make_session("rollout:0")
-    desk = job.session.service(DeviceDesk)
+    desk = job.session.service(DeviceLockServer)
 
     def interrupt(_signal, _frame):
         raise Interrupted

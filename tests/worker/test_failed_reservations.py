@@ -7,9 +7,9 @@ import pytest
 
 from forked_job import ForkedJob
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.engine.holds import Taken
 from rlinf_scheduler.errors import LaunchError
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.ray_backend.holds import Taken
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.processes import Processes
 

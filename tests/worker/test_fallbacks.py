@@ -44,7 +44,7 @@ def test_a_process_without_shared_memory_tells_the_home_why(job, secret, monkeyp
 
     job.service(Fallbacks)
     events = heard(job, TransportFellBack)
-    monkeypatch.setattr("rlinf_scheduler.comm.shm.parcels.Arena", refuse)
+    monkeypatch.setattr("rlinf_scheduler.comm.shm.payloads.Arena", refuse)
     with Session(secret, "actor:0", home=job.messenger.endpoint) as session:
         tell_of_fallbacks(session)
         told = events.get(timeout=DEADLINE_S)

@@ -10,7 +10,7 @@ from local_group import DEADLINE_S
 from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf_scheduler import Worker
 from rlinf_scheduler.comm import Messenger
-from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.errors import (
     CallArgumentError,
     CodecError,
@@ -364,7 +364,7 @@ def test_nested_tensors_are_arguments_and_results(group, layout):
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("part", [(Call, "start"), (Parcel, "frames_for"), (Messenger, "request")])
+@pytest.mark.parametrize("part", [(Call, "start"), (Payload, "frames_for"), (Messenger, "request")])
 def test_a_call_that_cannot_be_sent_fails_at_once(group, monkeypatch, part):
     def fails(*_args, **_options):
         raise MemoryError

@@ -17,15 +17,15 @@ from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf_scheduler.comm import ClusterSecret
-from rlinf_scheduler.engine import engine
-from rlinf_scheduler.engine.engine import variables_lacking
-from rlinf_scheduler.engine.node import copying
-from rlinf_scheduler.engine.node.processes import held, living, send
-from rlinf_scheduler.engine.raylets import nodes_like_here
 from rlinf_scheduler.errors import ClusterError, ConfigError, LaunchTimeout
 from rlinf_scheduler.events import WorkerStarted
-from rlinf_scheduler.host import errand
-from rlinf_scheduler.host.errand import withdraw, withdraw_all, withdraw_of_the_dead
+from rlinf_scheduler.host import actor_spec
+from rlinf_scheduler.host.actor_spec import withdraw, withdraw_all, withdraw_of_the_dead
+from rlinf_scheduler.ray_backend import backend
+from rlinf_scheduler.ray_backend.backend import variables_lacking
+from rlinf_scheduler.ray_backend.node import copying
+from rlinf_scheduler.ray_backend.node.processes import held, living, send
+from rlinf_scheduler.ray_backend.raylets import nodes_like_here
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker import processes
 from rlinf_scheduler.worker.processes import Processes
@@ -136,11 +136,11 @@ def test_what_a_driver_left_that_was_killed_in_its_launch_goes_with_the_next_job
     assert _internal_kv_list("host:", namespace="rlinf") == []
 
 
-def test_what_a_keeper_left_that_was_killed_in_a_launch_goes_with_the_next_look_at_jobs(ray_cluster):
+def test_what_a_job_server_left_that_was_killed_in_a_launch_goes_with_the_next_look_at_jobs(ray_cluster):
     others = set(actors(actor_state_name="ALIVE"))
     rank = Probe.create_group().launch(ray_cluster, NodePlacementStrategy([0]))
     (living,) = set(actors(actor_state_name="ALIVE")) - others
-    of_living, of_dead = (f"host:{'12' * 16}:{keeper}".encode() for keeper in (living, "ab" * 16))
+    of_living, of_dead = (f"host:{'12' * 16}:{job_server}".encode() for job_server in (living, "ab" * 16))
     for key in (of_living, of_dead):
         _internal_kv_put(key, b"its spec", namespace="rlinf-kept")
     withdraw_of_the_dead()
@@ -170,28 +170,28 @@ def test_the_first_launch_of_a_job_waits_in_no_io_thread_for_a_head_that_does_no
         assert looked.wait(30)
 
 
-def test_a_head_that_does_not_answer_is_asked_for_keepers_within_a_deadline(ray_cluster, monkeypatch):
-    monkeypatch.setattr(errand, "TIDY_S", 0.2)
+def test_a_head_that_does_not_answer_is_asked_for_job_servers_within_a_deadline(ray_cluster, monkeypatch):
+    monkeypatch.setattr(actor_spec, "TIDY_S", 0.2)
     heads = [each for each, parent in living().items() if (each.name, parent) == ("gcs_server", os.getpid())]
     store = internal_kv_get_gcs_client()
     with held(heads) as descriptors:
         send(descriptors.values(), signal.SIGSTOP)
         try:
             with pytest.raises(RpcError, match="Deadline"):
-                errand._living(store, {"12" * 16})
+                actor_spec._living(store, {"12" * 16})
         finally:
             send(descriptors.values(), signal.SIGCONT)
-    monkeypatch.setattr(errand, "TIDY_S", 30.0)
-    assert errand._living(store, {"12" * 16}) == set()
+    monkeypatch.setattr(actor_spec, "TIDY_S", 30.0)
+    assert actor_spec._living(store, {"12" * 16}) == set()
 
 
 def test_without_a_ray_nothing_is_taken_back_and_nothing_raised(ray_cluster, monkeypatch):
-    monkeypatch.setattr(errand, "internal_kv_get_gcs_client", lambda: None)
+    monkeypatch.setattr(actor_spec, "internal_kv_get_gcs_client", lambda: None)
     withdraw(["a rank"])
     withdraw_all("01000000")
     withdraw_of_the_dead()
     with pytest.raises(ClusterError, match="not connected to Ray"):
-        errand.leave("a rank", SimpleNamespace(kept_job=""))
+        actor_spec.hand_over("a rank", SimpleNamespace(detached_job=""))
 
 
 def test_ranks_copy_large_memory_around_the_cache(all_visible):
@@ -201,9 +201,9 @@ def test_ranks_copy_large_memory_around_the_cache(all_visible):
 def test_a_node_of_this_machine_says_of_itself_what_is_said_of_it_from_here(ray_cluster, monkeypatch):
     nodes = [node for node in ray.nodes() if node["Alive"]]
     assert len(nodes_like_here([node["NodeID"] for node in nodes])) == 2
-    from_here = engine.probe_nodes(nodes, 60)
-    monkeypatch.setattr(engine, "nodes_like_here", lambda _node_ids: {})
-    assert engine.probe_nodes(nodes, 60) == from_here
+    from_here = backend.probe_nodes(nodes, 60)
+    monkeypatch.setattr(backend, "nodes_like_here", lambda _node_ids: {})
+    assert backend.probe_nodes(nodes, 60) == from_here
 
 
 def environments(*entries):

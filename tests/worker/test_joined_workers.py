@@ -12,7 +12,7 @@ from joined_workers import DEADLINE_S, Nest
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import WorkerError
 from rlinf_scheduler.events import WorkerLost
-from rlinf_scheduler.observe.status_desk import begin_status, received
+from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.why import why
 from waits import wait_until
 

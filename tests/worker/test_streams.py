@@ -12,7 +12,7 @@ from test_calls import living
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
 from rlinf_scheduler.worker.group import PREFETCH
 from waits import wait_until
@@ -108,10 +108,10 @@ def test_an_empty_stream_ends_at_once(count):
 
 
 def test_large_values_come_through_shared_memory_and_leave_nothing(group):
-    before = living(Parcel)
+    before = living(Payload)
     sums = [int(left.sum() + right.sum()) for left, right in group.count(20, 100_000)]
     assert sums == [200_000 * value for value in range(20)]
-    wait_until(lambda: len(living(Parcel)) == len(before))
+    wait_until(lambda: len(living(Payload)) == len(before))
 
 
 @pytest.mark.parametrize("size", [10, 1000, 100_000])

@@ -16,7 +16,7 @@ WAITS = [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"]
 # Opens a pipe, and waits for the end of the process that has started it, as a guard does.
 GUARDED = """
 import os, sys
-from rlinf_scheduler.engine import guard
+from rlinf_scheduler.ray_backend import guard
 def refuse(pid):
     raise PermissionError(1, "Operation not permitted")
 os.pidfd_open, guard.LOOK_S = refuse, 0.01

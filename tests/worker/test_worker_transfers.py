@@ -120,7 +120,7 @@ def test_a_sync_send_waits_for_shared_memory_and_an_async_one_does_not(workers, 
     actor, rollout, _ = workers
     asked = []
     outbox = actor._rlinf_session.service(open_mailbox)._outbox
-    arena = outbox.messenger.parcels.arena
+    arena = outbox.messenger.payloads.arena
     allocate = arena.allocate
 
     def watch(size_bytes, wait_s=0.0):

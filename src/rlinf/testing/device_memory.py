@@ -44,27 +44,27 @@ class PretendDevice:
         self.pinned: dict[int, PinnedPages] = {}
 
     def device_of(self, tensor: Any) -> str:
-        """See `DeviceDriver`."""
+        """The UUID of the device that a tensor is on; "" if it is none of these, or cannot share memory."""
         return self._uuid if tensor.is_cpu else ""
 
     def devices(self) -> list[str]:
-        """See `DeviceDriver`."""
+        """The UUIDs of the devices that this process sees and can share memory of; from any thread."""
         return [self._uuid]
 
     def empty(self, device: str, size_bytes: int) -> Any:
-        """See `DeviceDriver`."""
+        """A new `torch.Tensor` of uint8 on a device, of torch's own memory; in the thread that is to use it."""
         torch = sys.modules["torch"]
         return torch.empty(size_bytes, dtype=torch.uint8)
 
     def free_bytes(self, device: str) -> tuple[int, int]:
-        """See `DeviceDriver`."""
+        """How much memory a device has free, and in all."""
         return self._total_bytes - self.used_bytes, self._total_bytes
 
     def trim(self, device: str) -> None:
-        """See `DeviceDriver`."""
+        """Give back what torch keeps of a device and does not use."""
 
     def allocate(self, device: str, size_bytes: int) -> BucketMemory:
-        """See `DeviceDriver`."""
+        """Memory that other processes can open."""
         if self.used_bytes + size_bytes > self._total_bytes:
             raise DeviceUnusable(f"{device} has no {size_bytes} bytes free")
         fd = kernel.create(size_bytes)
@@ -72,17 +72,17 @@ class PretendDevice:
         return BucketMemory(device, _tensor(fd, size_bytes), (fd, size_bytes))
 
     def handle(self, memory: BucketMemory) -> bytes:
-        """See `DeviceDriver`."""
+        """What another process opens memory of this one by."""
         return msgspec.msgpack.encode((os.getpid(), memory.token[0]))
 
     def free(self, memory: BucketMemory) -> None:
-        """See `DeviceDriver`."""
+        """Give memory of this process back."""
         fd, size_bytes = memory.token
         os.close(fd)
         self.used_bytes -= size_bytes
 
     def open(self, device: str, size_bytes: int, handle: bytes) -> BucketMemory:
-        """See `DeviceDriver`."""
+        """Memory of another process."""
         if not self._opens:
             raise DeviceUnusable("this device opens nothing of others")
         pid, number = msgspec.msgpack.decode(handle, type=tuple[int, int])
@@ -95,27 +95,27 @@ class PretendDevice:
         return BucketMemory(device, _tensor(fd, size_bytes), fd)
 
     def close(self, memory: BucketMemory) -> None:
-        """See `DeviceDriver`."""
+        """Undo `open`; nothing reads or writes the memory."""
         os.close(memory.token)
         self.num_open -= 1
 
     def pin(self, address: int, size_bytes: int) -> None:
-        """See `DeviceDriver`."""
+        """Let the devices read host memory by themselves; whole pages of this process."""
         self.pinned[address] = PinnedPages(address, size_bytes)
 
     def unpin(self, address: int) -> None:
-        """See `DeviceDriver`."""
+        """Undo `pin`; no device reads the memory."""
         self.pinned.pop(address).close()
 
     def settle(self) -> None:
-        """See `DeviceDriver`."""
+        """Return when the devices have done all that this process has asked of them until now."""
 
     def mark(self, device: str) -> Any:
-        """See `DeviceDriver`; what a CPU is asked it does at once."""
+        """What this thread has asked of a device until now, for `copying`. What a CPU is asked it does at once."""
 
     @contextmanager
     def copying(self, device: str, mark: Any = None) -> Iterator[None]:
-        """See `DeviceDriver`."""
+        """What is copied in this block comes after what was marked, and is there when the block has ended."""
         del device, mark
         yield
 

@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any
 
 from rlinf.testing.machines import Machine, MachineStar
-from rlinf_scheduler.engine.node.processes import living
-from rlinf_scheduler.engine.probe import simulated_environment
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.ray_backend.node.processes import living
+from rlinf_scheduler.ray_backend.probe import simulated_environment
 
 PORT = 6379
 _RLINF = "import sys; from rlinf_scheduler.cli.main import main; sys.argv[0] = 'rlinf'; main()"

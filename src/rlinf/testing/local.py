@@ -31,10 +31,10 @@ from rlinf_scheduler.errors import ChannelExists, ConfigError, raise_config_erro
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.reasoner import Reasoner
 from rlinf_scheduler.observe.reasons import offer_reasons
-from rlinf_scheduler.observe.stalls import StallDesk
+from rlinf_scheduler.observe.stalls import StallService
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.status_desk import StatusDesk, begin_status, received
-from rlinf_scheduler.observe.time_desk import TimeDesk
+from rlinf_scheduler.observe.status_service import StatusService, begin_status, received
+from rlinf_scheduler.observe.time_service import TimeService
 from rlinf_scheduler.observe.why import WITHIN_S, Why, why
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import announce
@@ -103,7 +103,9 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        for service in (OwnActivity,) if address is not None else (Reasoner, StallDesk, StatusDesk, TimeDesk):
+        for service in (
+            (OwnActivity,) if address is not None else (Reasoner, StallService, StatusService, TimeService)
+        ):
             self.service(service)
         offer_reasons(self)
         if emulation is not None:
@@ -158,7 +160,7 @@ class HeldHere(Starter):
         self._servers: dict[str, HeldChannel] = {}
 
     def begin(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
-        """See `Starter`."""
+        """Have a channel held; does not wait for it."""
         started.set_result(self.start(wanted))
 
     def start(self, wanted: StartChannel) -> Endpoint:
@@ -180,7 +182,7 @@ class HeldHere(Starter):
         return self._session.messenger.endpoint
 
     def find_holder(self, found: Promise[Endpoint]) -> None:
-        """See `Starter`: a process that `hold_items` was called in."""
+        """Find a process that `hold_items` was called in."""
         name = _holder_name(self._session.messenger.endpoint)
         asked = self._session.directory.lookup_async(name, timeout_s=0.0)
 

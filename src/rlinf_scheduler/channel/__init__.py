@@ -5,13 +5,13 @@
 - `local.py`: a channel inside one process, whose queues are in `local_queues.py`
 - `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
   I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the
-  way past both; `fixed_parcel.py`, `refusals.py`
+  way past both; `fixed_payload.py`, `refusals.py`
 - `server.py`: the process that holds the queues, around the state machine of `queueing`, with `clients.py`, the
   processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
 - `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
-  in it; `journaled.py`, between its server and the world; `lifeline.py`, the line that leads to it, `durable_wire.py`;
-  `found_journal.py`, what a process finds that comes to hold it
+  in it; `journaled.py`, between its server and the world; `reconnecting.py`, the line that leads to it,
+  `durable_wire.py`; `found_journal.py`, what a process finds that comes to hold it
 - `batch.py`, `producer.py`, `shard.py`, `lease.py`, `dead_letter.py`, `slot.py`: what operations
   return
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked

@@ -15,7 +15,7 @@ from rlinf_scheduler.channel.arguments import (
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.slot import Slot
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
-from rlinf_scheduler.comm.promise import Fate, Promise
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.queueing import QueueName
 
 
@@ -89,7 +89,10 @@ class Admitting(ChannelAccess):
         promise = connection.start(operation)
         # Waiting for it takes nothing: what is not kept goes back.
         return AsyncHandle(
-            promise, lambda _: Slot.granted(connection, operation, promise), operation.describe, Fate()
+            promise,
+            lambda _: Slot.granted(connection, operation, promise),
+            operation.describe,
+            ConsumedFlag(),
         )
 
     @overload

@@ -29,7 +29,7 @@ from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef, Wake
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.errors import (
     ChannelError,
@@ -46,7 +46,7 @@ _next_number = itertools.count(1).__next__
 _UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
 
 
-class Pending(Promise[Arrived]):
+class Pending(Promise[ReceivedPayload]):
     """An answer to come; dropping it gives the question up.
 
     Attributes:
@@ -76,14 +76,14 @@ class Pending(Promise[Arrived]):
         return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
 
     def awaits(self) -> Wait:
-        """See `Promise`."""
+        """What a wait for it is for; None where that is not known here. From any thread."""
         name, waited_s = self.ref.spec.name, self.now() - self._started
         queue = "" if self._queue == "default" else f", {self._queue!r}"
         about = f"ask('{name}'{queue})", waited_s
         return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
 
     def cause(self) -> Cause:
-        """See `Promise`."""
+        """What a wait for it is counted as; None: as what the function that waits says."""
         return Cause(CHANNEL, "ask", self.ref.spec.name)
 
     def timeout(self) -> ChannelTimeout:
@@ -133,7 +133,7 @@ class Asking:
     def handle(pending: Pending) -> AsyncHandle[Any]:
         """The handle of an answer; it keeps what says that somebody wants it."""
 
-        def load(arrived: Arrived) -> Any:
+        def load(arrived: ReceivedPayload) -> Any:
             pending.note.took(arrived.frames)
             return arrived.load()
 
@@ -214,7 +214,7 @@ class Asking:
     def _take(self, request: Request, pending: Pending | None) -> None:
         if pending is not None and not pending.done():
             try:
-                pending.set_result(self._messenger.parcels.receive(request.frames))
+                pending.set_result(self._messenger.payloads.receive(request.frames))
             except SharedMemoryUnreadable as error:
                 request.reply(Received(str(error)))
                 return

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import GroupName
 
 
@@ -90,7 +90,7 @@ class ShardBatch(Batch):
         return runs
 
 
-class Delivery(list[Arrived]):
+class Delivery(list[ReceivedPayload]):
     """The items of a batch as they came.
 
     Attributes:
@@ -101,7 +101,7 @@ class Delivery(list[Arrived]):
     told: wire.Delivered
 
     @classmethod
-    def of(cls, told: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
+    def of(cls, told: wire.Delivered, items: Iterable[ReceivedPayload]) -> Delivery:
         """Items, of which that was said."""
         delivery = cls(items)
         delivery.told = told
@@ -111,7 +111,7 @@ class Delivery(list[Arrived]):
     def of_frames(cls, told: wire.Delivered, frames: Iterable[Buffer]) -> Delivery:
         """Items whose frames follow each other, as was said."""
         left = iter(frames)
-        return cls.of(told, [Arrived(list(islice(left, count))) for count in told.num_frames])
+        return cls.of(told, [ReceivedPayload(list(islice(left, count))) for count in told.num_frames])
 
     def batch(self, values: list[Any]) -> Batch:
         """Return what the caller of the get receives, made of the items' values."""

@@ -23,7 +23,7 @@ from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.codec import decode
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.rundir import private_file
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing import ChannelData, Places, as_name
 
@@ -75,7 +75,7 @@ class SavedChannel:
 
     path: str
     head: ChannelHead
-    items: list[Arrived]
+    items: list[ReceivedPayload]
 
     def check_fits(self, spec: ChannelSpec) -> None:
         """Raise CheckpointError if what was saved breaks a bound that it did not have then."""
@@ -148,7 +148,7 @@ def read_channel(path: str) -> SavedChannel:
         raise CheckpointError(path, "it is a folder; what is restored from is Cluster.load(path)")
     with RecordFile(path) as file:
         head = file.head(ChannelHead, "a channel's")
-        payloads = [Arrived(list[Buffer](file.record())) for _ in range(head.num_payloads)]
+        payloads = [ReceivedPayload(list[Buffer](file.record())) for _ in range(head.num_payloads)]
         file.end()
     items = [payloads[place] for place in head.places] if head.places else payloads
     return SavedChannel(path, head, items)

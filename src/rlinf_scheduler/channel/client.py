@@ -10,10 +10,10 @@ from typing import Any
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.deliveries import Deliveries
-from rlinf_scheduler.channel.device_items import DeviceItems, DeviceParcel
-from rlinf_scheduler.channel.holding import HeldParcel, Holding
-from rlinf_scheduler.channel.lease_keeper import LeaseKeeper
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation, mark_of
+from rlinf_scheduler.channel.device_items import DeviceItems, DevicePayload
+from rlinf_scheduler.channel.holding import HeldPayload, Holding
+from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation, consumed_byte_of
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
     NO_ANSWER,
@@ -24,14 +24,14 @@ from rlinf_scheduler.channel.refusals import (
     request_error,
     unanswered_error,
 )
-from rlinf_scheduler.channel.sender import OperationSender, ServerLine
+from rlinf_scheduler.channel.sender import OperationSender, ServerTransport
 from rlinf_scheduler.channel.shortcut import ShortcutOpening
 from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.errors import ChannelError, ChannelLost
 from rlinf_scheduler.queueing import (
     ClientInstruction,
@@ -41,7 +41,7 @@ from rlinf_scheduler.queueing import (
     Reason,
     Send,
     SendItem,
-    SendRecall,
+    SendOutcomeQuery,
 )
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.shared_devices import open_devices
@@ -73,7 +73,7 @@ class ChannelClient:
     """
 
     def __init__(
-        self, session: Session, ref: ChannelRef, line: ServerLine, on_lost: Callable[[], None]
+        self, session: Session, ref: ChannelRef, line: ServerTransport, on_lost: Callable[[], None]
     ) -> None:
         messenger = session.messenger
         elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
@@ -106,7 +106,7 @@ class ChannelClient:
         # Who waits until certain puts are over, and for which.
         self._awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
         self.shortcuts = ShortcutOpening(messenger, self._invite)
-        self.leases = LeaseKeeper(self, messenger)
+        self.leases = LeaseRenewal(self, messenger)
         self._receiving = Receiving(self, messenger, self.on_devices)
         self.deliveries = Deliveries(self, messenger.call_later)
 
@@ -177,7 +177,7 @@ class ChannelClient:
             self._note_direct()
             self.deliveries.look_at_all()
             self._carry_out(self._state.say(ticket, operation.queue_name))
-        elif operation.parcel is None:
+        elif operation.payload is None:
             self._state.know_get(ticket, operation.queue_name)
             self.sender.begin(operation)
         else:
@@ -187,25 +187,25 @@ class ChannelClient:
             self._start_clock(operation)
 
     def _begin_put(self, operation: Operation) -> None:
-        parcel, ticket = operation.parcel, operation.ticket
-        is_ready = not (self.hands_over and isinstance(parcel, Parcel) and parcel.in_shared_memory)
+        payload, ticket = operation.payload, operation.ticket
+        is_ready = not (self.hands_over and isinstance(payload, Payload) and payload.in_shared_memory)
         inline_bytes = self.sender.inline_bytes(operation) if is_ready else 0
         if self._state.may_put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready):
             self.sender.begin(operation)
         else:
             self._held[ticket] = operation
-        if isinstance(parcel, Parcel) and not is_ready:
+        if isinstance(payload, Payload) and not is_ready:
             self._handing.add(ticket)
             holding = self._session.service(Holding)
-            holding.hold(parcel, self._ref.endpoint, partial(self._on_handed_over, operation))
+            holding.hold(payload, self._ref.endpoint, partial(self._on_handed_over, operation))
 
-    def _on_handed_over(self, operation: Operation, held: HeldParcel | None) -> None:
+    def _on_handed_over(self, operation: Operation, held: HeldPayload | None) -> None:
         """This node's holder has the bytes of a put; or (None) they are to travel."""
         self._handing.discard(operation.ticket)
         if operation.ticket not in self._held:
             return  # it was given up, or the channel is gone
         if held is not None:
-            operation.parcel = held
+            operation.payload = held
         self._carry_out(self._state.ready(operation.ticket, self.sender.inline_bytes(operation)))
         self.flush()
 
@@ -291,14 +291,14 @@ class ChannelClient:
             operation = self.direct.popleft()
             self._know_direct(operation)
             self.deliveries.expect(operation)
-        self.deliveries.hurry()
+        self.deliveries.wake()
 
     def _know_direct(self, operation: Operation) -> None:
         ticket = operation.ticket
         self.operations[ticket] = operation
         self._state.direct(ticket, operation.queue_name, is_get=operation.kind != "put")
 
-    def recall(self, operation: Operation) -> None:
+    def query_outcome(self, operation: Operation) -> None:
         """A user's thread has sent an operation and cannot wait for its answer; or nobody waits for it any more."""
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
@@ -306,10 +306,10 @@ class ChannelClient:
         self._note_direct()
         if operation.taken:  # it came another way
             return
-        if operation.recalled:
+        if operation.outcome_queried:
             self.drop(operation)
             return
-        operation.recalled = True
+        operation.outcome_queried = True
         if operation.ticket not in self.operations:
             self._know_direct(operation)
         if operation.dropped:
@@ -360,8 +360,8 @@ class ChannelClient:
 
     def _note_accepted(self, ticket: int) -> None:
         operation = self.operations.get(ticket)
-        if operation is not None and isinstance(operation.parcel, HeldParcel):
-            operation.parcel.is_accepted = True
+        if operation is not None and isinstance(operation.payload, HeldPayload):
+            operation.payload.is_accepted = True
 
     def on_items(self, ticket: int, items: Delivery) -> None:
         """Give an operation its items, which are here, unless nobody waits for them."""
@@ -372,7 +372,7 @@ class ChannelClient:
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:
-            self._messenger.parcels.distrust(self._ref.endpoint.process_id, answer.problem)
+            self._messenger.payloads.distrust(self._ref.endpoint.process_id, answer.problem)
         self._carry_out(self._state.granted(answer.ticket))
 
     def _on_refused(self, answer: wire.Refused) -> None:
@@ -458,8 +458,8 @@ class ChannelClient:
                 self._held.pop(instruction.ticket, None)
             elif kind is SendItem:
                 self._send_or_refuse(self._fill, self.operations[instruction.ticket])
-            elif kind is SendRecall:
-                self.outbox.append((wire.Recall(instruction.ticket), []))
+            elif kind is SendOutcomeQuery:
+                self.outbox.append((wire.QueryOutcome(instruction.ticket), []))
             else:
                 self.outbox.append((wire.Withdraw(instruction.ticket), []))
 
@@ -473,18 +473,18 @@ class ChannelClient:
 
     def _fill(self, operation: Operation) -> None:
         """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
-        if isinstance(operation.parcel, DeviceParcel):
-            operation.parcel.bring(partial(self._on_brought, operation))
+        if isinstance(operation.payload, DevicePayload):
+            operation.payload.bring(partial(self._on_brought, operation))
         else:
             self.sender.fill(operation)
 
-    def _on_brought(self, operation: Operation, copied: Parcel | BaseException) -> None:
-        if operation.ticket not in self.operations or operation.parcel is None:
+    def _on_brought(self, operation: Operation, copied: Payload | BaseException) -> None:
+        if operation.ticket not in self.operations or operation.payload is None:
             return
         if isinstance(copied, BaseException):
             self.refuse(operation.ticket, f"its item cannot be copied off its device: {copied!r}")
         else:
-            operation.parcel = copied
+            operation.payload = copied
             self.sender.fill(operation)
         self.flush()
 
@@ -518,7 +518,7 @@ class ChannelClient:
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self.operations[ticket]
-            operation.parcel = None
+            operation.payload = None
             if operation.held is not None:
                 operation.held.unused()
                 operation.held = None
@@ -528,7 +528,7 @@ class ChannelClient:
 
     def _accept(self, operation: Operation) -> None:
         del self.operations[operation.ticket]
-        operation.parcel = None
+        operation.payload = None
         if operation.held is not None:
             operation.held.used()
             operation.held = None
@@ -547,7 +547,7 @@ class ChannelClient:
         if promise is None or operation.dropped:
             self.drop(operation)
             return
-        operation.mark = mark_of(items)
+        operation.mark = consumed_byte_of(items)
         promise.by = items.told.by
         promise.set_result(items)
         if operation.lease is not None:
@@ -589,7 +589,7 @@ class ChannelClient:
 
     def say_held(self, answer: Promise[bool]) -> None:
         """Say whether items of this process are not in their queues yet."""
-        answer.set_result(any(operation.parcel is not None for operation in self.operations.values()))
+        answer.set_result(any(operation.payload is not None for operation in self.operations.values()))
 
     def _look_at_puts(self) -> None:
         awaited, self._awaited_puts = self._awaited_puts, []

@@ -18,11 +18,11 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
-from rlinf_scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
+from rlinf_scheduler.channel.fixed_payload import SMALL_BYTES, InlinePayload
 from rlinf_scheduler.channel.holding import HELD_BYTES
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf_scheduler.channel.refusals import ending_error, gone_error, unanswered_error
-from rlinf_scheduler.channel.sender import ServerLine
+from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
@@ -43,8 +43,8 @@ from rlinf_scheduler.comm.framing import Buffer, flat
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Arrived
-from rlinf_scheduler.comm.shm.parcels import WAIT_S
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered, CodecError
 from rlinf_scheduler.observe.reasons import explain
@@ -86,7 +86,7 @@ class ChannelConnection:
     Args:
         session: this process's.
         ref: the channel.
-        line: leads to its server.
+        transport: leads to its server.
         on_lost: called with it on the I/O thread when its server is gone.
 
     Attributes:
@@ -98,20 +98,20 @@ class ChannelConnection:
         self,
         session: Session,
         ref: ChannelRef,
-        line: ServerLine,
+        transport: ServerTransport,
         on_lost: Callable[[ChannelConnection], None],
     ) -> None:
         self.ref = ref
         self._session = session
         self._messenger = messenger = session.messenger
         self.now = messenger.now
-        self._client = ChannelClient(session, ref, line, lambda: on_lost(self))
+        self._client = ChannelClient(session, ref, transport, lambda: on_lost(self))
         self._is_unused_said = False
         self._causes: dict[str, Cause] = {}
         self._drain = self._client.drain
         self._on_devices = self._client.on_devices
         self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
-        self._hurry = partial(messenger.submit_once, self._drain)
+        self._wake = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
@@ -170,7 +170,7 @@ class ChannelConnection:
             if shortcut is None or call is None:
                 value = items = self._run_by_io_thread(operation, encoded)
             else:
-                give_up = self._client.recall
+                give_up = self._client.query_outcome
                 value = items = self._exchange(shortcut, call, operation)
             if TIMES.notes_moves:
                 self.note_moved(operation, items)
@@ -203,7 +203,7 @@ class ChannelConnection:
             promise = OperationPromise(self, operation)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self, operation, self._hurry)
+            promise = OperationPromise(self, operation, self._wake)
             operation.promise_to(promise, self._client.dropped)
         self._hand_over(self._client.begin, operation)
         if TIMES.notes_moves and encoded is not None:
@@ -254,11 +254,11 @@ class ChannelConnection:
             blocks: its caller may wait for room in shared memory, up to its deadline.
         """
         if self._on_devices is not None:
-            operation.parcel = self._on_devices.stage(encoded, operation.left_s)
-            if operation.parcel is not None:
+            operation.payload = self._on_devices.stage(encoded, operation.left_s)
+            if operation.payload is not None:
                 return
         if encoded.size_bytes <= SMALL_BYTES:  # as most are
-            operation.parcel = SmallParcel(encoded.snapshot(), encoded.size_bytes)
+            operation.payload = InlinePayload(encoded.snapshot(), encoded.size_bytes)
             return
         room_s = 0.0
         if blocks and operation.wait:
@@ -268,10 +268,10 @@ class ChannelConnection:
         # What stays on this node lies in shared memory, whether the channel's process can read it or not.
         is_held = self._client.hands_over and encoded.size_bytes >= HELD_BYTES
         peer = None if is_held else self.ref.endpoint
-        operation.parcel = self._messenger.parcels.pack(encoded, peer, snapshot=True, wait_s=room_s)
+        operation.payload = self._messenger.payloads.pack(encoded, peer, snapshot=True, wait_s=room_s)
 
     def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
-        if encoded is not None and operation.parcel is None:
+        if encoded is not None and operation.payload is None:
             self._pack(operation, encoded, blocks=True)
         self._hand_over(self._client.begin, operation)
         return self._wait(operation)
@@ -342,7 +342,7 @@ class ChannelConnection:
         if there is None or not is_staged(reply.frames):
             return reply
         # Nothing here holds what it is a copy of: so it comes through host memory.
-        landed = land(self._messenger, there.devices, there.what, Arrived(reply.frames))
+        landed = land(self._messenger, there.devices, there.what, ReceivedPayload(reply.frames))
         return Reply(reply.head, landed.frames())
 
     def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
@@ -453,10 +453,10 @@ class ChannelConnection:
         if encoded.size_bytes <= DIRECT_BYTES and not stays:
             return [flat(frame) for frame in encoded.frames()]
         self._pack(operation, encoded, blocks=True)
-        parcel = operation.parcel
-        if parcel is None or not parcel.goes_as_descriptor(self.ref.endpoint):
+        payload = operation.payload
+        if payload is None or not payload.goes_as_descriptor(self.ref.endpoint):
             return None
-        return parcel.frames_for(self.ref.endpoint)
+        return payload.frames_for(self.ref.endpoint)
 
     def _exchange(self, shortcut: Shortcut, call: bytes, operation: Operation) -> Any:
         """Send an operation by a shortcut, and wait for its end."""
@@ -472,8 +472,8 @@ class ChannelConnection:
         by = said.by if type(said) is wire.Delivered else ""
         TIMES.note_wait(began, self.cause(operation), by)
         if answer is None:
-            self._hand_over(client.recall, operation)
-            return self._wait_for_recalled(operation)
+            self._hand_over(client.query_outcome, operation)
+            return self._wait_for_outcome(operation)
         self._own.__dict__["shortcut"] = shortcut
         if type(said) is wire.Accepted:
             return None
@@ -485,10 +485,10 @@ class ChannelConnection:
             case wire.Delivered() as delivered:
                 if operation.waited_s > CONFIRM_DELAY_S:
                     # It came after a while: nothing may follow soon that the confirmation could travel with.
-                    self._hand_over(self._client.deliveries.hurry, None)
+                    self._hand_over(self._client.deliveries.wake, None)
                 if len(delivered.num_frames) != 1:
                     return Delivery.of_frames(delivered, answer.frames)
-                items = Delivery((Arrived([*answer.frames]),))  # as mostly
+                items = Delivery((ReceivedPayload([*answer.frames]),))  # as mostly
                 items.told = delivered
                 return items
             case wire.Elsewhere():
@@ -499,7 +499,7 @@ class ChannelConnection:
                 operation.taken = True
                 raise ending_error(self.ref.spec.name, operation, Ending.REFUSED, (reason, state))
             case wire.Again(_, problem):
-                self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
+                self._messenger.payloads.distrust(self.ref.endpoint.process_id, problem)
                 raise _BeginAnew
 
     def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer | None:
@@ -510,7 +510,7 @@ class ChannelConnection:
                 raise
             return None
 
-    def _wait_for_recalled(self, operation: Operation) -> Any:
+    def _wait_for_outcome(self, operation: Operation) -> Any:
         try:
             return self._wait(operation)
         except CancelledError as error:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import cast
 
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.lifeline import Lifeline
+from rlinf_scheduler.channel.reconnecting_transport import ReconnectingTransport
 from rlinf_scheduler.channel.recorded import RecordedConnection
-from rlinf_scheduler.channel.sender import DirectLine
+from rlinf_scheduler.channel.sender import DirectTransport
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.observe.timekeeping import TIMES
@@ -55,11 +55,11 @@ class ChannelConnections:
 
     def _make(self, ref: ChannelRef) -> ChannelConnection:
         if not ref.spec.durable:
-            line = DirectLine(self._messenger, ref)
-            return ChannelConnection(self._session, ref, line, self._forget)
-        lifeline = Lifeline(self._messenger, self._directory, ref)
-        ref = replace(ref, endpoint=lifeline.endpoint)
-        return ChannelConnection(self._session, ref, lifeline, self._forget)
+            transport = DirectTransport(self._messenger, ref)
+            return ChannelConnection(self._session, ref, transport, self._forget)
+        reconnecting = ReconnectingTransport(self._messenger, self._directory, ref)
+        ref = replace(ref, endpoint=reconnecting.endpoint)
+        return ChannelConnection(self._session, ref, reconnecting, self._forget)
 
     def on_lost(self, callback: Callable[[ChannelConnection], None]) -> None:
         """Call `callback` on the I/O thread with every connection whose channel is gone."""

@@ -1,4 +1,4 @@
-"""Items that were given out on lease too often, as whoever looks after them sees them."""
+"""Items that were given out on lease too often, for the people that look after them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError
 from rlinf_scheduler.queueing import QueueName
 
@@ -44,7 +44,7 @@ class DeadLetter:
         """
         reply = self._connection.read_dead(self._number)
         self._check(reply.head)
-        return Arrived(reply.frames).load()
+        return ReceivedPayload(reply.frames).load()
 
     def put_back(self) -> None:
         """Put the item to the head of its queue, to be given out as often as in the beginning.

@@ -59,7 +59,7 @@ class Deliveries:
             self._soon[operation.ticket] = operation
         self._arrivals.append(operation)
         if not self.looks_soon:
-            self.hurry()
+            self.wake()
 
     def expect(self, operation: Operation) -> None:
         """The items of an operation are taken as soon as they come."""
@@ -70,9 +70,9 @@ class Deliveries:
         if operation.ticket in self._here:
             self._soon[operation.ticket] = operation
             if not self.looks_soon:
-                self.hurry()
+                self.wake()
 
-    def hurry(self, _nothing: None = None) -> None:
+    def wake(self, _nothing: None = None) -> None:
         """Look soon whether items were taken."""
         self._look_s = CONFIRM_DELAY_S
         self.look_later()

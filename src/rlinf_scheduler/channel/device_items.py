@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf_scheduler.channel.fixed_parcel import FixedParcel
+from rlinf_scheduler.channel.fixed_payload import FixedPayload
 from rlinf_scheduler.comm.codec import Encoded
-from rlinf_scheduler.comm.device import Devices, Staged
+from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.device.records import OnDevice, is_staged
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
 
 logger = Reporter(__name__)
 
@@ -21,7 +21,7 @@ logger = Reporter(__name__)
 KNOWN_S = 5.0
 
 
-class DeviceParcel(FixedParcel):
+class DevicePayload(FixedPayload):
     """An item in a bucket, as it is put: the block that stands for it, and never its bytes.
 
     The channel's server holds that block then, so the bucket stays as it is.
@@ -29,8 +29,8 @@ class DeviceParcel(FixedParcel):
 
     __slots__ = ("_devices", "_staged", "_what")
 
-    def __init__(self, what: str, staged: Staged, devices: Devices) -> None:
-        at = staged.parcel.descriptor
+    def __init__(self, what: str, staged: StagedPayload, devices: Devices) -> None:
+        at = staged.payload.descriptor
         super().__init__([] if at is None else [at.to_frame()], staged.size_bytes)
         self._what = what
         self._staged = staged
@@ -38,9 +38,9 @@ class DeviceParcel(FixedParcel):
 
     def bytes_frames(self) -> list[Buffer]:
         """Return the frames that name its place; only a process that holds the block can use them."""
-        return self._staged.parcel.bytes_frames()
+        return self._staged.payload.bytes_frames()
 
-    def bring(self, then: Callable[[Parcel | BaseException], None]) -> None:
+    def bring(self, then: Callable[[Payload | BaseException], None]) -> None:
         """Copy it to host memory; `then` is called on the I/O thread."""
         self._devices.copy_out(self._what, self._staged, then)
 
@@ -62,7 +62,7 @@ class DeviceItems:
         self._server = server
         self._is_said = False
 
-    def stage(self, encoded: Encoded, left_s: float | None) -> DeviceParcel | None:
+    def stage(self, encoded: Encoded, left_s: float | None) -> DevicePayload | None:
         """An item in a bucket; None if it goes through host memory.
 
         Args:
@@ -83,17 +83,17 @@ class DeviceItems:
         if staged is None:
             return None
         staged.passed_on()
-        return DeviceParcel(self.what, staged, self.devices)
+        return DevicePayload(self.what, staged, self.devices)
 
     def _is_read_by_server(self, within_s: float) -> bool:
         if self._server.machine_id != self._messenger.endpoint.machine_id:
             return False
-        parcels = self._messenger.parcels
-        if not parcels.reads_ours(self._server.process_id):
+        payloads = self._messenger.payloads
+        if not payloads.reads_ours(self._server.process_id):
             known: Promise[None] = Promise()
-            parcels.when_ready(self._server, lambda: known.set_result(None))
+            payloads.when_ready(self._server, lambda: known.set_result(None))
             known.wait(within_s)
-        return parcels.reads_ours(self._server.process_id)
+        return payloads.reads_ours(self._server.process_id)
 
     def _say_without(self) -> None:
         if not self._is_said:
@@ -113,7 +113,7 @@ def why_gone(process_id: str, name: str, payload: object) -> str:
         name: the process's.
         payload: the item.
     """
-    lease = payload.lease if isinstance(payload, Arrived) else None
+    lease = payload.lease if isinstance(payload, ReceivedPayload) else None
     if lease is None or lease.hold.arena.owner.process_id != process_id:
         return ""
     frames = payload.frames()  # type: ignore[attr-defined]

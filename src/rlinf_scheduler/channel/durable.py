@@ -15,7 +15,7 @@ from rlinf_scheduler.channel.features import FEATURES, record_of, resume
 from rlinf_scheduler.channel.features.checkpoints import restore
 from rlinf_scheduler.channel.features.explain import Explain
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
-from rlinf_scheduler.channel.found_journal import FoundJournal, FoundTurn, header_of
+from rlinf_scheduler.channel.found_journal import FoundCommit, FoundJournal, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
 from rlinf_scheduler.channel.journal_records import write_image
 from rlinf_scheduler.channel.journaled import WriteAheadRuntime
@@ -38,7 +38,7 @@ _SMALL_BYTES = 1 << 20
 MOMENT_S = 0.05
 # It is written whole when it has grown by so much, and by twice what it was then, or by so many turns.
 GROWN_BYTES = 64 << 20
-GROWN_TURNS = 100_000
+GROWN_COMMITS = 100_000
 DELETED = "the channel was deleted"
 
 
@@ -46,32 +46,32 @@ class JournalGrowth:
     """How much a journal has grown since it was last written whole, or that was tried.
 
     Args:
-        num_turns: how many have happened since then.
+        num_commits: how many have happened since then.
         size_bytes: what it was then.
     """
 
-    def __init__(self, num_turns: int = 0, size_bytes: int = 0) -> None:
-        self._num_turns = num_turns
-        self._max_turns = GROWN_TURNS
+    def __init__(self, num_commits: int = 0, size_bytes: int = 0) -> None:
+        self._num_commits = num_commits
+        self._max_commits = GROWN_COMMITS
         self._size_bytes = size_bytes
 
-    def add_turn(self, size_bytes: int) -> bool:
+    def add_commit(self, size_bytes: int) -> bool:
         """Count a turn, after which the journal has this size; whether it is to be written whole now."""
-        self._num_turns += 1
+        self._num_commits += 1
         grown_bytes = size_bytes - self._size_bytes
-        return grown_bytes > max(GROWN_BYTES, 2 * self._size_bytes) or self._num_turns > self._max_turns
+        return grown_bytes > max(GROWN_BYTES, 2 * self._size_bytes) or self._num_commits > self._max_commits
 
     def begin(self) -> None:
         """It is being written whole: what comes now has happened since then."""
-        self._num_turns = 0
+        self._num_commits = 0
 
     def succeed(self, size_bytes: int) -> None:
         """It was written whole, and was of this size then."""
-        self._max_turns, self._size_bytes = GROWN_TURNS, size_bytes
+        self._max_commits, self._size_bytes = GROWN_COMMITS, size_bytes
 
     def fail(self, size_bytes: int) -> None:
         """It was not: it is to grow from this size by as much once more, or by twice as many turns."""
-        self._max_turns, self._size_bytes = 2 * self._max_turns, size_bytes
+        self._max_commits, self._size_bytes = 2 * self._max_commits, size_bytes
 
 
 class DurableChannel:
@@ -98,7 +98,7 @@ class DurableChannel:
         self._names = (*claims, spec.address)
         self._aside = wire.service(spec.channel_id, wire.ASIDE)
         self._runtime = WriteAheadRuntime(
-            session.messenger, spec.channel_id, journal, self._on_failed, self._on_turn
+            session.messenger, spec.channel_id, journal, self._on_failed, self._on_commit
         )
         # The lock is not for the process: it may leave the job and live on, and have children.
         session.messenger.at_end(self._end)
@@ -135,7 +135,7 @@ class DurableChannel:
             resume(self._server, image)
             self._runtime.resume_timers(image.world.timers)
 
-    def recover(self, turns: deque[FoundTurn]) -> None:
+    def recover(self, commits: deque[FoundCommit]) -> None:
         """Let happen again what has happened since, as much as can be done in a moment.
 
         Raises:
@@ -143,8 +143,8 @@ class DurableChannel:
         """
         until = self._session.messenger.now() + MOMENT_S
         try:
-            while turns and self._session.messenger.now() < until:
-                self._runtime.replay(*turns.popleft())
+            while commits and self._session.messenger.now() < until:
+                self._runtime.replay(*commits.popleft())
                 self._num_recovered += 1
         except (ValueError, msgspec.DecodeError) as error:
             raise self._journal.damaged(f"cannot be read: {error}") from error
@@ -272,8 +272,8 @@ class DurableChannel:
 
     # -- the journal -----------------------------------------------------------------------------
 
-    def _on_turn(self) -> None:
-        if self._growth.add_turn(self._journal.size_bytes):
+    def _on_commit(self) -> None:
+        if self._growth.add_commit(self._journal.size_bytes):
             self.write_whole()
 
     def write_whole(self) -> None:

@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 REQUEST, NOTICE, REPLY, FAILURE, HEARD = range(5)
 
 
-class Words(msgspec.Struct, array_like=True, frozen=True):
+class StreamEnvelope(msgspec.Struct, array_like=True, frozen=True):
     """The envelope of a message, in either direction; its frames go beside it.
 
     Attributes:
@@ -56,13 +56,13 @@ class Said(msgspec.Struct, tag=1, array_like=True, frozen=True):
     Attributes:
         number: counts what this client says.
         heard: so much of what the server has told it has arrived.
-        words: what it says.
+        envelope: what it says.
         waits: whether somebody waits for what follows from it.
     """
 
     number: int
     heard: int
-    words: Words
+    envelope: StreamEnvelope
     waits: bool = True
 
 
@@ -72,12 +72,12 @@ class Told(msgspec.Struct, tag=0, array_like=True, frozen=True):
     Attributes:
         number: counts what this client is told; 0 where it is nothing but `heard`.
         heard: so much of what the client has said is in the journal.
-        words: what it is told.
+        envelope: what it is told.
     """
 
     number: int
     heard: int
-    words: Words
+    envelope: StreamEnvelope
 
 
 class Left(msgspec.Struct, tag=1, array_like=True, frozen=True):

@@ -11,7 +11,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommError, SharedMemoryUnreadable
 
 # A holder has so long to answer, and a second more for each so many bytes.
@@ -36,18 +36,18 @@ class Fetching:
         self,
         messenger: Runtime,
         parts: Sequence[list[Buffer] | HeldAt],
-        done: Callable[[list[Arrived] | None, Exception | None], None],
+        done: Callable[[list[ReceivedPayload] | None, Exception | None], None],
     ) -> None:
         self._messenger = messenger
-        self._done: Callable[[list[Arrived] | None, Exception | None], None] | None = done
-        self._items: list[Arrived | None] = [None] * len(parts)
+        self._done: Callable[[list[ReceivedPayload] | None, Exception | None], None] | None = done
+        self._items: list[ReceivedPayload | None] = [None] * len(parts)
         self._asked: dict[str, tuple[HeldAt, list[int]]] = {}
         self._requests: list[Promise[Reply]] = []
         for place, part in enumerate(parts):
             if isinstance(part, HeldAt):
                 self._asked.setdefault(part.holder.process_id, (part, []))[1].append(place)
             else:
-                self._items[place] = messenger.parcels.receive(part)
+                self._items[place] = messenger.payloads.receive(part)
         self._parts = parts
 
     def begin(self) -> None:
@@ -98,7 +98,7 @@ class Fetching:
         frames = iter(request.result(0).frames)
         try:
             for place, count in zip(places, fetched.counts, strict=True):
-                self._items[place] = self._messenger.parcels.receive(list(islice(frames, count)))
+                self._items[place] = self._messenger.payloads.receive(list(islice(frames, count)))
         except SharedMemoryUnreadable as problem:
             if as_bytes:
                 self._end(None, problem)
@@ -109,7 +109,7 @@ class Fetching:
         if not self._asked:
             self._end([item for item in self._items if item is not None], None)
 
-    def _end(self, items: list[Arrived] | None, error: Exception | None) -> None:
+    def _end(self, items: list[ReceivedPayload] | None, error: Exception | None) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(items, error)

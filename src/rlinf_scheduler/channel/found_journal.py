@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from rlinf_scheduler.channel.journal import Journal, JournalBlock
-from rlinf_scheduler.channel.journal_records import JournaledTurn, ReadImage, read_image
+from rlinf_scheduler.channel.journal_records import JournaledCommit, LoadedSnapshot, load_snapshot
 from rlinf_scheduler.channel.spec import ChannelSpec, max_bytes_of
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.errors import ChannelJournalError
@@ -23,10 +23,10 @@ LOCK_S = 2.0
 AGAIN_S = 0.05
 
 
-class FoundTurn(NamedTuple):
+class FoundCommit(NamedTuple):
     """A turn of the channel before, and the frames of all that came in it."""
 
-    turn: JournaledTurn
+    commit: JournaledCommit
     frames: list[Buffer]
 
 
@@ -38,13 +38,13 @@ class FoundJournal:
         spec: the channel.
         is_there: there is one.
         image: what it was written whole with; None if that was nothing.
-        turns: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.
+        commits: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.
     """
 
     spec: ChannelSpec
     is_there: bool = False
-    image: ReadImage | None = None
-    turns: Iterator[FoundTurn] = field(default_factory=lambda: iter(()))
+    image: LoadedSnapshot | None = None
+    commits: Iterator[FoundCommit] = field(default_factory=lambda: iter(()))
 
 
 def open_journal(spec: ChannelSpec) -> Journal:
@@ -82,18 +82,20 @@ def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
     spec = _checked(journal, next(blocks), spec)
     image = next(blocks)
     try:
-        return FoundJournal(spec, True, read_image(*image) if image.head else None, _turns(journal, blocks))
+        return FoundJournal(
+            spec, True, load_snapshot(*image) if image.head else None, _commits(journal, blocks)
+        )
     except msgspec.MsgspecError as error:
         raise journal.damaged(f"cannot be read: {error}") from error
 
 
-def _turns(journal: Journal, blocks: Iterator[JournalBlock]) -> Iterator[FoundTurn]:
+def _commits(journal: Journal, blocks: Iterator[JournalBlock]) -> Iterator[FoundCommit]:
     for block in blocks:
         try:
-            turn = msgspec.msgpack.decode(block.head, type=JournaledTurn)
+            commit = msgspec.msgpack.decode(block.head, type=JournaledCommit)
         except msgspec.MsgspecError as error:
             raise journal.damaged(f"cannot be read: {error}") from error
-        yield FoundTurn(turn, turn.pieces(block.frames))
+        yield FoundCommit(commit, commit.pieces(block.frames))
 
 
 def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> ChannelSpec:

@@ -15,7 +15,7 @@ import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.shm.parcel import is_here
+from rlinf_scheduler.comm.shm.payload import is_here
 
 HOLDER = "holder"
 HELD = 254

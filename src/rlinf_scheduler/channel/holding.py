@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from rlinf_scheduler.channel.fixed_parcel import FixedParcel
+from rlinf_scheduler.channel.fixed_payload import FixedPayload
 from rlinf_scheduler.channel.held import HOLDER, DropHeld, Held, HeldAt, HoldItem
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.session import Session
 
@@ -30,8 +30,8 @@ RETRY_S = 10.0
 HOLD_TIMEOUT_S = 30.0
 
 
-class HeldParcel(FixedParcel):
-    """A parcel whose bytes the node's holder has, too: it goes as their place.
+class HeldPayload(FixedPayload):
+    """A payload whose bytes the node's holder has, too: it goes as their place.
 
     If the put comes to nothing, the holder is told when nobody refers to this any more.
 
@@ -39,18 +39,18 @@ class HeldParcel(FixedParcel):
         is_accepted: its queue has it: what becomes of it is the channel's to say.
     """
 
-    __slots__ = ("_at", "_drop", "_parcel", "is_accepted")
+    __slots__ = ("_at", "_drop", "_payload", "is_accepted")
 
-    def __init__(self, parcel: Parcel, at: HeldAt, drop: Callable[[HeldAt], None]) -> None:
-        super().__init__([at.to_frame()], parcel.size_bytes)
+    def __init__(self, payload: Payload, at: HeldAt, drop: Callable[[HeldAt], None]) -> None:
+        super().__init__([at.to_frame()], payload.size_bytes)
         self.is_accepted = False
-        self._parcel = parcel
+        self._payload = payload
         self._at = at
         self._drop = drop
 
     def bytes_frames(self) -> list[Buffer]:
         """Its bytes."""
-        return self._parcel.bytes_frames()
+        return self._payload.bytes_frames()
 
     def __del__(self) -> None:
         if not self.is_accepted:
@@ -58,7 +58,7 @@ class HeldParcel(FixedParcel):
 
 
 class Holding:
-    """Hands parcels over to this node's holder, which is found when it is needed first. A service of a session.
+    """Hands payloads over to this node's holder, which is found when it is needed first. A service of a session.
 
     Everything is on the I/O thread.
     """
@@ -72,14 +72,14 @@ class Holding:
         self._waiting: list[Callable[[], None]] = []
         self._messenger.on_peer_lost(self._on_peer_lost)
 
-    def hold(self, parcel: Parcel, keeper: Endpoint, done: Callable[[HeldParcel | None], None]) -> None:
-        """Hand a parcel over, for the channel's server `keeper`; `done(None)`: it cannot be, and goes as bytes."""
+    def hold(self, payload: Payload, keeper: Endpoint, done: Callable[[HeldPayload | None], None]) -> None:
+        """Hand a payload over, for the channel's server `keeper`; `done(None)`: it cannot be, and goes as bytes."""
         if self._holder is not None:
-            self._hand_over(self._holder, parcel, keeper, done)
+            self._hand_over(self._holder, payload, keeper, done)
         elif self._does_without:
             done(None)
         else:
-            self._waiting.append(partial(self.hold, parcel, keeper, done))
+            self._waiting.append(partial(self.hold, payload, keeper, done))
             self._look()
 
     # -- finding it --------------------------------------------------------------------------------
@@ -101,10 +101,10 @@ class Holding:
             self._do_without("the process that is to hold them shares no memory with this one")
         else:
             # It must be known that it reads our shared memory.
-            self._messenger.parcels.when_ready(holder, partial(self._begin, holder))
+            self._messenger.payloads.when_ready(holder, partial(self._begin, holder))
 
     def _begin(self, holder: Endpoint) -> None:
-        if self._messenger.parcels.reads_ours(holder.process_id):
+        if self._messenger.payloads.reads_ours(holder.process_id):
             self._holder, self._is_said = holder, False
             self._go_on()
         else:
@@ -134,27 +134,27 @@ class Holding:
     # -- handing over ------------------------------------------------------------------------------
 
     def _hand_over(
-        self, holder: Endpoint, parcel: Parcel, keeper: Endpoint, done: Callable[[HeldParcel | None], None]
+        self, holder: Endpoint, payload: Payload, keeper: Endpoint, done: Callable[[HeldPayload | None], None]
     ) -> None:
-        if not parcel.goes_as_descriptor(holder):
+        if not payload.goes_as_descriptor(holder):
             done(None)
             return
         asked = self._messenger.request(
             holder,
             HOLDER,
             HoldItem(keeper),
-            parcel.frames_for(holder),
+            payload.frames_for(holder),
             snapshot=False,
             timeout_s=HOLD_TIMEOUT_S,
             reply_type=Held,
         )
-        asked.add_done_callback(partial(self._on_held, holder, parcel, done))
+        asked.add_done_callback(partial(self._on_held, holder, payload, done))
 
     def _on_held(
         self,
         holder: Endpoint,
-        parcel: Parcel,
-        done: Callable[[HeldParcel | None], None],
+        payload: Payload,
+        done: Callable[[HeldPayload | None], None],
         asked: Promise[Reply],
     ) -> None:
         error = asked.exception(0)
@@ -165,8 +165,8 @@ class Holding:
             )
             done(None)
         else:
-            at = HeldAt(holder, held.number, parcel.size_bytes, held.node)
-            done(HeldParcel(parcel, at, self._drop))
+            at = HeldAt(holder, held.number, payload.size_bytes, held.node)
+            done(HeldPayload(payload, at, self._drop))
 
     def _drop(self, at: HeldAt) -> None:
         with suppress(CommError):  # in a forked child it is the parent's

@@ -22,7 +22,7 @@ from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.report import ChannelReport
 from rlinf_scheduler.channel.slot import only_looked_at
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError
 from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueName, QueueStats
 
@@ -191,7 +191,7 @@ def _load_copy(items: Delivery) -> Any:
     return _copy_of(items[0])
 
 
-def _copy_of(arrived: Arrived) -> Any:
+def _copy_of(arrived: ReceivedPayload) -> Any:
     with only_looked_at():
         item = arrived.copied().load()
     return item.item if type(item) is Question else item

@@ -1,6 +1,6 @@
 """What is written in the journal of a durable channel: turns of its server, and now and then all that there is.
 
-All that there is (`ChannelImage`) is looked at between two turns, quickly, and written down beside them by another
+All that there is (`ChannelSnapshot`) is looked at between two turns, quickly, and written down beside them by another
 thread: what was looked at does not change.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.channel.durable_wire import Words
+from rlinf_scheduler.channel.durable_wire import StreamEnvelope
 from rlinf_scheduler.channel.journal import FramesOnDisk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import ChannelData, Item, Places, Snapshot, with_rest
 
 # So many frames are looked at together, whether they are small.
@@ -45,13 +45,13 @@ class ClientLost(msgspec.Struct, tag=2, array_like=True):
     client: str
 
 
-class Came(msgspec.Struct, tag=3, array_like=True):
+class ReceivedEnvelope(msgspec.Struct, tag=3, array_like=True):
     """A client has said something, with frames of these sizes; for the rest see `durable_wire.Said`."""
 
     client: str
     number: int
     heard: int
-    words: Words
+    envelope: StreamEnvelope
     sizes: list[int]
 
 
@@ -62,10 +62,10 @@ class Fired(msgspec.Struct, tag=4, array_like=True):
     args: list[Any]
 
 
-Record = HoldingBegun | ClientJoined | ClientLost | Came | Fired
+Record = HoldingBegun | ClientJoined | ClientLost | ReceivedEnvelope | Fired
 
 
-class JournaledTurn(msgspec.Struct, array_like=True):
+class JournaledCommit(msgspec.Struct, array_like=True):
     """The events of one turn of the I/O thread: a block of the journal. `now`: by the channel's own clock."""
 
     now: float
@@ -73,7 +73,7 @@ class JournaledTurn(msgspec.Struct, array_like=True):
 
     def pieces(self, frames: memoryview | FramesOnDisk) -> list[Buffer]:
         """The frames of all that came, one after the other."""
-        came = (record.sizes for record in self.records if isinstance(record, Came))
+        came = (record.sizes for record in self.records if isinstance(record, ReceivedEnvelope))
         return _cut(frames, [size for sizes in came for size in sizes])
 
 
@@ -93,7 +93,7 @@ class ServerRecord(NamedTuple):
     clients: dict[str, tuple[Endpoint, str]]
 
 
-class LineRecord(NamedTuple):
+class ClientStream(NamedTuple):
     """The messages from and to one client.
 
     Attributes:
@@ -110,7 +110,7 @@ class LineRecord(NamedTuple):
     line: str
     heard: int
     num_said: int
-    kept: list[tuple[int, Words, list[int]]]
+    kept: list[tuple[int, StreamEnvelope, list[int]]]
 
 
 class WorldRecord(NamedTuple):
@@ -124,14 +124,14 @@ class WorldRecord(NamedTuple):
         timers: what is to be called, with which arguments, and when.
     """
 
-    lines: list[LineRecord]
+    lines: list[ClientStream]
     epoch: int
     job: str
     now: float
     timers: list[tuple[str, list[Any], float]]
 
 
-class ChannelImage(msgspec.Struct, array_like=True):
+class ChannelSnapshot(msgspec.Struct, array_like=True):
     """All that there is of a durable channel, between two turns.
 
     Attributes:
@@ -154,11 +154,11 @@ class ChannelImage(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadImage:
+class LoadedSnapshot:
     """An image that was read: the queues and the payloads of their items, and the rest with its frames."""
 
     state: ChannelData
-    items: list[Arrived]
+    items: list[ReceivedPayload]
     server: ServerRecord
     world: WorldRecord
     frames: list[Buffer]
@@ -194,21 +194,21 @@ def write_image(
         (number, msgspec.Raw(msgspec.msgpack.encode(items))) for number, items in snapshot.rest_items()
     ]
     sizes = [len(piece) for piece in frames.pieces]
-    image = ChannelImage(snapshot.state, rest, counts, places, server, world._replace(lines=lines), sizes)
+    image = ChannelSnapshot(snapshot.state, rest, counts, places, server, world._replace(lines=lines), sizes)
     return msgspec.msgpack.encode(image), _joined(frames.pieces)
 
 
-def read_image(head: bytes, frames: memoryview | FramesOnDisk) -> ReadImage:
+def load_snapshot(head: bytes, frames: memoryview | FramesOnDisk) -> LoadedSnapshot:
     """Read what `write_image` wrote.
 
     Raises:
         msgspec.DecodeError: it is none.
     """
-    image = msgspec.msgpack.decode(head, type=ChannelImage)
+    image = msgspec.msgpack.decode(head, type=ChannelSnapshot)
     pieces = _cut(frames, image.sizes)
     places = iter(image.places)
-    items = [Arrived([pieces[place] for place in islice(places, count)]) for count in image.counts]
-    return ReadImage(with_rest(image.state, image.rest), items, image.server, image.world, pieces)
+    items = [ReceivedPayload([pieces[place] for place in islice(places, count)]) for count in image.counts]
+    return LoadedSnapshot(with_rest(image.state, image.rest), items, image.server, image.world, pieces)
 
 
 class _Frames:

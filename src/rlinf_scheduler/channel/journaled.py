@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rlinf_scheduler.channel import durable_wire, wire
-from rlinf_scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REPLY, Words
+from rlinf_scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REPLY, StreamEnvelope
 from rlinf_scheduler.channel.journal import Journal
 from rlinf_scheduler.channel.journal_records import (
-    Came,
     ClientJoined,
     ClientLost,
+    ClientStream,
     Fired,
     HoldingBegun,
-    JournaledTurn,
-    LineRecord,
-    ReadImage,
+    JournaledCommit,
+    LoadedSnapshot,
+    ReceivedEnvelope,
     Record,
     WorldRecord,
 )
@@ -38,7 +38,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.queueing import ServerStreams
 
@@ -56,10 +56,10 @@ UNREADABLE = "a message of another shape"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Saying(NamedTuple):
+class OutgoingEnvelope(NamedTuple):
     """What a client is told, until it has it."""
 
-    words: Words
+    envelope: StreamEnvelope
     frames: list[Buffer]
 
 
@@ -68,9 +68,9 @@ class JournaledRequest:
 
     is_cancelled = False
 
-    def __init__(self, runtime: WriteAheadRuntime, came: Came, frames: list[Buffer]) -> None:
+    def __init__(self, runtime: WriteAheadRuntime, came: ReceivedEnvelope, frames: list[Buffer]) -> None:
         self._runtime = runtime
-        self._ident = came.words.ident
+        self._ident = came.envelope.ident
         self.peer_id = came.client
         self.peer_name = runtime.names.get(came.client, came.client)
         self.frames = frames
@@ -89,19 +89,19 @@ class JournaledRequest:
         if not ident:
             return False
         try:
-            saying = _saying(kind, ident, "", head, frames)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            outgoing = _outgoing(kind, ident, "", head, frames)
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             self.fail(error)
             return False
         self._ident = 0
-        self._runtime.say(self.peer_id, saying)
+        self._runtime.say(self.peer_id, outgoing)
         return True
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Nobody cancels what goes this way."""
 
     def check_claim(self, process_id: str, what: str) -> None:
-        """See `Request`."""
+        """Make sure that the sender, whom the transport has proved, is the process that it says it is."""
         if process_id != self.peer_id:
             problem = f"'{self.peer_name}' says that {what}, which is another process"
             raise CommError(problem)
@@ -124,7 +124,7 @@ class _JournaledTimer(Timer):
         self._forget = forget
 
     def cancel(self) -> None:
-        """See `Timer`."""
+        """Make sure that the callback does not run, unless it has begun."""
         if self.callback is not None:
             self.callback = None
             self._forget(self)
@@ -140,7 +140,7 @@ class WriteAheadRuntime:
         channel_id: of the channel.
         journal: its, open.
         on_failed: called once if the journal cannot be written any more; nothing is done or answered from then on.
-        on_turn: called after every turn that was written.
+        on_commit: called after every turn that was written.
 
     Attributes:
         streams: what clients have said and are told.
@@ -157,11 +157,11 @@ class WriteAheadRuntime:
         channel_id: str,
         journal: Journal,
         on_failed: Callable[[OSError], None],
-        on_turn: Callable[[], None],
+        on_commit: Callable[[], None],
     ) -> None:
         self.endpoint = messenger.endpoint
-        self.parcels: Parcels = messenger.parcels
-        self.streams: ServerStreams[Saying] = ServerStreams()
+        self.payloads: Payloads = messenger.payloads
+        self.streams: ServerStreams[OutgoingEnvelope] = ServerStreams()
         self.names: dict[str, str] = {}
         self.lines: dict[str, str] = {}
         self.epoch = 0
@@ -173,7 +173,7 @@ class WriteAheadRuntime:
         self._messenger = messenger
         self._journal = journal
         self._on_failed = on_failed
-        self._on_turn = on_turn
+        self._on_commit = on_commit
         self._services: dict[str, tuple[Callable[[Any], None], Any]] = {}
         self._on_peer_lost: list[Callable[[str], None]] = []
         self._timers: dict[tuple[Any, ...], deque[_JournaledTimer]] = {}
@@ -186,7 +186,7 @@ class WriteAheadRuntime:
         self._looking: list[tuple[Request, durable_wire.FindServer]] = []
         # Those that are connected, and what is to be sent to them.
         self._present: dict[str, Endpoint] = {}
-        self._outbox: list[tuple[str, int, Saying]] = []
+        self._outbox: list[tuple[str, int, OutgoingEnvelope]] = []
         self._to_tell: dict[str, None] = {}
         self._live = self._stopped = False
         self._now = 0.0
@@ -196,7 +196,7 @@ class WriteAheadRuntime:
 
     @property
     def name(self) -> str:
-        """See `Runtime`."""
+        """Of this process."""
         return f"{self._messenger.name}, epoch {self.epoch}"
 
     def now(self) -> float:
@@ -204,11 +204,11 @@ class WriteAheadRuntime:
         return self._now
 
     def serve(self, service: str, handler: Callable[[Any], None], message_type: Any = Any) -> None:
-        """See `Runtime`."""
+        """Have a handler take the requests of a service."""
         self._services[self._own(service)] = handler, message_type
 
     def unserve(self, service: str) -> None:
-        """See `Runtime`."""
+        """Undo `serve`."""
         self._services.pop(self._own(service), None)
 
     def _own(self, service: str) -> str:
@@ -223,8 +223,8 @@ class WriteAheadRuntime:
         *,
         snapshot: bool = True,
     ) -> None:
-        """See `Runtime`."""
-        self.say(peer.process_id, _saying(NOTICE, 0, service, head, list(frames)))
+        """Send a one-way notice."""
+        self.say(peer.process_id, _outgoing(NOTICE, 0, service, head, list(frames)))
 
     def request(
         self,
@@ -243,16 +243,16 @@ class WriteAheadRuntime:
         return refused
 
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
-        """See `Runtime`."""
+        """Hear of processes that are gone."""
         self._on_peer_lost.append(callback)
 
     def off_peer_lost(self, callback: Callable[[str], None]) -> None:
-        """See `Runtime`."""
+        """Undo `on_peer_lost`."""
         if callback in self._on_peer_lost:
             self._on_peer_lost.remove(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """See `Runtime`; the callback is a method, or a `partial` of one with arguments that can be written down."""
+        """Call a method, or a `partial` of one with arguments that can be written down, after a delay."""
         timer = _JournaledTimer(callback, self._now + delay_s, _key_of(callback), self._forget_timer)
         self._timers.setdefault(timer.key, deque()).append(timer)
         if self._live:
@@ -267,38 +267,38 @@ class WriteAheadRuntime:
             self._timers.pop(timer.key, None)
 
     def submit(self, callback: Callable[[], None]) -> None:
-        """See `Runtime`; at the end of the turn."""
+        """Call soon. At the end of the turn."""
         self._submitted.append(callback)
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """See `Runtime`."""
+        """Call whenever a descriptor is readable."""
         self._messenger.watch(descriptor, callback)
 
     def unwatch(self, descriptor: int) -> None:
-        """See `Runtime`."""
+        """Undo `watch`."""
         self._messenger.unwatch(descriptor)
 
     def transports(self) -> dict[str, str]:
-        """See `Runtime`."""
+        """How each process is reached."""
         return self._messenger.transports()
 
     def condition(self, process_id: str) -> str:
-        """See `Runtime`."""
+        """How it stands with a process."""
         if self._live and process_id in self.names and process_id not in self._present:
             return "not heard of since the channel was started again"
         return self._messenger.condition(process_id)
 
     # -- what it comes to again ------------------------------------------------------------------
 
-    def replay(self, turn: JournaledTurn, frames: list[Buffer]) -> None:
+    def replay(self, commit: JournaledCommit, frames: list[Buffer]) -> None:
         """Tell the server what an earlier process was told.
 
         Raises:
             msgspec.DecodeError: it was told so in another version of what clients say.
         """
-        came = (record for record in turn.records if isinstance(record, Came))
-        heads = deque(self._read_head(record.words) for record in came)
-        self._apply(turn, frames, heads)
+        came = (record for record in commit.records if isinstance(record, ReceivedEnvelope))
+        heads = deque(self._read_head(record.envelope) for record in came)
+        self._apply(commit, frames, heads)
 
     def look(self) -> tuple[WorldRecord, list[list[list[Buffer]]]]:
         """What is here between two turns, and the frames of what is kept for each client."""
@@ -306,8 +306,8 @@ class WriteAheadRuntime:
         lines, frames = [], []
         for client, (heard, num_said, kept) in streams.items():
             about = client, self.names[client], self.lines[client], heard, num_said
-            lines.append(LineRecord(*about, [(number, saying.words, []) for number, saying in kept]))
-            frames.append([saying.frames for _, saying in kept])
+            lines.append(ClientStream(*about, [(number, outgoing.envelope, []) for number, outgoing in kept]))
+            frames.append([outgoing.frames for _, outgoing in kept])
         timers = [
             (str(timer.key[0]), list(timer.key[1:]), timer.due)
             for timers in self._timers.values()
@@ -315,12 +315,15 @@ class WriteAheadRuntime:
         ]
         return WorldRecord(lines, self.epoch, self.job, self._now, timers), frames
 
-    def load(self, read: ReadImage) -> None:
+    def load(self, read: LoadedSnapshot) -> None:
         """Take what `look` gave, from an image."""
         world = read.world
         for client, name, line, heard, num_said, kept in world.lines:
-            sayings = [(number, Saying(words, [read.frames[n] for n in its])) for number, words, its in kept]
-            self.streams.load(client, heard, num_said, sayings)
+            outgoings = [
+                (number, OutgoingEnvelope(envelope, [read.frames[n] for n in its]))
+                for number, envelope, its in kept
+            ]
+            self.streams.load(client, heard, num_said, outgoings)
             self.names[client], self.lines[client] = name, line
         self.epoch, self.job, self._now = world.epoch, world.job, world.now
 
@@ -372,22 +375,22 @@ class WriteAheadRuntime:
             )
             self._on_look_up(request, message)
         elif client in self._present and self.streams.take(client, message.number):
-            words = message.words
+            envelope = message.envelope
             try:
-                self._heads.append(self._read_head(words))
+                self._heads.append(self._read_head(envelope))
             except msgspec.DecodeError as error:
                 # What is written down can be read: by this version, and again by whoever holds the channel next.
-                logger.warning("'%s' said to '%s' what cannot be read: %s", client, words.service, error)
-                words = Words(words.kind, words.ident, UNREADABLE, words.head)
+                logger.warning("'%s' said to '%s' what cannot be read: %s", client, envelope.service, error)
+                envelope = StreamEnvelope(envelope.kind, envelope.ident, UNREADABLE, envelope.head)
                 self._heads.append(None)
             sizes = [len(frame) for frame in request.frames]
             self._pending_frames.extend(request.frames)
-            came = Came(client, message.number, message.heard, words, sizes)
+            came = ReceivedEnvelope(client, message.number, message.heard, envelope, sizes)
             self._note(came, lazily=not message.waits)
 
-    def _read_head(self, words: Words) -> Any:
-        _, message_type = self._services.get(words.service, (None, Any))
-        return decode_head(words.head, message_type)
+    def _read_head(self, envelope: StreamEnvelope) -> Any:
+        _, message_type = self._services.get(envelope.service, (None, Any))
+        return decode_head(envelope.head, message_type)
 
     def _on_look_up(self, request: Request, look_up: durable_wire.FindServer) -> None:
         client = request.peer_id
@@ -417,8 +420,8 @@ class WriteAheadRuntime:
         self._present[client] = look_up.endpoint
         request.reply(durable_wire.Found(resumption.heard, self.epoch))
         again: Any = resumption.again
-        for number, saying in again:
-            self._send(client, number, saying)
+        for number, outgoing in again:
+            self._send(client, number, outgoing)
 
     def _note_lost(self, process_id: str) -> None:
         self._present.pop(process_id, None)
@@ -479,13 +482,13 @@ class WriteAheadRuntime:
         frames, self._pending_frames = self._pending_frames, []
         heads, self._heads = self._heads, deque()
         if records:
-            turn = JournaledTurn(self._clock_base + self._messenger.now(), records)
+            commit = JournaledCommit(self._clock_base + self._messenger.now(), records)
             try:
-                self._journal.append(_encode(turn), frames)
+                self._journal.append(_encode(commit), frames)
             except OSError as error:
                 self._on_failed(error)
                 return
-            self._apply(turn, frames, heads)
+            self._apply(commit, frames, heads)
         if self.withholds:
             return
         looking, self._looking = self._looking, []
@@ -493,14 +496,14 @@ class WriteAheadRuntime:
         for request, look_up in looking:
             self._welcome(request, look_up)
         if records and not self._stopped:
-            self._on_turn()
+            self._on_commit()
 
-    def _apply(self, turn: JournaledTurn, frames: list[Buffer], heads: deque[Any]) -> None:
-        self._now = turn.now
+    def _apply(self, commit: JournaledCommit, frames: list[Buffer], heads: deque[Any]) -> None:
+        self._now = commit.now
         position = 0
-        for record in turn.records:
+        for record in commit.records:
             match record:
-                case Came():
+                case ReceivedEnvelope():
                     its_frames = frames[position : position + len(record.sizes)]
                     position += len(record.sizes)
                     self._to_tell[record.client] = None
@@ -528,8 +531,8 @@ class WriteAheadRuntime:
                 self._lose(client)
         self.epoch, self.job = opened.epoch, opened.job
 
-    def _hand_on(self, came: Came, head: Any, frames: list[Buffer]) -> None:
-        service = came.words.service
+    def _hand_on(self, came: ReceivedEnvelope, head: Any, frames: list[Buffer]) -> None:
+        service = came.envelope.service
         handler, _ = self._services.get(service, (None, None))
         request = JournaledRequest(self, came, frames)
         if handler is None:
@@ -560,33 +563,35 @@ class WriteAheadRuntime:
 
     # -- what is told ----------------------------------------------------------------------------
 
-    def say(self, client: str, saying: Saying) -> None:
+    def say(self, client: str, outgoing: OutgoingEnvelope) -> None:
         """Tell a client something, as soon as it is there."""
-        number = self.streams.say(client, saying)
+        number = self.streams.say(client, outgoing)
         if number is not None and self._live:
-            self._outbox.append((client, number, saying))
+            self._outbox.append((client, number, outgoing))
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
         to_tell, self._to_tell = self._to_tell, {}
-        for client, number, saying in outbox:
+        for client, number, outgoing in outbox:
             to_tell.pop(client, None)
-            self._send(client, number, saying)
+            self._send(client, number, outgoing)
         for client in to_tell:
             self._send(client, 0, _NOTHING)
 
-    def _send(self, client: str, number: int, saying: Saying) -> None:
+    def _send(self, client: str, number: int, outgoing: OutgoingEnvelope) -> None:
         endpoint = self._present.get(client)
         if endpoint is not None:
-            told = durable_wire.Told(number, self.streams.heard(client), saying.words)
-            self._messenger.notify(endpoint, self._told, told, saying.frames, snapshot=False)
+            told = durable_wire.Told(number, self.streams.heard(client), outgoing.envelope)
+            self._messenger.notify(endpoint, self._told, told, outgoing.frames, snapshot=False)
 
 
-def _saying(kind: int, ident: int, service: str, head: Any, frames: list[Buffer]) -> Saying:
-    return Saying(Words(kind, ident, service, msgspec.Raw(encode_head(service, head, len(frames)))), frames)
+def _outgoing(kind: int, ident: int, service: str, head: Any, frames: list[Buffer]) -> OutgoingEnvelope:
+    return OutgoingEnvelope(
+        StreamEnvelope(kind, ident, service, msgspec.Raw(encode_head(service, head, len(frames)))), frames
+    )
 
 
-_NOTHING = _saying(HEARD, 0, "", None, [])
+_NOTHING = _outgoing(HEARD, 0, "", None, [])
 
 
 def _key_of(callback: Callable[[], None]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from rlinf_scheduler.channel.question import refuse_questions
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.comm.promise import Fate
+from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
@@ -191,7 +191,7 @@ class Lease:
             for place in places:
                 for end in self._operation.copies.pop(place, ()):
                     end()
-        if message.done and TIMES.spool is not None:
+        if message.done and TIMES.span_file is not None:
             TIMES.note_moved(ACK, TIMES.now(), what, self._name, self._origins_of(places))
         if is_last:
             # Said: that nobody keeps it any more says nothing.
@@ -287,7 +287,7 @@ class LeaseContext:
         try:
             self._promise = self._connection.start(operation)
             # Waiting for it takes nothing.
-            delivery: Delivery = await AsyncHandle(self._promise, None, "lease", Fate())
+            delivery: Delivery = await AsyncHandle(self._promise, None, "lease", ConsumedFlag())
             return self._open(operation, delivery)
         except BaseException as error:
             self._leave(operation, error)

@@ -161,19 +161,19 @@ class LocalQueues:
         self.ask("delete", self._delete)
 
     def awaits(self, operation: Operation) -> Wait:
-        """See `PromiseOwner`."""
+        """Return what the caller of an operation waits for; from any thread."""
         text = f"{operation.kind}('{self._spec.name}'), which is local"
         return Wait(OTHER, text, operation.waited_s, operation.timeout_s)
 
     def cause(self, operation: Operation) -> Cause:
-        """See `PromiseOwner`."""
+        """Return the cause under which that wait is counted."""
         return Cause(CHANNEL, operation.kind, self._spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """See `PromiseOwner`; nobody but this process can end such a wait."""
 
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
-        """See `PromiseOwner`."""
+        """Give one up."""
         self._loop.submit(partial(self._withdraw, operation))
         if not self._loop.is_current():
             promise.wait(ANSWER_S)

@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.held import HOLDER, DropHeld, Fetched, FetchHeld, H
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.session import Session
 
@@ -32,7 +32,7 @@ class _KeptItem(Generic[T]):
 
 
 @dataclass(slots=True)
-class HolderBook(Generic[T]):
+class HeldItemTable(Generic[T]):
     """The items that a node's holder keeps, and for whom. Pure.
 
     An item is its producer's until the channel's server, its *keeper*, has claimed it; then it is the keeper's alone.
@@ -41,7 +41,7 @@ class HolderBook(Generic[T]):
     Attributes:
         orphan_bytes: the size of what dead producers have left: it counts in nobody's arena.
 
-    >>> book = HolderBook()
+    >>> book = HeldItemTable()
     >>> number = book.hold("an item", producer="env", keeper="channel")
     >>> book.claim("channel", [number]), book.drop("env", number), book.lose("env")
     (None, None, [])
@@ -109,12 +109,12 @@ class HolderBook(Generic[T]):
 
 
 class NodeHolder:
-    """Serves a `HolderBook` to the processes of the job; everything is on the I/O thread. A service of a session."""
+    """Serves a `HeldItemTable` to the processes of the job; everything is on the I/O thread. A service of a session."""
 
     def __init__(self, session: Session) -> None:
         self.node = node_name(session.messenger.endpoint)
         self._messenger = session.messenger
-        self._book: HolderBook[Arrived] = HolderBook()
+        self._book: HeldItemTable[ReceivedPayload] = HeldItemTable()
         self._adopted_bytes = 0
         self._messenger.on_peer_lost(self._on_peer_lost)
         self._messenger.serve(HOLDER, self._on_message, OfHolder)
@@ -133,16 +133,16 @@ class NodeHolder:
             case Keep(claimed, released):
                 self._book.claim(request.peer_id, claimed)
                 self._book.release(request.peer_id, released)
-                self._messenger.parcels.release_dropped()
+                self._messenger.payloads.release_dropped()
                 self._adopt()
             case FetchHeld(asker):
                 request.check_claim(asker.process_id, "it fetches for itself")
                 # Once it is known whether it reads shared memory here.
-                self._messenger.parcels.when_ready(asker, partial(self._give, request, request.head))
+                self._messenger.payloads.when_ready(asker, partial(self._give, request, request.head))
 
     def _hold(self, request: Request, keeper: Endpoint) -> None:
         try:
-            arrived = self._messenger.parcels.receive(request.frames, to_load=False)
+            arrived = self._messenger.payloads.receive(request.frames, to_load=False)
         except SharedMemoryUnreadable as error:
             request.reply(Held(0, "", str(error)))
             return
@@ -164,11 +164,11 @@ class NodeHolder:
             frames += its_frames
         request.reply(Fetched(counts, missing), frames, snapshot=False)
 
-    def _frames_of(self, arrived: Arrived | None, fetch: FetchHeld) -> list[Buffer]:
+    def _frames_of(self, arrived: ReceivedPayload | None, fetch: FetchHeld) -> list[Buffer]:
         if arrived is None or fetch.as_bytes:
             return [] if arrived is None else arrived.frames()
         # What its reader writes is not to be seen by who has it next.
-        return self._messenger.parcels.frames_for(arrived, fetch.asker, shared=True)
+        return self._messenger.payloads.frames_for(arrived, fetch.asker, shared=True)
 
     def _on_peer_lost(self, process_id: str) -> None:
         unclaimed = self._book.lose(process_id)
@@ -183,9 +183,9 @@ class NodeHolder:
     def _adopt(self) -> None:
         """What dead producers have left counts among what this machine has in shared memory."""
         more_bytes = self._book.orphan_bytes - self._adopted_bytes
-        if more_bytes and self._messenger.parcels.arena is not None:
+        if more_bytes and self._messenger.payloads.arena is not None:
             self._adopted_bytes += more_bytes
-            self._messenger.parcels.arena.adopt(more_bytes)
+            self._messenger.payloads.arena.adopt(more_bytes)
 
 
 def node_name(endpoint: Endpoint) -> str:

@@ -14,8 +14,8 @@ from rlinf_scheduler.channel.features.checkpoints import restore
 from rlinf_scheduler.channel.features.explain import Explain
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import (
+    FoundCommit,
     FoundJournal,
-    FoundTurn,
     header_of,
     open_journal,
     read_journal,
@@ -38,7 +38,7 @@ TAKE_OVER_S = 30.0
 AGAIN_S = 0.05
 # So much of a journal is read before it happens again, with so much for what each turn takes besides its frames.
 READ_BYTES = 16 << 20
-_TURN_BYTES = 1 << 10
+_COMMIT_BYTES = 1 << 10
 
 HeldChannel = ChannelServer | DurableChannel
 
@@ -87,7 +87,7 @@ def _read(
     """Read what a channel is to hold, on a thread of its own."""
     try:
         saved = _read_saved(spec)
-    except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the channel
+    except Exception as error:  # noqa: BLE001 - it belongs to the caller for the channel
         opened.set_exception(error)
     else:
         session.messenger.submit(partial(opening, saved))
@@ -186,7 +186,7 @@ class _DurableOpening:
             except BaseException:
                 journal.close()
                 raise
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the channel
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller for the channel
             self.opened.set_exception(error)
         else:
             self._session.messenger.submit(partial(self._begin, journal, found, saved))
@@ -220,34 +220,34 @@ class _DurableOpening:
 
     def _read_more(self, channel: DurableChannel, found: FoundJournal) -> None:
         if not self.opened.done():
-            self._beside(self._read_turns, channel, found)
+            self._beside(self._read_commits, channel, found)
 
-    def _read_turns(self, channel: DurableChannel, found: FoundJournal) -> None:
+    def _read_commits(self, channel: DurableChannel, found: FoundJournal) -> None:
         """Read what happens next, as much as may be in memory before it happens; in a thread of its own."""
 
         def read() -> None:
-            turns, size_bytes = deque[FoundTurn](), 0
-            for each in found.turns:
-                turns.append(each)
-                size_bytes += _TURN_BYTES + total_bytes(each.frames)
+            commits, size_bytes = deque[FoundCommit](), 0
+            for each in found.commits:
+                commits.append(each)
+                size_bytes += _COMMIT_BYTES + total_bytes(each.frames)
                 if size_bytes >= READ_BYTES:
                     break
-            self._session.messenger.submit(partial(self._recover, channel, found, turns))
+            self._session.messenger.submit(partial(self._recover, channel, found, commits))
 
         self._try(channel, read)
 
-    def _recover(self, channel: DurableChannel, found: FoundJournal, turns: deque[FoundTurn]) -> None:
+    def _recover(self, channel: DurableChannel, found: FoundJournal, commits: deque[FoundCommit]) -> None:
         """Go on for a while, and let others have the I/O thread in between."""
         if self.opened.done():
             return
-        more = bool(turns)
-        self._try(channel, lambda: channel.recover(turns))
+        more = bool(commits)
+        self._try(channel, lambda: channel.recover(commits))
         if channel.is_going:
             # Its journal goes with it; nothing that has happened after that matters.
             lost = ChannelLost(channel.spec.name, "its process died while it was deleted; it is deleted now")
             channel.on_stopped = partial(self.opened.set_exception, lost)
-        elif turns:
-            self._session.messenger.submit(partial(self._recover, channel, found, turns))
+        elif commits:
+            self._session.messenger.submit(partial(self._recover, channel, found, commits))
         elif more:
             self._read_more(channel, found)
         elif not self.opened.done():
@@ -266,7 +266,7 @@ class _DurableOpening:
     def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the channel
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller for the channel
             channel.stop()
             self.opened.set_exception(error)
 

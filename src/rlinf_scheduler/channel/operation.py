@@ -1,7 +1,7 @@
 """One operation of a process on a channel, from its call to its end: where a user's thread and the I/O thread meet.
 
 The user's thread makes the operation, hands it over, and waits for its promise. What it says afterwards are attribute
-stores: `fate.taken` (it has the items) or `dropped` (it was interrupted). The I/O thread looks at them.
+stores: `consumed.taken` (it has the items) or `dropped` (it was interrupted). The I/O thread looks at them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.comm.loop import Timer
-from rlinf_scheduler.comm.promise import NOWHERE, Fate, Promise, PromiseRef
+from rlinf_scheduler.comm.promise import NOWHERE, ConsumedFlag, Promise, PromiseRef
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.tape import Note
 from rlinf_scheduler.tape.work import work_said
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.channel.device_items import DeviceParcel
-    from rlinf_scheduler.channel.fixed_parcel import SmallParcel
-    from rlinf_scheduler.channel.holding import HeldParcel
-    from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+    from rlinf_scheduler.channel.device_items import DevicePayload
+    from rlinf_scheduler.channel.fixed_payload import InlinePayload
+    from rlinf_scheduler.channel.holding import HeldPayload
+    from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
@@ -38,8 +38,8 @@ MIN_ANSWER_S = 0.01
 MIN_GRACE_S = 0.1
 
 
-class Operation(Fate):
-    """An operation under way, and the fate of its items.
+class Operation(ConsumedFlag):
+    """An operation under way, and the consumed flag of its items.
 
     Attributes:
         timeout_s: its deadline, in seconds after `started`; None without.
@@ -52,12 +52,12 @@ class Operation(Fate):
         batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
         begins: of a `set_version`: its caller begins with this version.
         keep_s: for how long this process keeps a lease alive.
-        parcel: the item of a put, until the server has answered.
+        payload: the item of a put, until the server has answered.
         step: the training step that its caller works at; None where nobody said.
         trace: what its item was made of; None where nobody said.
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
-        recalled: the server was asked what became of it, after it went by a shortcut.
+        outcome_queried: the server was asked what became of it, after it went by a shortcut.
     """
 
     __slots__ = (
@@ -79,11 +79,11 @@ class Operation(Fate):
         "limits",
         "max_lag",
         "now",
-        "parcel",
+        "outcome_queried",
+        "payload",
         "priority",
         "question",
         "queue_name",
-        "recalled",
         "shard",
         "slot",
         "started",
@@ -131,7 +131,7 @@ class Operation(Fate):
         self.held: Any = None
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
-        self.parcel: SmallParcel | Parcel | HeldParcel | DeviceParcel | None = None
+        self.payload: InlinePayload | Payload | HeldPayload | DevicePayload | None = None
         work = work_said()
         self.step = None if work is None else work.step
         self.trace: wire.Trace | None = None
@@ -139,13 +139,13 @@ class Operation(Fate):
         self.started = now()
         self.dropped = False
         self.blocks = False
-        self.recalled = False
+        self.outcome_queried = False
         self.timer: Timer | None = None
         self._promise: Promise[Any] | None = None
         self._promise_ref: PromiseRef | None = None
         self.taken = False
         self.mark: Any = NOWHERE
-        self.whole: Fate | None = None
+        self.whole: ConsumedFlag | None = None
 
     def renewed(self) -> Operation:
         """The same, begun at the same time, as another operation."""
@@ -309,22 +309,22 @@ class PromiseOwner(Protocol):
         """Give one up."""
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """See `Promise.explain`."""
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
 
 
 class _Unclaimed:
     """Hurries the I/O thread when a promise is gone, unless somebody has what came; see `comm.promise.Wake`."""
 
-    __slots__ = ("_fate", "_hurry")
+    __slots__ = ("_consumed", "_wake")
 
-    def __init__(self, fate: Operation, hurry: Callable[[], None]) -> None:
-        self._hurry = hurry
-        self._fate = fate
+    def __init__(self, consumed: Operation, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._consumed = consumed
 
     def __del__(self) -> None:
-        fate = getattr(self, "_fate", None)  # none if an interruption came while it was made
-        if fate is not None and not fate.is_taken:  # else the I/O thread is about to look
-            self._hurry()
+        consumed = getattr(self, "_consumed", None)  # none if an interruption came while it was made
+        if consumed is not None and not consumed.is_taken:  # else the I/O thread is about to look
+            self._wake()
 
 
 class OperationPromise(Promise[Any]):
@@ -333,7 +333,7 @@ class OperationPromise(Promise[Any]):
     Args:
         owner: knows what is waited for, and gives it up.
         operation: which one.
-        hurry: wakes the I/O thread once nobody has the promise any more.
+        wake: wakes the I/O thread once nobody has the promise any more.
 
     Attributes:
         note: of what it brings, where that is noted when it is taken.
@@ -345,24 +345,24 @@ class OperationPromise(Promise[Any]):
         self,
         owner: PromiseOwner,
         operation: Operation,
-        hurry: Callable[[], None] | None = None,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         Promise.__init__(self, None, operation)
         self._operation = operation
         self._owner = owner
-        self._unclaimed = None if hurry is None else _Unclaimed(operation, hurry)
+        self._unclaimed = None if wake is None else _Unclaimed(operation, wake)
         self.note: Note | None = None
 
     def awaits(self) -> Wait:
-        """See `Promise`."""
+        """What a wait for it is for; None where that is not known here. From any thread."""
         return self._owner.awaits(self._operation)
 
     def cause(self) -> Cause:
-        """See `Promise`: of many small operations, putting each in words would be what costs most."""
+        """What a wait for it is counted as: of many small operations, words for each would cost most."""
         return self._owner.cause(self._operation)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """See `Promise`."""
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
         self._owner.explain(error, limit_s, waited_s)
 
     def cancel(self) -> bool:
@@ -372,7 +372,7 @@ class OperationPromise(Promise[Any]):
         return self.cancelled()
 
 
-def mark_of(items: list[Arrived]) -> Any:
+def consumed_byte_of(items: list[ReceivedPayload]) -> Any:
     """Return the flag by which a consumer says that it has taken items; the server sees it even if that dies."""
     for item in items:
         if item.lease is not None:
@@ -380,6 +380,6 @@ def mark_of(items: list[Arrived]) -> Any:
     return NOWHERE
 
 
-def is_marked(items: Iterable[Arrived]) -> bool:
+def is_consumed(items: Iterable[ReceivedPayload]) -> bool:
     """Whether a consumer had taken these items."""
     return any(mark[0] for item in items if (mark := item.mark()) is not None)

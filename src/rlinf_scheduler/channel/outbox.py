@@ -14,7 +14,7 @@ from rlinf_scheduler.channel.shortcut import DIRECT_BYTES, ShortcutEnd
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CodecError
 from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell, rounded
@@ -49,14 +49,14 @@ class Outbox:
     def deliver(self, known: KnownClient, instruction: Deliver, ids: list[Any] | None) -> None:
         """Send items, under these ids if they are recorded."""
         self.gather_for(known)
-        if ids is None and TIMES.spool is None and _join(known, instruction):
+        if ids is None and TIMES.span_file is None and _join(known, instruction):
             return
         as_bytes = known.bytes_until > 0 and self._runtime.now() < known.bytes_until
         counts = []
         sent: list[Buffer] = []
         is_read = not marks_tell(instruction.items)
         for item in instruction.items:
-            arrived: Arrived | RemoteItem = item.payload
+            arrived: ReceivedPayload | RemoteItem = item.payload
             if as_bytes or isinstance(arrived, RemoteItem) or arrived.lease is None:
                 frames = arrived.frames()
             else:
@@ -64,7 +64,7 @@ class Outbox:
                 # others read too, not by them.
                 may_return = instruction.part is not None or instruction.lease is not None or is_read
                 shared = may_return or any(holds(item) for holds in self.holders)
-                frames = self._runtime.parcels.frames_for(arrived, known.endpoint, shared=shared)
+                frames = self._runtime.payloads.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
             sent += frames
         # All or none: the frames of others follow.
@@ -171,7 +171,7 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
     if items:
         last = items[-1].origin
         delivered.by = "" if last is None else last[0][0]
-        if TIMES.spool is not None or TIMES.wants_origins:
+        if TIMES.span_file is not None or TIMES.wants_origins:
             origins = [item.origin for item in items]
             delivered.origins = [None if each is None else (each[0][0], each[1]) for each in origins]
     return delivered
@@ -182,7 +182,7 @@ def deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | No
     size_bytes, counts = 0, []
     frames: list[Any] = []
     for item in instruction.items:
-        payload: Arrived | RemoteItem = item.payload
+        payload: ReceivedPayload | RemoteItem = item.payload
         size_bytes += payload.size_bytes
         if size_bytes > DIRECT_BYTES or payload.lease is not None or isinstance(payload, RemoteItem):
             break

@@ -22,7 +22,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Arrived, is_here
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 if TYPE_CHECKING:
@@ -90,17 +90,17 @@ class Receiving:
         What is told of several deliveries alike has no ticket.
         """
         if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
-            items = Delivery((Arrived(parts[0]),))
+            items = Delivery((ReceivedPayload(parts[0]),))
             items.told = answer
             return items
         if all(map(is_here, parts)):
-            return self._landed(operation, Delivery.of(answer, map(Arrived, parts)))
+            return self._landed(operation, Delivery.of(answer, map(ReceivedPayload, parts)))
         try:
             held = [HeldAt.from_frames(part) or part for part in parts]
             if held != parts:  # an element that is the same object is not looked into
                 self._fetch(operation, answer, held)
                 return None
-            return self._landed(operation, Delivery.of(answer, map(self._messenger.parcels.receive, parts)))
+            return self._landed(operation, Delivery.of(answer, map(self._messenger.payloads.receive, parts)))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._client.name, error)
             self._resend(operation.ticket)
@@ -158,7 +158,7 @@ class Receiving:
         self,
         operation: Operation,
         answer: wire.Delivered,
-        items: list[Arrived] | None,
+        items: list[ReceivedPayload] | None,
         error: Exception | None,
     ) -> None:
         if items is None:
@@ -173,7 +173,11 @@ class Receiving:
         self._client.flush()
 
     def _on_landed(
-        self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
+        self,
+        ticket: int,
+        answer: wire.Delivered,
+        items: list[ReceivedPayload] | None,
+        error: BaseException | None,
     ) -> None:
         if items is not None:
             self._client.on_items(ticket, Delivery.of(answer, items))

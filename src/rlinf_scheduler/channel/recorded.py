@@ -51,7 +51,7 @@ class RecordedConnection:
         encoded: Encoded | None = None,
         load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
-        """See `ChannelConnection`."""
+        """Run an operation until it is over."""
         note = self._begin(operation, encoded)
 
         def load_noted(items: Delivery) -> Any:
@@ -68,7 +68,7 @@ class RecordedConnection:
         return value
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
-        """See `ChannelConnection`."""
+        """Start an operation; its end comes to the promise."""
         note = self._begin(operation, encoded)
         promise = self.connection.start(operation, encoded)
         note.follow(promise)
@@ -81,14 +81,14 @@ class RecordedConnection:
         return promise
 
     def note_moved(self, operation: Operation, items: Delivery) -> None:
-        """See `ChannelConnection`: somebody is about to take the items of a handle, or of a lease."""
+        """Note that somebody is about to take the items of a handle, or of a lease."""
         promise = operation.find_promise()
         if isinstance(promise, OperationPromise) and promise.note is not None:
             _took(promise.note, items)
         self.connection.note_moved(operation, items)
 
     def hold(self, operation: Operation) -> OperationPromise:
-        """See `ChannelConnection`."""
+        """Run a get until it is over, and take nothing."""
         note = self._begin(operation)
         try:
             promise = self.connection.hold(operation)
@@ -100,7 +100,7 @@ class RecordedConnection:
         return promise
 
     def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
-        """See `ChannelConnection`."""
+        """Return what `load` makes of the items of a get, which go back to where they were."""
         promise = self.hold(operation)
         try:
             return load(promise.result(0))
@@ -110,7 +110,7 @@ class RecordedConnection:
     def ask(
         self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
     ) -> Any:
-        """See `ChannelConnection`."""
+        """Ask the server something, after all operations that were started before; wait for the answer."""
         what = type(message).__name__.lower()
         subject = self.connection.ref.spec.name
         return self._tape.run(what, subject, lambda: self.connection.ask(message, kind, timeout_s))
@@ -118,20 +118,20 @@ class RecordedConnection:
     def begin_to_ask(
         self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
     ) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """As `ask`, and return at once; the reply is to come."""
         answer = self.connection.begin_to_ask(message, kind, timeout_s)
         return self._noted(type(message).__name__.lower(), answer)
 
     def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
         return self._noted("settle", self.connection.settle(operation, message, is_last))
 
     def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """Let items be on lease for longer; the reply is to come."""
         return self._noted("extend", self.connection.extend(operation, message))
 
     def read_dead(self, number: int) -> Any:
-        """See `ChannelConnection`."""
+        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         note = self._tape.begin("read_dead", self.connection.ref.spec.name)
         try:
             reply = self.connection.read_dead(number)

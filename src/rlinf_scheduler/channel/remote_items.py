@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.held import HOLDER, HeldAt, Keep
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout
 from rlinf_scheduler.queueing import Item
 from rlinf_scheduler.wording import counted
@@ -24,7 +24,7 @@ SWEEP_S = 0.5
 class RemoteItem:
     """An item that its producer's node holds; released there when nobody refers to this any more.
 
-    It has the face of `Arrived`.
+    It has the face of `ReceivedPayload`.
 
     Attributes:
         at: where it is.
@@ -137,7 +137,7 @@ class RemoteItems:
         self,
         items: Sequence[Item],
         then: Callable[[], None],
-        arrived: list[Arrived] | None,
+        arrived: list[ReceivedPayload] | None,
         error: Exception | None,
     ) -> None:
         if arrived is not None:

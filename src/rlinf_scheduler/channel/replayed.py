@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.tape.player import Player
 
@@ -68,7 +68,7 @@ class ReplayedConnection:
         encoded: Encoded | None = None,
         load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
-        """See `ChannelConnection`."""
+        """Run an operation until it is over."""
         what = what_of(operation, self._name)
         if load is None:
             self._player.give(*what, _comparable(operation, encoded))
@@ -76,7 +76,7 @@ class ReplayedConnection:
         return load(_delivery(self._player.take(*what)))
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """Start an operation; its end comes to the promise."""
         what = what_of(operation, self._name)
         promise: Promise[Any]
         if encoded is not None or operation.kind == "set_version":
@@ -87,67 +87,67 @@ class ReplayedConnection:
         return promise
 
     def hold(self, operation: Operation) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """Run a get until it is over, and take nothing."""
         return self.start(operation)
 
     def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
-        """See `ChannelConnection`."""
+        """Return what `load` makes of the items of a get, which go back to where they were."""
         return load(self.start(operation).result(0))
 
     def ask(
         self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
     ) -> Any:
-        """See `ChannelConnection`."""
+        """Ask the server something, after all operations that were started before; wait for the answer."""
         del kind, timeout_s
         return self._player.take(type(message).__name__.lower(), self._name)[0]
 
     def begin_to_ask(
         self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
     ) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """As `ask`, and return at once; the reply is to come."""
         del kind, timeout_s
         return self._replied(type(message).__name__.lower())
 
     def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
         del operation, message, is_last
         return self._replied("settle")
 
     def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
-        """See `ChannelConnection`."""
+        """Let items be on lease for longer; the reply is to come."""
         del operation, message
         return self._replied("extend")
 
     def read_dead(self, number: int) -> Any:
-        """See `ChannelConnection`."""
+        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         del number
         return self._replied("read_dead").result(0)
 
     def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
-        """See `ChannelConnection`."""
+        """Wait for the reply to something that was asked."""
         del what, timeout_s
         return answer.result(0)
 
     def look_after(self, operation: Operation) -> None:
-        """See `ChannelConnection`."""
+        """Somebody is about to take the items of a handle: confirm them soon."""
 
     def note_moved(self, operation: Operation, items: Delivery | None) -> None:
-        """See `ChannelConnection`: nobody traces a replay."""
+        """Do nothing: nobody traces a replay."""
 
     def drop(self, operation: Operation) -> None:
-        """See `ChannelConnection`."""
+        """Nobody waits for an operation any more; what it brought and was not taken goes back."""
 
     def give_back(self, operation: Operation) -> None:
-        """See `ChannelConnection`."""
+        """Give back what an operation brought; it is on its way when this returns."""
 
     def tell(self, message: control_wire.Control) -> None:
-        """See `ChannelConnection`."""
+        """Send the server something without waiting for its answer."""
 
     def say_unused(self, number: int) -> None:
-        """See `ChannelConnection`."""
+        """Say once that a slot was dropped, with which nothing was put."""
 
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:
-        """See `ChannelConnection`."""
+        """Wait until every put that this process has begun is over."""
 
     def _replied(self, what: str) -> Promise[Any]:
         return self._player.promised(
@@ -170,21 +170,21 @@ class ReplayedAsking:
     def begin(
         self, connection: ReplayedConnection, queue: QueueName, item: Any
     ) -> tuple[Question, Promise[Any]]:
-        """See `Asking`."""
+        """A question about `item`, to be put into the channel, and its answer to come."""
         answer = self._player.promised("answer", f"{connection.ref.spec.name} {queue!r}")
         # Any number: that of a question is never compared.
         return Question(1, self._endpoint, self._player.recorded.address, item), answer
 
     @staticmethod
     def handle(pending: Promise[Any]) -> AsyncHandle[Any]:
-        """See `Asking`."""
-        return AsyncHandle(pending, lambda brought: Arrived(brought[1]).load(), "ask")
+        """The handle of an answer; it keeps what says that somebody wants it."""
+        return AsyncHandle(pending, lambda brought: ReceivedPayload(brought[1]).load(), "ask")
 
     def follow(self, put: AsyncHandle[None], pending: Promise[Any], timeout_s: float | None) -> None:
-        """See `Asking`."""
+        """Let a question that is not in its queue yet fail as its put does, and at its deadline."""
 
     def give_up(self, pending: Promise[Any]) -> None:
-        """See `Asking`."""
+        """Nobody waits for an answer any more; from any thread."""
 
 
 def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], Encoded] | None:

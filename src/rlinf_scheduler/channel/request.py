@@ -17,8 +17,8 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Parcel
-from rlinf_scheduler.comm.shm.parcels import WAIT_S
+from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError
 from rlinf_scheduler.observe.timekeeping import REPLY, TIMES
 
@@ -72,8 +72,8 @@ class ChannelRequest:
         """
         self._check_open()
         began = TIMES.now()
-        parcel = self._messenger.parcels.pack(encode(value), self._asker, snapshot=True, wait_s=WAIT_S)
-        self._send(_Answer(self._messenger, self._asker, Answered(self._number), parcel, (), self._settle))
+        payload = self._messenger.payloads.pack(encode(value), self._asker, snapshot=True, wait_s=WAIT_S)
+        self._send(_Answer(self._messenger, self._asker, Answered(self._number), payload, (), self._settle))
         TIMES.note_moved(REPLY, began, "reply", self._channel)
 
     def fail(self, error: BaseException) -> None:
@@ -154,7 +154,7 @@ class _Answer:
         messenger: this process's messenger.
         asker: to whom.
         head: what kind of answer to which question.
-        parcel: the value; None for a failure.
+        payload: the value; None for a failure.
         frames: the failure.
         settle: called when the asker has it, or is gone.
 
@@ -167,7 +167,7 @@ class _Answer:
         messenger: Messenger,
         asker: Endpoint,
         head: Answered | Failed,
-        parcel: Parcel | None,
+        payload: Payload | None,
         frames: Sequence[Buffer],
         settle: Callable[[], None],
     ) -> None:
@@ -175,16 +175,16 @@ class _Answer:
         self._messenger = messenger
         self._asker = asker
         self._head = head
-        self._parcel = parcel
+        self._payload = payload
         self._frames = frames
         self._settle = settle
 
     def send(self) -> None:
-        self._send(self._frames if self._parcel is None else self._parcel.frames_for(self._asker))
+        self._send(self._frames if self._payload is None else self._payload.frames_for(self._asker))
 
     def fail(self, _error: Exception) -> None:
         """It cannot be sent: the question goes back."""
-        self.lease = self._parcel = None
+        self.lease = self._payload = None
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         receipt = self._messenger.request(
@@ -193,14 +193,14 @@ class _Answer:
         receipt.add_done_callback(self._on_receipt)
 
     def _on_receipt(self, receipt: Promise[Reply]) -> None:
-        if receipt.exception(0) is None and self._parcel is not None:
+        if receipt.exception(0) is None and self._payload is not None:
             received: Received = receipt.result(0).head
             if received.unreadable:
-                self._messenger.parcels.distrust(self._asker.process_id, received.unreadable)
-                self._send(self._parcel.bytes_frames())
+                self._messenger.payloads.distrust(self._asker.process_id, received.unreadable)
+                self._send(self._payload.bytes_frames())
                 return
         self._settle()
-        self.lease = self._parcel = None
+        self.lease = self._payload = None
 
 
 class RequestLoop:

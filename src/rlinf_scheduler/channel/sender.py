@@ -1,4 +1,7 @@
-"""What goes from a process to a channel's server: it gathers, and is sent together; and the line that it goes on."""
+"""What goes from a process to a channel's server: it gathers, and is sent together.
+
+And the transport that it goes on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.fixed_parcel import SmallParcel
+from rlinf_scheduler.channel.fixed_payload import InlinePayload
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.framing import SIZE_BYTES, Buffer
@@ -30,7 +33,7 @@ RUN_OPERATIONS = 64
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class ServerLine(Protocol):
+class ServerTransport(Protocol):
     """How a client talks to its server."""
 
     def begin(self, on_responses: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
@@ -52,7 +55,7 @@ class ServerLine(Protocol):
         """Why nothing comes through it now, in a phrase; "" if nothing is known to be wrong."""
 
 
-class DirectLine:
+class DirectTransport:
     """Leads to the process that holds the channel, as long as that lives.
 
     Args:
@@ -70,24 +73,24 @@ class DirectLine:
         self._responses = wire.service(ref.spec.channel_id, wire.RESPONSES)
 
     def begin(self, on_responses: Callable[[Request], None], _on_lost: Callable[[ChannelLost], None]) -> None:
-        """See `ServerLine`; whoever owns the line hears of lost peers."""
+        """Hear responses from now on; the owner hears of lost peers."""
         self._messenger.unserve(self._responses)
         self._messenger.serve(self._responses, on_responses, wire.Responses)
 
     def tell(self, message: wire.EncodedOperations, frames: Sequence[Buffer]) -> None:
-        """See `ServerLine`."""
+        """Send operations; nobody changes the frames any more. What raises has said nothing."""
         self._messenger.notify(self._server, self._operations, message, frames, snapshot=False)
 
     def ask(
         self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
     ) -> Promise[Reply]:
-        """See `ServerLine`."""
+        """Send a request; the promise of the reply, which fails as `Messenger.request`'s."""
         return self._messenger.request(
             self._server, self._control, message, timeout_s=timeout_s, reply_type=reply_type
         )
 
     def end(self) -> None:
-        """See `ServerLine`."""
+        """Hear nothing any more."""
         self._messenger.unserve(self._responses)
 
 
@@ -95,7 +98,7 @@ class OperationSender:
     """Sends operations and confirmations of one process on one channel. On the I/O thread only.
 
     Args:
-        line: leads to the channel's server.
+        transport: leads to the channel's server.
         ref: the channel.
         on_unsent: called with operations that cannot be sent, and why.
 
@@ -108,7 +111,7 @@ class OperationSender:
 
     def __init__(
         self,
-        line: ServerLine,
+        transport: ServerTransport,
         ref: ChannelRef,
         on_unsent: Callable[[list[wire.OperationMessage], Exception], None],
     ) -> None:
@@ -116,36 +119,36 @@ class OperationSender:
         self.confirmed: list[int] = []
         self.arrived: list[int] = []
         self.num_sent = 0
-        self._line = line
+        self._transport = transport
         self._on_unsent = on_unsent
         self._server = ref.endpoint
         self._inline_bytes_limit = ref.spec.inline_bytes
 
     def inline_bytes(self, operation: Operation) -> int:
         """How many bytes of its item the opening message of a put carries."""
-        parcel = operation.parcel
-        if parcel is None:
+        payload = operation.payload
+        if payload is None:
             return 0
-        if type(parcel) is SmallParcel:  # as most are
-            return parcel.size_bytes
-        if parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
+        if type(payload) is InlinePayload:  # as most are
+            return payload.size_bytes
+        if payload.goes_as_descriptor(self._server) or self._is_announced(operation):
             return 0
-        return parcel.size_bytes
+        return payload.size_bytes
 
     def begin(self, operation: Operation) -> None:
         """Send the message that begins an operation, together with those before it where they are alike."""
-        parcel = operation.parcel
-        if parcel is None:
+        payload = operation.payload
+        if payload is None:
             if operation.is_plain:
                 self._join_gets(operation)
             else:
                 self.waiting.append((operation.opening(), []))
-        elif type(parcel) is SmallParcel and operation.is_plain:
-            self._join_puts(operation, parcel.frames)
+        elif type(payload) is InlinePayload and operation.is_plain:
+            self._join_puts(operation, payload.frames)
         elif self._is_announced(operation):
-            self.waiting.append((operation.opening(size_bytes=parcel.size_bytes), []))
+            self.waiting.append((operation.opening(size_bytes=payload.size_bytes), []))
         else:
-            frames = parcel.frames_for(self._server)
+            frames = payload.frames_for(self._server)
             self.waiting.append((operation.opening(len(frames)), frames))
 
     def _join_gets(self, operation: Operation) -> None:
@@ -169,8 +172,8 @@ class OperationSender:
 
     def fill(self, operation: Operation) -> None:
         """Send the bytes of a put that was announced."""
-        if operation.parcel is not None:
-            frames = operation.parcel.bytes_frames()
+        if operation.payload is not None:
+            frames = operation.payload.bytes_frames()
             self.waiting.append((wire.Fill(operation.ticket, len(frames)), frames))
 
     def send(self) -> None:
@@ -188,7 +191,7 @@ class OperationSender:
                 operation, its_frames = self.waiting.popleft()
                 try:
                     head = _head_of(operation, len(its_frames))
-                except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the operation
+                except Exception as error:  # noqa: BLE001 - it belongs to the caller for the operation
                     self._on_unsent([operation], error)
                     continue
                 sent.append(operation)
@@ -200,10 +203,10 @@ class OperationSender:
                     size += len(frame)
             try:
                 # Frames were copied when the put began.
-                self._line.tell(wire.EncodedOperations(confirmed, arrived, heads), frames)
+                self._transport.tell(wire.EncodedOperations(confirmed, arrived, heads), frames)
             except Exception as error:  # noqa: BLE001 - likewise
                 # It counts for what goes by shortcuts: something is to come in its place.
-                self._line.tell(wire.EncodedOperations(confirmed, arrived, []), [])
+                self._transport.tell(wire.EncodedOperations(confirmed, arrived, []), [])
                 self._on_unsent(sent, error)
 
     def clear(self) -> None:
@@ -213,12 +216,12 @@ class OperationSender:
         self.arrived.clear()
 
     def _is_announced(self, operation: Operation) -> bool:
-        parcel = operation.parcel
+        payload = operation.payload
         return (
-            parcel is not None
+            payload is not None
             and self._inline_bytes_limit is not None
-            and parcel.size_bytes > self._inline_bytes_limit
-            and not parcel.goes_as_descriptor(self._server)
+            and payload.size_bytes > self._inline_bytes_limit
+            and not payload.goes_as_descriptor(self._server)
         )
 
 

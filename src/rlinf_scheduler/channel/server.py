@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.clients import KnownClient, Users
 from rlinf_scheduler.channel.device_items import why_gone
-from rlinf_scheduler.channel.operation import is_marked
+from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.outbox import Outbox, deliver_directly
 from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of, state_of
@@ -313,7 +313,7 @@ class ChannelServer:
         self.outbox.forget(known)
         deliveries = self.state.deliveries(process_id)
         # It had these, and may have written into them, and did not come to say so.
-        taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
+        taken = {ticket for ticket, items in deliveries if is_consumed(item.payload for item in items)}
         self.carry_out(self.state.lose(process_id, taken))
         if self.spec.device_items:
             # It looks into shared memory, which may fail: the rest is done all the same.

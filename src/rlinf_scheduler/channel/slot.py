@@ -171,7 +171,7 @@ class Slot:
         """An item was put with it. Not for users."""
         self._is_over = True
         if self._hold is not None:
-            self._hold.fate.taken = True  # by the channel
+            self._hold.consumed.taken = True  # by the channel
 
     def _let_go(self, source: int) -> None:
         self._is_over = True

@@ -11,7 +11,8 @@ that came in time. A delivered item stays in the server until its ticket is conf
 queue when the client withdraws or is gone.
 
 A thread that blocks may use a shortcut (see `shortcut`): a socket of its own on which one `Direct` operation goes at a
-time, and one `DirectAnswer` comes back. Confirmations, and operations that were given up (`Recall`), go the usual way.
+time, and one `DirectAnswer` comes back. Confirmations, and operations that were given up (`QueryOutcome`), go the
+usual way.
 """
 
 from __future__ import annotations
@@ -159,13 +160,13 @@ class Resend(msgspec.Struct, tag=5, array_like=True, gc=False):
     ticket: int
 
 
-class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
+class QueryOutcome(msgspec.Struct, tag=6, array_like=True, gc=False):
     """Nobody wants an operation any more that went by a shortcut -> `Refused`, or accepted: always one of them."""
 
     ticket: int
 
 
-OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | Recall
+OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | QueryOutcome
 
 
 def tickets_of(operation: OperationMessage) -> list[int]:

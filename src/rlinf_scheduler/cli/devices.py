@@ -18,7 +18,7 @@ from rlinf_scheduler.wording import clock_text, counted, device_list, text_table
 
 if TYPE_CHECKING:
     from rlinf_scheduler.config.fleet import Fleet
-    from rlinf_scheduler.engine.holds import DeviceHold
+    from rlinf_scheduler.ray_backend.holds import DeviceHold
 
 # A cluster that runs answers in milliseconds, and another one has no holds.
 ANSWER_S = 5.0
@@ -33,7 +33,7 @@ def devices(
     with readable_errors():
         # Ray takes a second to load, and the other commands do without it.
         from rlinf_scheduler.cluster import SIMULATE_VARIABLE, Cluster  # noqa: PLC0415
-        from rlinf_scheduler.engine.holds import given_elsewhere, holds_in_cluster  # noqa: PLC0415
+        from rlinf_scheduler.ray_backend.holds import given_elsewhere, holds_in_cluster  # noqa: PLC0415
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
         if found == "":

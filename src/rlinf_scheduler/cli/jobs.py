@@ -18,7 +18,7 @@ from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.wording import clock_text, counted, printable
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.kept import KeptJobReport
+    from rlinf_scheduler.detached import DetachedJobReport
     from rlinf_scheduler.session.job_file import RunningJob
 
 jobs = typer.Typer(help="Show the jobs that run, and end those that outlive their drivers.")
@@ -43,7 +43,7 @@ def show(
         found = running_cluster(address, min(timeout_s, ANSWER_S))
         kept = _kept(found, deadline - time.monotonic()) if found != "" else []
         homes = {report.job.home for report in kept if report.job is not None}
-        # Of a keeper that does not answer the file that it left here tells.
+        # Of a job server that does not answer the file that it left here tells.
         silent = {report.name for report in kept if report.job is None}
         others = [job for job in running_jobs() if job.home not in homes and job.kept not in silent]
     if as_json:
@@ -63,31 +63,32 @@ def stop(
     address: Address = None,
     timeout_s: TimeoutS = 120.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Kill its keeper, also one that is stopped or does not answer.")
+        bool,
+        typer.Option("--force", help="Kill its job server, also one that is stopped or does not answer."),
     ] = False,
 ) -> None:
     """End a job that outlives its drivers: its groups, its channels, and the parts of all drivers in it.
 
-    In order: its ranks may answer what they are at, for some seconds. By force its keeper is killed, and what
+    In order: its ranks may answer what they are at, for some seconds. By force its job server is killed, and what
     belongs to the job ends as it notices: ranks within seconds.
     """
     with readable_errors():
-        from rlinf_scheduler.kept import stop_kept_job  # noqa: PLC0415 - as above
+        from rlinf_scheduler.detached import stop_detached_job  # noqa: PLC0415 - as above
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
         if found == "":
             raise ClusterError(f"no cluster runs here; {HOW_TO}")
-        stop_kept_job(name, found, timeout_s, force=force)
+        stop_detached_job(name, found, timeout_s, force=force)
     typer.echo(f"job '{name}' has ended")
 
 
-def _kept(address: str | None, timeout_s: float) -> list[KeptJobReport]:
-    from rlinf_scheduler.kept import kept_jobs  # noqa: PLC0415 - as above
+def _kept(address: str | None, timeout_s: float) -> list[DetachedJobReport]:
+    from rlinf_scheduler.detached import detached_jobs  # noqa: PLC0415 - as above
 
-    return kept_jobs(address, timeout_s)
+    return detached_jobs(address, timeout_s)
 
 
-def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
+def _lines(kept: list[DetachedJobReport]) -> Iterator[str]:
     for report in kept:
         if report.job is None:
             force = f"`rlinf jobs stop {shlex.quote(report.name)} --force` ends it"
@@ -113,7 +114,7 @@ def _other(job: RunningJob) -> str:
     return f"{process} has run a job of its own since {since}, until it ends: {printable(job.program)}"
 
 
-def _as_data(report: KeptJobReport) -> dict[str, Any]:
+def _as_data(report: DetachedJobReport) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415 - as above
 
     now: dict[str, Any] = {} if report.now is None else msgspec.to_builtins(report.now)

@@ -41,7 +41,7 @@ def metrics(
     """
     # Sockets and keys take a while to load, and other commands do without them.
     from rlinf_scheduler.observe.prometheus import PATH, metrics_app  # noqa: PLC0415
-    from rlinf_scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
+    from rlinf_scheduler.observe.status_service import begin_status, received  # noqa: PLC0415
     from rlinf_scheduler.session.job_file import find_job  # noqa: PLC0415
 
     with readable_errors():

@@ -18,7 +18,7 @@ def running_cluster(address: str | None, timeout_s: float) -> str | None:
     # Ray takes a second to load, and the other commands do without it.
     import ray  # noqa: PLC0415
 
-    from rlinf_scheduler.engine.addresses import LOCAL, find_address  # noqa: PLC0415
+    from rlinf_scheduler.ray_backend.addresses import LOCAL, find_address  # noqa: PLC0415
 
     if ray.is_initialized():
         return None

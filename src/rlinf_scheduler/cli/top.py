@@ -81,7 +81,7 @@ def _chosen(which: str | None, every: bool) -> list[RunningJob]:
 
 def _show_once(jobs: list[RunningJob], sessions: list[Session], every: bool, as_json: bool) -> None:
     from rlinf_scheduler.errors import ClusterError, CommError  # noqa: PLC0415
-    from rlinf_scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
+    from rlinf_scheduler.observe.status_service import begin_status, received  # noqa: PLC0415
 
     by_home = {job.home: job for job in jobs}
     found = []
@@ -160,7 +160,7 @@ class _Screen:
         Raises:
             CommError: a job has ended, and it is the only one.
         """
-        from rlinf_scheduler.observe.status_desk import begin_status  # noqa: PLC0415
+        from rlinf_scheduler.observe.status_service import begin_status  # noqa: PLC0415
 
         asked = [begin_status(session, self._max_age_s) for session in self._sessions]
         while not all(each.done() for each in asked):
@@ -172,7 +172,7 @@ class _Screen:
 
     def _note(self, index: int, asked: Promise[Reply]) -> None:
         from rlinf_scheduler.errors import ClusterError, CommError  # noqa: PLC0415
-        from rlinf_scheduler.observe.status_desk import received  # noqa: PLC0415
+        from rlinf_scheduler.observe.status_service import received  # noqa: PLC0415
 
         try:
             self._statuses[index], self._notes[index] = received(asked), ""

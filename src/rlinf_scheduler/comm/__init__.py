@@ -9,7 +9,7 @@ from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf_scheduler.comm.secret import ClusterSecret
-from rlinf_scheduler.comm.shm.parcels import WAIT_S
+from rlinf_scheduler.comm.shm.payloads import WAIT_S
 
 __all__ = [
     "WAIT_S",

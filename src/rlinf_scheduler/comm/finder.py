@@ -97,7 +97,7 @@ class Finder:
             search.failed(error)
             return
         endpoint = lookup.result().endpoint
-        self._messenger.parcels.when_ready(endpoint, lambda: self._resolve(name, endpoint))
+        self._messenger.payloads.when_ready(endpoint, lambda: self._resolve(name, endpoint))
 
     def _resolve(self, name: str, endpoint: Endpoint) -> None:
         # It may have gone since it was looked up; then it is reported as lost once more, after this.

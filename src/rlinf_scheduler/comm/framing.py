@@ -25,10 +25,10 @@ Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 REQUEST = 1
 NOTIFY = 2
 REPLY = 3
-REPLY_SETTLE = 4  # a reply whose sender wants to know whether it was taken
+REPLY_TO_CONFIRM = 4  # a reply whose sender wants to know whether it was taken
 FAIL = 5
 CANCEL = 6
-SETTLED = 7
+CONFIRMED = 7
 GOODBYE = 8  # the sender leaves; nothing comes after it
 ACK = 9  # `ident` messages have been received; carries no number itself
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.comm.promise import Fate, Promise
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.comm.waits import CHANNEL, WEIGHTS, Cause, Wait
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Gathered(AsyncHandle[T]):
 
     Args:
         handles: those; nobody else waits for them.
-        finish: makes the result, in the thread of whoever waits.
+        finish: makes the result, in the waiting thread.
         what: what goes on, as its caller would write it.
         join: for operations that go on whatever becomes of the others: returns what all of them together failed with,
             given what each failed with or None. Without it the first failure is that of the whole: the others are
@@ -56,10 +56,10 @@ class _AllDone(Promise[None]):
     def __init__(self, handles: Sequence[AsyncHandle[Any]], what: str, join: Join | None) -> None:
         super().__init__()
         if join is None:  # they are taken by one store, and until then all of them may go back
-            fates = [handle._fate for handle in handles]
-            self.fate.mark = _Marks(fates)
-            for fate in fates:
-                fate.whole = self.fate
+            fates = [handle._consumed for handle in handles]
+            self.consumed.mark = _ConsumedBytes(fates)
+            for consumed in fates:
+                consumed.whole = self.consumed
         self.handles = tuple(handles)
         self._what = what
         self._join = join
@@ -83,7 +83,7 @@ class _AllDone(Promise[None]):
         return super().done() and all(handle.done() for handle in self.handles)
 
     def awaits(self) -> Wait | None:
-        """What whoever waits for it waits for: those that are not done."""
+        """What a wait for it is for: those that are not done."""
         waits = [wait for handle in self.handles if not handle.done() and (wait := handle.settled.awaits())]
         if not waits:
             return None
@@ -91,7 +91,7 @@ class _AllDone(Promise[None]):
         return structs.replace(waits[0], operation=self._what, peers=tuple(peers))
 
     def cause(self) -> Cause | None:
-        """See `Promise`."""
+        """What a wait for it is counted as; None: as what the function that waits says."""
         first = self.handles[0].settled.cause() if self.handles else None
         if first is None or first.kind in (CHANNEL, WEIGHTS):
             return first
@@ -128,17 +128,17 @@ class _AllDone(Promise[None]):
                 handle.cancel()
 
 
-class _Marks:
-    """The marks of several values, see `Fate`."""
+class _ConsumedBytes:
+    """The marks of several values, see `ConsumedFlag`."""
 
     __slots__ = ("_fates",)
 
-    def __init__(self, fates: Sequence[Fate]) -> None:
+    def __init__(self, fates: Sequence[ConsumedFlag]) -> None:
         self._fates = fates
 
     def __setitem__(self, place: int, mark: int) -> None:
-        for fate in self._fates:
-            fate.mark[place] = mark
+        for consumed in self._fates:
+            consumed.mark[place] = mark
 
 
 def _on_done(waiting: weakref.ref[_AllDone], ended: Promise[Any]) -> None:

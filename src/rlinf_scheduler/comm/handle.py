@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import forked_error, generation
-from rlinf_scheduler.comm.promise import Fate, Promise
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 from rlinf_scheduler.keywords import called_directly, explains_calls
@@ -42,7 +42,7 @@ class AsyncHandle(Generic[T]):
 
     The operation goes on whether anybody waits or not, and ends by itself at its own deadline. Only an `await`
     that is cancelled, while nobody else awaits the handle, cancels it too (`asyncio.shield` prevents that). What
-    remains to be done with the answer (decoding it, the functions given to `then`) is done in the thread of whoever
+    remains to be done with the answer (decoding it, the functions given to `then`) is done in the thread that
     asks for the result first, never on the I/O thread. If an interruption (Ctrl-C, a signal handler that raises) ends
     that, the handle is as before, and the next `wait` does it again. A handle that failed and was dropped does no
     harm.
@@ -52,7 +52,7 @@ class AsyncHandle(Generic[T]):
         finish: makes the result of what `source` holds; None takes it as it is. It may be called again after an
             interruption, so nothing that it does must prevent that.
         what: what goes on, for messages, e.g. "recv from 'rollout:3'".
-        fate: where it says that the value was taken; by default where the source's owner looks.
+        consumed: where it says that the value was taken; by default where the source's owner looks.
 
     Attributes:
         settled: the source: done when `wait` would not block; for `wait_all` and its like.
@@ -60,8 +60,8 @@ class AsyncHandle(Generic[T]):
 
     __slots__ = (
         "_awaited_by",
+        "_consumed",
         "_error",
-        "_fate",
         "_finish",
         "_finished",
         "_generation",
@@ -76,11 +76,11 @@ class AsyncHandle(Generic[T]):
         source: Promise[Any],
         finish: Callable[[Any], T] | None = None,
         what: str | Callable[[], str] = "",
-        fate: Fate | None = None,
+        consumed: ConsumedFlag | None = None,
     ) -> None:
         self._what = what
         self.settled = source
-        self._fate = fate or source.fate
+        self._consumed = consumed or source.consumed
         self._generation = generation()
         self._finish = finish
         # Of waiting threads only; a signal handler may wait for the handle that it interrupted. What is taken as it is
@@ -101,7 +101,7 @@ class AsyncHandle(Generic[T]):
         return self.what or "an operation"
 
     def awaits(self) -> Wait:
-        """What whoever waits for it waits for; from any thread."""
+        """What a wait for it is for; from any thread."""
         return self.settled.awaits() or Wait(OTHER, self.describe())
 
     def cause(self) -> Cause:
@@ -138,10 +138,10 @@ class AsyncHandle(Generic[T]):
         else:
             self._check_process()
             value = self._take_when_done(timeout_s)
-        fate = self._fate
+        consumed = self._consumed
         # Stores and a return: an interruption comes before all, and then the value may still go back, or after.
-        fate.mark[0] = 1
-        fate.taken = True
+        consumed.mark[0] = 1
+        consumed.taken = True
         return value
 
     @called_directly("AsyncHandle")
@@ -164,7 +164,7 @@ class AsyncHandle(Generic[T]):
     def then(self, function: Callable[[T], U]) -> AsyncHandle[U]:
         """A handle of `function(result)`.
 
-        The function runs once, in the thread of whoever first asks the new handle for its result; what it
+        The function runs once, in the thread that first asks the new handle for its result; what it
         raises is the new handle's failure. If this handle fails, so does the new one, and the function does
         not run.
         """
@@ -208,9 +208,9 @@ class AsyncHandle(Generic[T]):
                 waits.account(began, cause, self.settled.by)
             began = None  # what it brought is still to be read
         value = self._take()
-        fate = self._fate
-        fate.mark[0] = 1
-        fate.taken = True
+        consumed = self._consumed
+        consumed.mark[0] = 1
+        consumed.taken = True
         return value
 
     def _check_process(self) -> None:
@@ -261,7 +261,7 @@ class AsyncHandle(Generic[T]):
                 raise
             self._error = error
             if came:
-                self._fate.taken = True  # by nobody, but it would stand in the way of all others
+                self._consumed.taken = True  # by nobody, but it would stand in the way of all others
         else:
             self._value = value
         self._finished = True

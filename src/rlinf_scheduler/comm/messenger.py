@@ -25,10 +25,10 @@ from rlinf_scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.ledger import Ledger
 from rlinf_scheduler.comm.shm.limit import default_limit_bytes
-from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.comm.transport.identity import Identity
-from rlinf_scheduler.comm.transport.peer_line import PeerLine
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
+from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.sockets import Sockets
 from rlinf_scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
 
@@ -100,7 +100,7 @@ class Messenger:
         endpoint: how others reach this process.
         encryption, ports: see above.
         now: the clock of its timers, in seconds.
-        parcels: what makes messages of objects, with shared memory where both sides have it.
+        payloads: what makes messages of objects, with shared memory where both sides have it.
         why_leaving: what who still waits is told when it is closed.
         explain: given what ended a wait (of an operation with another process), its deadline and how long it took, in
             seconds: adds to a deadline's error why it did not end by itself. Somebody above may put it here.
@@ -162,7 +162,7 @@ class Messenger:
         )
         identity.endpoint = self.endpoint
         self._peers.add_self(self.endpoint.process_id, name)
-        self.parcels = Parcels(self, arena_bytes, lambda: self._ledger(arena_bytes))
+        self.payloads = Payloads(self, arena_bytes, lambda: self._ledger(arena_bytes))
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.at_end(self._shut_down)
@@ -326,13 +326,17 @@ class Messenger:
 
     def num_sent(self, process_id: str) -> int:
         """How many messages were handed over for a process, the last of them having that number; on the I/O thread."""
-        line = self._peers.line_to(process_id)
-        return line.session.num_queued if line is not None else 0
+        transport = self._peers.transport_to(process_id)
+        return transport.session.num_queued if transport is not None else 0
 
     def num_taken(self, process_id: str) -> int:
         """How many of these it has acknowledged; a process that is stopped acknowledges none. On the I/O thread."""
-        line = self._peers.line_to(process_id)
-        return line.session.num_queued - line.session.num_unacknowledged if line is not None else 0
+        transport = self._peers.transport_to(process_id)
+        return (
+            transport.session.num_queued - transport.session.num_unacknowledged
+            if transport is not None
+            else 0
+        )
 
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
@@ -360,33 +364,33 @@ class Messenger:
         """
         peers = list(self._peers.by_id.values())
         return {
-            peer.process_id: self._transport(peer.process_id, peer.line.transport)
+            peer.process_id: self._transport(peer.process_id, peer.transport.kind)
             for peer in peers
-            if peer.line
+            if peer.transport
         }
 
     def _transport(self, process_id: str, transport: str) -> str:
-        shares = transport == "unix" and self.parcels.reads_ours(process_id)
+        shares = transport == "unix" and self.payloads.reads_ours(process_id)
         return f"{transport}+memory" if shares else transport
 
     def condition(self, process_id: str) -> str:
         """How it stands with a process: "" while it is heard of, else e.g. "unreachable for 6.0 s: silent"."""
-        line = self._peers.line_to(process_id)
-        return "" if line is None else line.session.condition(self.now())
+        transport = self._peers.transport_to(process_id)
+        return "" if transport is None else transport.session.condition(self.now())
 
     def cut_off(self, process_id: str, for_s: float = 0.0) -> str:
         """Why a process cannot be reached, for `for_s` seconds now; "" while it can, also if it does not answer."""
-        line = self._peers.line_to(process_id)
-        return "" if line is None else line.session.cut_off(self.now(), for_s)
+        transport = self._peers.transport_to(process_id)
+        return "" if transport is None else transport.session.cut_off(self.now(), for_s)
 
     def doubt(self, process_id: str, silent_s: float) -> None:
         """Try whether a process can be reached that has said nothing for a while; on the I/O thread.
 
         What comes from its machine's kernel does not show it: that may repeat itself, because it hears nothing.
         """
-        line = self._peers.line_to(process_id)
-        if line is not None:
-            line.doubt(silent_s)
+        transport = self._peers.transport_to(process_id)
+        if transport is not None:
+            transport.doubt(silent_s)
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""
@@ -438,7 +442,7 @@ class Messenger:
         """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""
         self._forked = True
         self._peers.abandon()
-        self.parcels.abandon()
+        self.payloads.abandon()
         self._run_directory.abandon()
         self._loop.abandon()
 
@@ -459,22 +463,22 @@ class Messenger:
     def _close_when_sent(self, deadline: float) -> None:
         now = self.now()
         if now < deadline and (
-            any(busy() for busy in tuple(self._busy)) or not all(map(_is_idle, self._peers.lines()))
+            any(busy() for busy in tuple(self._busy)) or not all(map(_is_idle, self._peers.transports()))
         ):
             self._loop.call_later(0.005, lambda: self._close_when_sent(deadline))
             return
         goodbye = framing.pack(framing.GOODBYE, 0, "", None)
-        for line in self._peers.lines():
-            if line.session.state is State.CONNECTED:
-                line.leave(goodbye)
+        for transport in self._peers.transports():
+            if transport.session.state is State.CONNECTED:
+                transport.leave(goodbye)
         self._stop_when_settled(min(deadline, now + LINGER_S))
 
     def _stop_when_settled(self, deadline: float) -> None:
         """Wait until the others have read to the end: closing before that may destroy what lies unread there."""
         waits = [
-            line
-            for line in self._peers.lines()
-            if line.session.state is State.CONNECTED and not line.is_settled
+            transport
+            for transport in self._peers.transports()
+            if transport.session.state is State.CONNECTED and not transport.is_settled
         ]
         if waits and self.now() < deadline:
             self._loop.call_later(0.002, lambda: self._stop_when_settled(deadline))
@@ -486,7 +490,7 @@ class Messenger:
         self._peers.end(
             self.why_leaving if failure is None else f"this process's I/O thread ended: {failure!r}"
         )
-        for end in (self._peers.sockets.close, self.parcels.close, self._run_directory.close):
+        for end in (self._peers.sockets.close, self.payloads.close, self._run_directory.close):
             run_guarded(end)
         _live.discard(self)
 
@@ -494,7 +498,7 @@ class Messenger:
 
     def on_connected(self, endpoint: Endpoint) -> None:
         """A process of this machine is connected for the first time."""
-        self.parcels.on_connected(endpoint)
+        self.payloads.on_connected(endpoint)
 
     def on_messages(self, peer: Peer, messages: list[Message]) -> None:
         """Messages of a peer, in order."""
@@ -507,8 +511,8 @@ class Messenger:
             if kind == framing.REQUEST or kind == framing.NOTIFY:
                 self._serve(peer, message)
             elif kind == framing.GOODBYE:
-                if isinstance(peer.line, PeerLine):
-                    peer.line.left("it closed its messenger")
+                if isinstance(peer.transport, PeerTransport):
+                    peer.transport.left("it closed its messenger")
             else:
                 # Whatever is wrong with it, those behind it have been counted as received.
                 run_guarded(peer.take, message)
@@ -549,9 +553,11 @@ class Messenger:
         return sorted([*self._services, *(f"{family}.*" for family in self._unbegun)])
 
 
-def _is_idle(line: PeerLine) -> bool:
+def _is_idle(transport: PeerTransport) -> bool:
     """Whether everything was handed to the kernel."""
-    return line.session.state is State.DEAD or (line.session.idle and (line.link is None or line.link.idle))
+    return transport.session.state is State.DEAD or (
+        transport.session.idle and (transport.link is None or transport.link.idle)
+    )
 
 
 def _abandon_all() -> None:

@@ -1,4 +1,4 @@
-"""What one process knows of another: its line, the requests to it and the requests from it. On the I/O thread."""
+"""What one process knows of another: its transport, the requests to it and the requests from it. On the I/O thread."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class RequestFuture(Promise[Reply]):
             self.set_result(Reply(head, message.frames))
 
 
-class Line(Protocol):
+class Transport(Protocol):
     """What leads to another process, or to this one."""
 
     @property
-    def transport(self) -> str:
+    def kind(self) -> str:
         """How it is reached."""
 
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
@@ -84,7 +84,7 @@ class SelfTransport:
         deliver: takes the messages there.
     """
 
-    transport = "self"
+    kind = "self"
 
     def __init__(
         self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]
@@ -177,7 +177,7 @@ class Request:
         frames: Sequence[Buffer] = (),
         *,
         snapshot: bool = True,
-        settled: Callable[[bool], None] | None = None,
+        on_confirmed: Callable[[bool], None] | None = None,
     ) -> bool:
         """Answer; from any thread, at any time, once. An answer that cannot be packed fails the request.
 
@@ -185,22 +185,22 @@ class Request:
             head: a small object that msgpack can carry.
             frames: opaque buffers.
             snapshot: False if nobody will change `frames` any more; saves a copy of large ones.
-            settled: called once, on the I/O thread: True when the sender's future has taken the answer, False
+            on_confirmed: called once, on the I/O thread: True when the sender's future has taken the answer, False
                 when it had been cancelled or the process died before. It costs one small message.
 
         Returns:
-            False if nobody gets the answer (cancelled, dead, answered before, or it cannot be packed); `settled`
+            False if nobody gets the answer (cancelled, dead, answered before, or it cannot be packed); `on_confirmed`
             is then not called.
         """
         if not self._is_open:
             return False
-        kind = framing.REPLY if settled is None else framing.REPLY_SETTLE
+        kind = framing.REPLY if on_confirmed is None else framing.REPLY_TO_CONFIRM
         try:
             pieces = framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             self.fail(error)
             return False
-        self._peer.run_soon(lambda: self._answer(pieces, settled))
+        self._peer.run_soon(lambda: self._answer(pieces, on_confirmed))
         return True
 
     def fail(self, error: BaseException) -> bool:
@@ -211,15 +211,15 @@ class Request:
         self._peer.run_soon(lambda: self._answer(pieces, None))
         return True
 
-    def _answer(self, pieces: list[Buffer], settled: Callable[[bool], None] | None) -> None:
+    def _answer(self, pieces: list[Buffer], on_confirmed: Callable[[bool], None] | None) -> None:
         if not self._is_open:
             # It was cancelled or answered while this was on its way here.
-            if settled is not None:
-                run_guarded(settled, False)
+            if on_confirmed is not None:
+                run_guarded(on_confirmed, False)
             return
         self._is_open = False
         self._cancel_callbacks = None
-        self._peer.answer(self._ident, pieces, settled)
+        self._peer.answer(self._ident, pieces, on_confirmed)
 
     def cancel_from_peer(self) -> None:
         """The sender gave up or died."""
@@ -239,10 +239,10 @@ class Peer:
 
     Attributes:
         name: what its messenger calls itself; "" until it said so.
-        line: what leads to it.
+        transport: what leads to it.
         pending: our requests that it has not answered.
         incoming: its requests that we have not answered.
-        settling: answers whose fate somebody wants to know.
+        unconfirmed: answers whose fate somebody wants to know.
         lost: why it is gone, "" as long as it is there.
         has_lied: it has said that it is another process.
     """
@@ -255,10 +255,10 @@ class Peer:
     ) -> None:
         self.process_id = process_id
         self.name = ""
-        self.line: Line | None = None
+        self.transport: Transport | None = None
         self.pending: dict[int, RequestFuture] = {}
         self.incoming: dict[int, Request] = {}
-        self.settling: dict[int, Callable[[bool], None]] = {}
+        self.unconfirmed: dict[int, Callable[[bool], None]] = {}
         self.lost = ""
         self.has_lied = False
         self.submit = submit
@@ -271,8 +271,8 @@ class Peer:
 
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Send the pieces of a message, `late` with what comes next; what goes to a lost peer is dropped."""
-        if self.line is not None and not self.lost:
-            self.line.send(pieces, late=late)
+        if self.transport is not None and not self.lost:
+            self.transport.send(pieces, late=late)
 
     def ask(self, ident: int, pieces: list[Buffer], future: RequestFuture) -> None:
         """Send a request; `future` gets its answer."""
@@ -293,14 +293,14 @@ class Peer:
             future.set_exception(error)
         self.send(framing.pack(framing.CANCEL, ident, "", None))
 
-    def answer(self, ident: int, pieces: list[Buffer], settled: Callable[[bool], None] | None) -> None:
+    def answer(self, ident: int, pieces: list[Buffer], on_confirmed: Callable[[bool], None] | None) -> None:
         """Answer one of its requests."""
         self.incoming.pop(ident, None)
-        if settled is not None:
+        if on_confirmed is not None:
             if self.lost:
-                run_guarded(settled, False)
+                run_guarded(on_confirmed, False)
                 return
-            self.settling[ident] = settled
+            self.unconfirmed[ident] = on_confirmed
         self.send(pieces)
 
     def lose(self, reason: str, *, closing: bool = False) -> None:
@@ -314,17 +314,17 @@ class Peer:
         while self.incoming:
             _, request = self.incoming.popitem()
             request.cancel_from_peer()
-        while self.settling:
-            _, settled = self.settling.popitem()
-            run_guarded(settled, False)
+        while self.unconfirmed:
+            _, on_confirmed = self.unconfirmed.popitem()
+            run_guarded(on_confirmed, False)
 
     def take(self, message: Message) -> None:
         """A message about a request that one of the two has made."""
         kind, ident = message.envelope.kind, message.envelope.ident
         if kind == framing.CANCEL:
             self._take_cancel(ident)
-        elif kind == framing.SETTLED:
-            self._settle(ident, taken=True)
+        elif kind == framing.CONFIRMED:
+            self._confirm(ident, taken=True)
         else:
             self._take_answer(kind, ident, message)
 
@@ -339,12 +339,12 @@ class Peer:
             future.set_exception(self._error_of(message))
             return
         future.take(message)
-        if kind == framing.REPLY_SETTLE:
+        if kind == framing.REPLY_TO_CONFIRM:
             if future.cancelled():
                 self.send(framing.pack(framing.CANCEL, ident, "", None))
             else:
                 # Nobody waits for it. Sent at once it would meet the next request on its way, and take its time.
-                self.send(framing.pack(framing.SETTLED, ident, "", None), late=True)
+                self.send(framing.pack(framing.CONFIRMED, ident, "", None), late=True)
 
     def _error_of(self, message: Message) -> BaseException:
         try:
@@ -356,12 +356,12 @@ class Peer:
         request = self.incoming.pop(ident, None)
         if request is not None:
             request.cancel_from_peer()
-        self._settle(ident, taken=False)
+        self._confirm(ident, taken=False)
 
-    def _settle(self, ident: int, *, taken: bool) -> None:
-        settled = self.settling.pop(ident, None)
-        if settled is not None:
-            run_guarded(settled, taken)
+    def _confirm(self, ident: int, *, taken: bool) -> None:
+        on_confirmed = self.unconfirmed.pop(ident, None)
+        if on_confirmed is not None:
+            run_guarded(on_confirmed, taken)
 
 
 # To make one for a union of types takes ten times as long as to decode with it.

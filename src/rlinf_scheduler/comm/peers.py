@@ -16,8 +16,8 @@ from rlinf_scheduler.comm.framing import Message
 from rlinf_scheduler.comm.loop import IoLoop, run_guarded
 from rlinf_scheduler.comm.peer import Peer, SelfTransport
 from rlinf_scheduler.comm.transport.handshake import Introduction
-from rlinf_scheduler.comm.transport.peer_line import PeerLine
 from rlinf_scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
+from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.sockets import Sockets
 
 # So many that are gone are remembered.
@@ -99,33 +99,35 @@ class Peers:
             if not self.closed:
                 self._loop.submit(lambda: self._report_lost(endpoint.process_id))
             return peer
-        peer, line = self._add(endpoint)
-        line.poll()
+        peer, transport = self._add(endpoint)
+        transport.poll()
         return peer
 
     def add_self(self, process_id: str, name: str) -> None:
         """This process is a peer of its own."""
         peer = self.by_id[process_id] = self._new_peer(process_id)
         peer.name = name
-        peer.line = SelfTransport(self._loop.submit, partial(self._events.on_messages, peer))
+        peer.transport = SelfTransport(self._loop.submit, partial(self._events.on_messages, peer))
 
-    def line_to(self, process_id: str) -> PeerLine | None:
+    def transport_to(self, process_id: str) -> PeerTransport | None:
         """What leads to another process that is a peer."""
         peer = self.by_id.get(process_id)
-        return peer.line if peer is not None and isinstance(peer.line, PeerLine) else None
+        return peer.transport if peer is not None and isinstance(peer.transport, PeerTransport) else None
 
-    def lines(self) -> list[PeerLine]:
+    def transports(self) -> list[PeerTransport]:
         """What leads to the others."""
-        return [peer.line for peer in self.by_id.values() if isinstance(peer.line, PeerLine)]
+        return [peer.transport for peer in self.by_id.values() if isinstance(peer.transport, PeerTransport)]
 
     def lose(self, peer: Peer, reason: str, loss: Loss = Loss.BROKEN) -> None:
         """A process is gone: end what waits for it, and tell whoever asked to be told."""
         if self.by_id.get(peer.process_id) is peer:
             del self.by_id[peer.process_id]
-            num_written = peer.line.session.num_written if isinstance(peer.line, PeerLine) else math.inf
+            num_written = (
+                peer.transport.session.num_written if isinstance(peer.transport, PeerTransport) else math.inf
+            )
             self._note_lost(peer.process_id, LostPeer(peer.name, reason, loss, num_written))
-            if peer.line is not None:
-                peer.line.close()
+            if peer.transport is not None:
+                peer.transport.close()
             peer.lose(reason)
             self._report_lost(peer.process_id)
             if loss is Loss.FENCED:
@@ -167,8 +169,8 @@ class Peers:
         self.closed = reason
         peers, self.by_id = self.by_id, {}
         for peer in peers.values():
-            if peer.line is not None:
-                peer.line.close()
+            if peer.transport is not None:
+                peer.transport.close()
             run_guarded(lambda peer=peer: peer.lose(reason, closing=True))
 
     def abandon(self) -> None:
@@ -176,19 +178,19 @@ class Peers:
         self.closed = FORKED
         for peer in self.by_id.values():
             peer.lost = FORKED
-            if peer.line is not None:
-                peer.line.abandon()
+            if peer.transport is not None:
+                peer.transport.abandon()
         self.sockets.abandon()
 
     def _new_peer(self, process_id: str) -> Peer:
         return Peer(process_id, self._loop.submit, self._loop.run_soon)
 
-    def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerLine]:
+    def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerTransport]:
         peer = self._new_peer(endpoint.process_id)
-        heard = _LineHeard(self, peer, self._events)
-        line = peer.line = PeerLine(self._loop, self.sockets, endpoint, heard, self._grace_s)
+        heard = _TransportHeard(self, peer, self._events)
+        transport = peer.transport = PeerTransport(self._loop, self.sockets, endpoint, heard, self._grace_s)
         self.by_id[peer.process_id] = peer
-        return peer, line
+        return peer, transport
 
     def _report_lost(self, process_id: str) -> None:
         for callback in list(self.on_lost):
@@ -199,43 +201,43 @@ class Peers:
     def judge(self, who: Introduction, hello: Hello) -> Welcome:
         """What to make of a process that has proved who it is."""
         peer = self.by_id.get(who.endpoint.process_id)
-        line = self.line_to(who.endpoint.process_id)
+        transport = self.transport_to(who.endpoint.process_id)
         fenced = self.fenced.get(who.endpoint.process_id)
         if fenced is not None:
             return Welcome(Verdict.FENCED, reason=fenced)
-        if self.closed or (peer is not None and line is None):
+        if self.closed or (peer is not None and transport is None):
             return Welcome(Verdict.UNKNOWN)
-        if peer is not None and line is not None:
-            verdict = line.session.judge(hello, self._loop.now())
+        if peer is not None and transport is not None:
+            verdict = transport.session.judge(hello, self._loop.now())
             if verdict is Verdict.REPLACED:
                 self.lose(peer, "it lost this process and came back")
-                line = None
+                transport = None
             elif verdict is not Verdict.TAKEN:
                 return Welcome(verdict)
-        if line is None:
+        if transport is None:
             if hello.known:
                 return Welcome(Verdict.UNKNOWN)
-            peer, line = self._add(who.endpoint)
+            peer, transport = self._add(who.endpoint)
         try:
-            return line.accept(hello, who.name)
+            return transport.accept(hello, who.name)
         except PeerSessionError as error:
-            line.session.left(str(error))
-            self._loop.submit(line.poll)
+            transport.session.left(str(error))
+            self._loop.submit(transport.poll)
             return Welcome(Verdict.UNKNOWN)
 
     def came(self, who: Introduction, connection: socket.socket) -> None:
         """Its connection, if it was taken."""
-        line = self.line_to(who.endpoint.process_id)
-        if line is None:
+        transport = self.transport_to(who.endpoint.process_id)
+        if transport is None:
             connection.close()
         else:
-            line.adopt(connection)
+            transport.adopt(connection)
 
     def broke(self, who: Introduction, reason: str) -> None:
         """Its connection broke after it was taken and before it came."""
-        line = self.line_to(who.endpoint.process_id)
-        if line is not None:
-            line.lost_before_adopted(reason)
+        transport = self.transport_to(who.endpoint.process_id)
+        if transport is not None:
+            transport.lost_before_adopted(reason)
 
 
 def _bound(notes: OrderedDict[str, Any]) -> None:
@@ -243,8 +245,8 @@ def _bound(notes: OrderedDict[str, Any]) -> None:
         notes.popitem(last=False)
 
 
-class _LineHeard:
-    """What is heard of one peer's line."""
+class _TransportHeard:
+    """What is heard of one peer's transport."""
 
     def __init__(self, peers: Peers, peer: Peer, events: PeersEvents) -> None:
         self._peers = peers
@@ -252,19 +254,19 @@ class _LineHeard:
         self._events = events
         self._met = False
 
-    def on_connected(self, line: PeerLine) -> None:
+    def on_connected(self, transport: PeerTransport) -> None:
         """There is a connection, the first or another."""
-        self._peer.name = line.name
+        self._peer.name = transport.name
         if not self._met:
             self._met = True
             self._peers.lost.pop(self._peer.process_id, None)
-            if line.transport == "unix":
-                self._events.on_connected(line.endpoint)
+            if transport.kind == "unix":
+                self._events.on_connected(transport.endpoint)
 
     def on_messages(self, messages: list[Message]) -> None:
         """Messages arrived, in order."""
         self._events.on_messages(self._peer, messages)
 
-    def on_dead(self, _line: PeerLine, reason: str, loss: Loss) -> None:
+    def on_dead(self, _transport: PeerTransport, reason: str, loss: Loss) -> None:
         """The other process is gone; nothing comes after this."""
         self._peers.lose(self._peer, reason, loss)

@@ -37,14 +37,14 @@ _CANCELLED = object()
 _GATES, _CALLBACKS = "gates", "callbacks"
 
 
-class Fate:
+class ConsumedFlag:
     """What became of a value: known to both sides, also when the promise itself is gone.
 
-    Whoever waited says that it has the value by stores, right before its `return`: CPython lets no signal handler run
+    The waiter says that it has the value by stores, right before its `return`: CPython lets no signal handler run
     in between. Until then the value may still go back to where it came from.
 
     Attributes:
-        taken: whoever waited has it.
+        taken: the waiter has it.
         mark: one byte that says the same to other processes, where the value lies in shared memory.
         whole: what became of the several values of which this is one, if they are taken together; else None.
     """
@@ -54,11 +54,11 @@ class Fate:
     def __init__(self) -> None:
         self.taken = False
         self.mark: Any = NOWHERE
-        self.whole: Fate | None = None
+        self.whole: ConsumedFlag | None = None
 
     @property
     def is_taken(self) -> bool:
-        """Whether whoever waited has it, alone or with others."""
+        """Whether the waiter has it, alone or with others."""
         return self.taken or (self.whole is not None and self.whole.is_taken)
 
 
@@ -67,21 +67,23 @@ class Promise(Generic[T]):
 
     Args:
         on_cancelled: called once by the thread that cancels it.
-        fate: where it is noted what became of the value, if somebody knows that place already.
+        consumed: where it is noted what became of the value, if somebody knows that place already.
 
     Attributes:
-        fate: what became of the value.
+        consumed: what became of the value.
         by: the process that completed it, said before it is complete; "" where that is not known.
     """
 
-    __slots__ = ("__weakref__", "_known", "_on_cancelled", "by", "fate")
+    __slots__ = ("__weakref__", "_known", "_on_cancelled", "by", "consumed")
 
-    def __init__(self, on_cancelled: Callable[[], object] | None = None, fate: Fate | None = None) -> None:
+    def __init__(
+        self, on_cancelled: Callable[[], object] | None = None, consumed: ConsumedFlag | None = None
+    ) -> None:
         self._on_cancelled = on_cancelled
         # (value, error), once there is one; and who is to be told, if anybody is. A dict, for its `setdefault` is one
         # step: of several outcomes the first one wins, and a list is made once.
         self._known: dict[str | None, Any] = {}
-        self.fate = Fate() if fate is None else fate
+        self.consumed = ConsumedFlag() if consumed is None else consumed
         self.by = ""
 
     @property
@@ -109,7 +111,7 @@ class Promise(Generic[T]):
         """Complete it with what a function returns, or raises."""
         try:
             self.set_result(function())
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             self.set_exception(error)
 
     def set_cancelled(self) -> None:
@@ -208,7 +210,7 @@ class Promise(Generic[T]):
             gate.release()
 
     def awaits(self) -> Wait | None:
-        """What whoever waits for it waits for; None where that is not known here. From any thread."""
+        """What a wait for it is for; None where that is not known here. From any thread."""
         return None
 
     def cause(self) -> Cause | None:

@@ -28,9 +28,9 @@ STACKS_NAME = "stacks"
 DEBUGGER_NAME = "d"
 # Sockets of channels that this process holds follow it with their number.
 SHORTCUTS_NAME = "c"
-# A folder beside it has what processes of a job wrote while that was traced; see `observe.spool_folder`.
-SPOOL_SEGMENT = "[0-9a-zA-Z]+[.][0-9]"
-_NUMBERED = re.compile(f"{SHORTCUTS_NAME}[0-9]+|{DEBUGGER_NAME}[0-9]+-[0-9]+|{SPOOL_SEGMENT}")
+# A folder beside it has what processes of a job wrote while that was traced; see `observe.span_file_folder`.
+SPAN_FILE_SEGMENT = "[0-9a-zA-Z]+[.][0-9]"
+_NUMBERED = re.compile(f"{SHORTCUTS_NAME}[0-9]+|{DEBUGGER_NAME}[0-9]+-[0-9]+|{SPAN_FILE_SEGMENT}")
 _OURS = frozenset({SOCKET_NAME, LOCK_NAME, JOB_NAME, STACKS_NAME})
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0

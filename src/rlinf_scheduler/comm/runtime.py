@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import Clock
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcels import Parcels
+from rlinf_scheduler.comm.shm.payloads import Payloads
 
 MethodT = TypeVar("MethodT", bound=Callable[..., None])
 
@@ -37,8 +37,8 @@ class Runtime(Clock, Protocol):
         """Of this process."""
 
     @property
-    def parcels(self) -> Parcels:
-        """Return the parcels of this process, which are sent and received."""
+    def payloads(self) -> Payloads:
+        """Return the payloads of this process, which are sent and received."""
 
     def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = ...) -> None:
         """Have a handler take the requests of a service."""

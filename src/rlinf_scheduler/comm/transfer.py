@@ -72,11 +72,11 @@ class OwnedPromise(Promise[Any]):
         self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def awaits(self) -> Wait:
-        """What whoever waits for it waits for; None where that is not known here. From any thread."""
+        """What a wait for it is for; None where that is not known here. From any thread."""
         return self._about()
 
     def cause(self) -> Cause:
-        """See `Promise`."""
+        """What a wait for it is counted as; None: as what the function that waits says."""
         return self._cause
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
@@ -201,7 +201,7 @@ class Transfer(ABC):
         return self._messenger.now() - self._started
 
     def awaits(self) -> Wait:
-        """What whoever waits for it waits for; from any thread."""
+        """What a wait for it is for; from any thread."""
         limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
         text = f"{self.operation}('{self.peer}')"
         return Wait(MESSAGE, text, self.waited_s(), limit_s, (self.peer,))

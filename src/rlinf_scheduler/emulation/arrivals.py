@@ -25,7 +25,7 @@ from rlinf_scheduler.comm.framing import Buffer, Message
 from rlinf_scheduler.comm.peer import Peer, Reply, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.records import ReaderAnswer
-from rlinf_scheduler.comm.shm.parcel import DESCRIPTOR, Descriptor
+from rlinf_scheduler.comm.shm.payload import DESCRIPTOR, Descriptor
 from rlinf_scheduler.comm.waits import CHANNEL, MESSAGE, WEIGHTS
 from rlinf_scheduler.emulation.records import BOOK, PLACE, Booked, BookTransfer, TellPlace
 from rlinf_scheduler.mailbox import records as mail
@@ -263,7 +263,7 @@ def _want_no_origins() -> None:
 def cargo_of(peer: Peer, message: Message) -> Cargo | None:
     """What a message carries; None of one that only steers."""
     kind, ident, service, head, _ = msgspec.structs.astuple(message.envelope)
-    if kind in (framing.REPLY, framing.REPLY_SETTLE):
+    if kind in (framing.REPLY, framing.REPLY_TO_CONFIRM):
         asked = peer.pending.get(ident)
         if asked is None or asked.reply_type is not ReaderAnswer or not message.frames:
             return None
@@ -306,8 +306,8 @@ def _channel_responses(peer: Peer, service: str, head: msgspec.Raw, frames: Sequ
         responses = _decoded(head, wire.Responses)
     elif service.endswith(wire.TOLD):
         told = _decoded(head, durable_wire.Told | durable_wire.Left)
-        is_response = isinstance(told, durable_wire.Told) and told.words.service.endswith(wire.RESPONSES)
-        responses = _decoded(told.words.head, wire.Responses) if is_response else None
+        is_response = isinstance(told, durable_wire.Told) and told.envelope.service.endswith(wire.RESPONSES)
+        responses = _decoded(told.envelope.head, wire.Responses) if is_response else None
         if responses is None:
             return Cargo(service, CHANNEL, ())
     else:

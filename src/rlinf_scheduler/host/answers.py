@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rlinf_scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.loop import ending
-from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.job import Demand, Job
 from rlinf_scheduler.host.own_frames import without_own_frames
@@ -36,18 +36,18 @@ class Answers:
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
-        self._parcels = messenger.parcels
+        self._payloads = messenger.payloads
         # In shared memory, and not with their caller yet; by its process and the number that it asked under.
-        self._lying: dict[tuple[str, int], Parcel] = {}
+        self._lying: dict[tuple[str, int], Payload] = {}
         messenger.serve(protocol.AGAIN, self._on_again, protocol.ResultAsBytes)
         messenger.stay_while(lambda: bool(self._lying))
 
     def _on_again(self, request: Request) -> None:
         """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
         message: protocol.ResultAsBytes = request.head
-        self._parcels.distrust(request.peer_id, message.reason)
-        parcel = self._lying[request.peer_id, message.number]
-        request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)
+        self._payloads.distrust(request.peer_id, message.reason)
+        payload = self._lying[request.peer_id, message.number]
+        request.reply(protocol.Returned(), payload.frames_for(_peer(request)), snapshot=False)
 
     # -- the end of a call -----------------------------------------------------------------------
 
@@ -124,24 +124,24 @@ class Answers:
 
     def _send(self, reply: _Unsent, value: Any, wait_s: float) -> None:
         peer = _peer(reply.request)
-        parcel = self._parcels.pack(encode(value), peer, snapshot=False, wait_s=wait_s)
-        if not parcel.in_shared_memory:
-            reply.request.reply(reply.head, parcel.frames_for(peer))
+        payload = self._payloads.pack(encode(value), peer, snapshot=False, wait_s=wait_s)
+        if not payload.in_shared_memory:
+            reply.request.reply(reply.head, payload.frames_for(peer))
             return
         # Handed over, for this thread may come back from here only when its caller has the result, and calls again:
         # the memory would not be free for the next one.
-        handed = [parcel]
-        del parcel
+        handed = [payload]
+        del payload
         self._messenger.submit(ending(partial(self._lend, reply, handed), reply.request.fail))
 
-    def _lend(self, reply: _Unsent, handed: list[Parcel]) -> None:
+    def _lend(self, reply: _Unsent, handed: list[Payload]) -> None:
         """Answer with what lies in shared memory; on the I/O thread."""
-        parcel = handed.pop()
-        self._parcels.release_dropped()
-        frames = parcel.frames_for(_peer(reply.request))
-        self._lying[reply.key] = parcel
+        payload = handed.pop()
+        self._payloads.release_dropped()
+        frames = payload.frames_for(_peer(reply.request))
+        self._lying[reply.key] = payload
         taken = partial(self._on_taken, reply.key)
-        if not reply.request.reply(reply.head, frames, snapshot=False, settled=taken):
+        if not reply.request.reply(reply.head, frames, snapshot=False, on_confirmed=taken):
             taken(False)
 
     def _on_taken(self, key: tuple[str, int], _taken: bool) -> None:

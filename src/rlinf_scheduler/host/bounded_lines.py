@@ -1,4 +1,4 @@
-"""What ranks say on its way to whoever listens: bounded, for a terminal may be stopped, or a pipe not be read."""
+"""What ranks say on its way to the listeners: bounded, for a terminal may be stopped, or a pipe not be read."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class CallLoop:
         self._messenger = messenger
         self._threads = threads or Threads()
         self._tell_method = tell_method
-        self._parcels = messenger.parcels
+        self._payloads = messenger.payloads
         self._answers = Answers(messenger)
         self._calls: queue.SimpleQueue[Job | Reservation | None] = queue.SimpleQueue()
         # Those that have no answer yet, and places; by the caller's process and the number that it gave the call.
@@ -90,7 +90,7 @@ class CallLoop:
         place = self._places.get(key)
         runs_beside = self._runs_beside(request.head)
         try:
-            job = Job(request, self._parcels.receive(request.frames))
+            job = Job(request, self._payloads.receive(request.frames))
         except SharedMemoryUnreadable as error:
             if not runs_beside:
                 # Later calls wait behind it.
@@ -107,7 +107,7 @@ class CallLoop:
         else:
             self._calls.put(job)
         # While the call's thread wakes up: what it answers with finds warm memory.
-        self._parcels.see_released()
+        self._payloads.see_released()
 
     def add_to(self, doing: Activity) -> Activity:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""

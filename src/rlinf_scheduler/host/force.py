@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from rlinf_scheduler.engine.node.processes import end_all, held, living, marked, send, with_descendants
+from rlinf_scheduler.ray_backend.node.processes import end_all, held, living, marked, send, with_descendants
 
 # What a rank starts has it in its environment, with the rank's process id in the job.
 STARTED_BY_VARIABLE = "RLINF_STARTED_BY"

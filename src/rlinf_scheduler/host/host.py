@@ -36,8 +36,8 @@ from rlinf_scheduler.host.force import (
     end_descendants,
 )
 from rlinf_scheduler.host.info import (
+    DetachedJob,
     JobSettings,
-    KeptJob,
     Role,
     WorkerInfo,
     note_hosted,
@@ -61,7 +61,7 @@ from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, set_current
-from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf_scheduler.wording import clock_text
 
@@ -296,8 +296,8 @@ class Hosting:
             emulate_network(self.session, assignment.placement.node_rank)
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
-        if self._spec.kept_job:
-            self.session.provide(KeptJob, KeptJob(self._spec.kept_job))
+        if self._spec.detached_job:
+            self.session.provide(DetachedJob, DetachedJob(self._spec.detached_job))
         forward_logs(
             self.session, self._line_sender, self._spec.log_level, self._spec.library_level, self._output
         )

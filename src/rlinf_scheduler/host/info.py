@@ -129,7 +129,7 @@ def job_settings(session: Session) -> JobSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptJob:
+class DetachedJob:
     """That a process's job outlives its drivers; its session has it as a fact.
 
     Attributes:
@@ -140,8 +140,11 @@ class KeptJob:
 
 
 def keeps_elsewhere(session: Session) -> bool:
-    """Whether another process launches what this one wants launched: the keeper of a job that outlives its drivers."""
-    return session.fact(KeptJob) is not None and session.home != session.messenger.endpoint
+    """Whether another process launches what this one wants launched.
+
+    The job server of a job that outlives its drivers.
+    """
+    return session.fact(DetachedJob) is not None and session.home != session.messenger.endpoint
 
 
 def check_detached(session: Session, *, detached: bool) -> None:

@@ -13,7 +13,7 @@ from rlinf_scheduler.comm.cancellation import Scope
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import OTHER, Cause, Wait
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.timing import recording
@@ -126,9 +126,9 @@ class Job:
         began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
-    def __init__(self, request: Request, arguments: Arrived) -> None:
+    def __init__(self, request: Request, arguments: ReceivedPayload) -> None:
         self.request = request
-        self._arguments: Arrived | None = arguments
+        self._arguments: ReceivedPayload | None = arguments
         self.scope = Scope()
         self.durations: dict[str, float] = {}
         self.demand = Demand(request.peer_name) if request.head.kind == "stream" else None

@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout
 from rlinf_scheduler.host.force import LEAVE_GRACE_S, birth_of, end_after, end_descendants, end_with_status
-from rlinf_scheduler.host.info import JobSettings, KeptJob, Role, job_settings, unpacked_topology
+from rlinf_scheduler.host.info import DetachedJob, JobSettings, Role, job_settings, unpacked_topology
 from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.log_forwarding import forward_logs
 from rlinf_scheduler.host.observed import be_observed
@@ -322,8 +322,8 @@ def _become(session: Session, spec: JoinSpec, address: WorkerAddress, world_size
 
         emulate_network(session)  # it is where its parent is
     session.provide(LogFolder, LogFolder(host.log_folder))
-    if host.kept_job:
-        session.provide(KeptJob, KeptJob(host.kept_job))
+    if host.detached_job:
+        session.provide(DetachedJob, DetachedJob(host.detached_job))
     open_mailbox_when_needed(session)
     be_observed(session)
 

@@ -30,7 +30,7 @@ def be_observed(session: Session) -> None:
 def tell_of_fallbacks(session: Session) -> None:
     """Tell the job's home why, if this process has to do without shared memory."""
     messenger = session.messenger
-    messenger.parcels.when_without(
+    messenger.payloads.when_without(
         lambda why: messenger.notify(session.home, protocol.FELL_BACK, protocol.FellBack(why))
     )
 

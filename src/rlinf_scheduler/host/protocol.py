@@ -242,7 +242,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
         master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
-        kept_job: the job's name, if that outlives its drivers; else "".
+        detached_job: the job's name, if that outlives its drivers; else "".
         extension: the module that it imports before its class, or "".
         replaces_rlinf: our face is in the place of an RLinf checkout's own scheduler there, too.
         emulates_network: whether what is sent to it comes over emulated links.
@@ -268,7 +268,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     library_level: int = 0
     master_port: int = 0
     ports: PortRange | None = None
-    kept_job: str = ""
+    detached_job: str = ""
     extension: str = ""
     replaces_rlinf: bool = False
     emulates_network: bool = False

@@ -14,7 +14,7 @@ class SocketPdb(pdb.Pdb):
     """A debugger on a connection; when that ends, the program goes on.
 
     Args:
-        connection: of whoever debugs.
+        connection: of the debugger.
         hook: the module of what `breakpoint()` calls: who steps into that wants to see their own code.
 
     Attributes:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.promise import Fate, Promise, PromiseRef
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise, PromiseRef
 from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import MESSAGE, Cause
 from rlinf_scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
@@ -38,7 +38,7 @@ Check = Callable[[TensorType | None], CommError | None]
 SWEEP_S = 1.0
 OWN = ""  # this process, among the clients of its queues
 
-_TAKEN = Arrived([])
+_TAKEN = ReceivedPayload([])
 Of = TypeVar("Of")
 
 
@@ -52,7 +52,7 @@ class Letter:
     """
 
     tensor: TensorType | None
-    arrived: Arrived
+    arrived: ReceivedPayload
 
 
 class _Coming:
@@ -86,10 +86,10 @@ class _Receiving(Transfer):
         self.queue = (peer, topic)
         self.check = check
         self.letter: Letter | None = None
-        self.fate = Fate()
+        self.consumed = ConsumedFlag()
         self._inbox = inbox
         self._waiting_for = waiting_for
-        # Whoever drops the promise does not want the item.
+        # A promise that is dropped wants no item.
         self._promise: Callable[[], Promise[Any] | None] = lambda: None
 
     def new_promise(self) -> OwnedPromise:
@@ -99,7 +99,7 @@ class _Receiving(Transfer):
         cause = Cause(MESSAGE, (self.operation, self.peer))
         promise = OwnedPromise(self._inbox.messenger, cancel, dropped, self.awaits, cause)
         promise.by = self.peer
-        self.fate = promise.fate
+        self.consumed = promise.consumed
         ref = PromiseRef(promise, self._inbox.dropped.append)
         ref.ticket = self.ticket
         self._promise = ref
@@ -201,7 +201,7 @@ class Inbox:
     # -- recvs -----------------------------------------------------------------------------------
 
     def _start(self, receiving: _Receiving) -> None:
-        self._settle()
+        self._finish_taken()
         if not receiving.wanted():
             return
         self._receiving[receiving.ticket] = receiving
@@ -227,24 +227,24 @@ class Inbox:
 
     def on_dropped(self, receiving: _Receiving) -> None:
         """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
-        if not receiving.fate.is_taken:
-            self.messenger.submit(self._settle)
+        if not receiving.consumed.is_taken:
+            self.messenger.submit(self._finish_taken)
         elif receiving.letter is not None:
             # Its memory is free at once; its delivery is confirmed when there is something else to do.
             receiving.letter.arrived = _TAKEN
 
-    def _settle(self) -> None:
+    def _finish_taken(self) -> None:
         while self.dropped:
             receiving = self._receiving.get(ticket := self.dropped.popleft().ticket) or self._delivered.get(
                 ticket
             )
             if receiving is not None:
-                self._settle_one(receiving)
+                self._finish_one(receiving)
 
-    def _settle_one(self, receiving: _Receiving) -> None:
+    def _finish_one(self, receiving: _Receiving) -> None:
         receiving.end(error=CancelledError())
         self._delivered.pop(receiving.ticket, None)
-        if receiving.fate.is_taken and receiving.letter is not None:
+        if receiving.consumed.is_taken and receiving.letter is not None:
             receiving.letter.arrived = _TAKEN
             self._follow(self._state.confirm(OWN, receiving.ticket))
         else:
@@ -253,10 +253,10 @@ class Inbox:
     def _sweep(self) -> None:
         """Notice what was taken by somebody who keeps the handle."""
         self._sweep_due = False
-        self._settle()
+        self._finish_taken()
         for receiving in list(self._delivered.values()):
-            if receiving.fate.is_taken:
-                self._settle_one(receiving)
+            if receiving.consumed.is_taken:
+                self._finish_one(receiving)
         self._sweep_later()
 
     def _sweep_later(self) -> None:
@@ -324,7 +324,7 @@ class Inbox:
 
     def _take(self, request: Request) -> None:
         put: MailPut = request.head
-        self._settle()
+        self._finish_taken()
         client, queue = request.peer_id, (put.sender, put.topic)
         coming = self._coming.setdefault(client, {})[put.ticket] = _Coming(request)
         arrived = self._receive(coming)
@@ -343,12 +343,12 @@ class Inbox:
                     return
         self._follow(self._state.withdraw(notice.peer_id, notice.head.ticket))
 
-    def _receive(self, coming: _Coming) -> Arrived | None:
+    def _receive(self, coming: _Coming) -> ReceivedPayload | None:
         """What came with a put; None if it has to be asked for."""
         if not coming.request.frames:
             return None
         try:
-            return self.messenger.parcels.receive(coming.request.frames)
+            return self.messenger.payloads.receive(coming.request.frames)
         except SharedMemoryUnreadable as error:
             coming.unreadable = error.reason
             return None
@@ -360,7 +360,7 @@ class Inbox:
             self._give_up(coming, CommError("an item came without bytes, and without a place to read them"))
             return
 
-        def done(_key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
+        def done(_key: Key | None, arrived: ReceivedPayload | None, error: BaseException | None) -> None:
             if arrived is None:
                 self._give_up(coming, error or CommError("nothing was read"))
             else:

@@ -13,8 +13,8 @@ from typing import Any
 
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.replication import Key
-from rlinf_scheduler.comm.shm.parcel import Parcel
-from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.transfer import FOREVER_S, OwnedPromise, end
 from rlinf_scheduler.comm.waits import MESSAGE, Cause, Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
@@ -62,7 +62,7 @@ class Mailing:
         self._tensor = tensor
         self._timeout_s = timeout_s
         self._waits_for_return = wait_for_return
-        self._parcel: Parcel | None = self._pack(encode(obj), wait_s)
+        self._payload: Payload | None = self._pack(encode(obj), wait_s)
         self._sendings: list[Sending] = []
         self._num_left = len(targets)
         self._errors: dict[str, BaseException] = {}
@@ -86,31 +86,33 @@ class Mailing:
         left = tuple(sending.peer for sending in tuple(self._sendings) if not sending.over)
         return Wait(MESSAGE, f"{self._operation}({targets})", waited_s, limit_s, left or tuple(self._targets))
 
-    def _pack(self, encoded: Encoded, wait_s: float) -> Parcel:
-        parcels = self._outbox.messenger.parcels
+    def _pack(self, encoded: Encoded, wait_s: float) -> Payload:
+        payloads = self._outbox.messenger.payloads
         found = [self._outbox.transfers.finder.known(target) for target in self._targets]
-        readers = [peer for peer in found if peer is None or parcels.reads_ours(peer.process_id)]
+        readers = [peer for peer in found if peer is None or payloads.reads_ours(peer.process_id)]
         # Shared memory that nobody reads would be a copy for nothing.
         peer = None if readers else found[0]
         left_s = max(0.0, self._started + self._timeout_s - self._now())
-        return parcels.pack(encoded, peer, snapshot=True, wait_s=min(wait_s, left_s), shared=len(readers) > 1)
+        return payloads.pack(
+            encoded, peer, snapshot=True, wait_s=min(wait_s, left_s), shared=len(readers) > 1
+        )
 
     def _start(self, promise: OwnedPromise) -> None:
         """All receivers hear of it in one go, so each gets what belongs to a topic in the same order."""
-        parcel, self._parcel = self._parcel, None
-        if parcel is None:
+        payload, self._payload = self._payload, None
+        if payload is None:
             return
         self._promise = promise
-        if len(self._targets) > 1 and parcel.size_bytes >= SHARED_BYTES:
+        if len(self._targets) > 1 and payload.size_bytes >= SHARED_BYTES:
             self._key = Key(self._topic, self._outbox.next_ticket())
-            self._outbox.publisher.publish(self._key, parcel, replicated=True)
+            self._outbox.publisher.publish(self._key, payload, replicated=True)
         self._sendings = [
             Sending(
                 self._outbox,
                 self._operation,
                 target,
                 self._topic,
-                parcel,
+                payload,
                 started=self._started,
                 timeout_s=self._timeout_s,
                 done=partial(self._part_ended, target),

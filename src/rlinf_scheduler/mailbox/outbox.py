@@ -14,8 +14,8 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Key, Publisher
-from rlinf_scheduler.comm.shm.parcel import Parcel
-from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.transfer import Transfer, Transfers
 from rlinf_scheduler.errors import CommError, PeerDied
 from rlinf_scheduler.mailbox.records import (
@@ -46,7 +46,7 @@ class Sending(Transfer):
         operation: "send" or "broadcast", for messages.
         peer: to whom.
         topic: see `MailPut`.
-        parcel: the item.
+        payload: the item.
         started: when it began, on the messenger's clock.
         timeout_s: how long it may take.
         done: called once, with what it failed with; None when the receiver's process holds it.
@@ -62,7 +62,7 @@ class Sending(Transfer):
         operation: str,
         peer: str,
         topic: str,
-        parcel: Parcel,
+        payload: Payload,
         *,
         started: float,
         timeout_s: float,
@@ -75,8 +75,8 @@ class Sending(Transfer):
             outbox.transfers, operation, peer, timeout_s, started, wait_for_return=wait_for_return
         )
         self.topic = topic
-        self.parcel: Parcel | None = parcel
-        self.size_bytes = parcel.size_bytes
+        self.payload: Payload | None = payload
+        self.size_bytes = payload.size_bytes
         self.tensor = tensor
         self.ticket = outbox.next_ticket()
         self.shared_key = key
@@ -114,7 +114,7 @@ class Sending(Transfer):
     def ended(self, value: Any, error: BaseException | None) -> None:
         """It is over: give back what it holds, and tell its caller."""
         del value
-        self.parcel = None
+        self.payload = None
         if self._recipient is not None:
             self._recipient.sendings.pop(self.ticket, None)
         if self.own_key is not None:
@@ -160,8 +160,8 @@ class _Recipient:
                 sending.lose(PeerDied(sending.peer, reason))
 
     def _send(self, sending: Sending) -> None:
-        parcel = sending.parcel
-        if parcel is None:
+        payload = sending.payload
+        if payload is None:
             return
         put = MailPut(
             self._outbox.own_name,
@@ -173,9 +173,9 @@ class _Recipient:
         )
         frames: Sequence[Buffer] = ()
         if sending.size_bytes >= SHARED_BYTES:
-            put.source = self._outbox.publish(sending, parcel)
-        if put.source is None or parcel.goes_as_descriptor(self._endpoint):
-            frames = parcel.frames_for(self._endpoint)
+            put.source = self._outbox.publish(sending, payload)
+        if put.source is None or payload.goes_as_descriptor(self._endpoint):
+            frames = payload.frames_for(self._endpoint)
         answer = self._outbox.messenger.request(
             self._endpoint, PUT, put, frames, snapshot=False, reply_type=PutOutcome
         )
@@ -230,12 +230,12 @@ class Outbox:
             recipient = self._recipients[endpoint.process_id] = _Recipient(self, endpoint)
         return recipient
 
-    def publish(self, sending: Sending, parcel: Parcel) -> ItemLocation:
+    def publish(self, sending: Sending, payload: Payload) -> ItemLocation:
         """Let the receiver read an item here."""
         key = sending.shared_key or sending.own_key
         if key is None:
             key = sending.own_key = Key("", sending.ticket)
-            self.publisher.publish(key, parcel, replicated=False)
+            self.publisher.publish(key, payload, replicated=False)
         return ItemLocation(key, self.messenger.endpoint)
 
     def _on_peer_lost(self, process_id: str) -> None:

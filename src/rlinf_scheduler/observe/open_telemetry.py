@@ -49,14 +49,14 @@ def observe_with_opentelemetry(cluster: Observable, meter: Meter | None = None) 
         from opentelemetry import metrics  # noqa: PLC0415 - optional
     except ImportError as error:
         raise ClusterError(MISSING) from error
-    used, look = meter or metrics.get_meter("rlinf"), _OneLook(cluster)
+    used, look = meter or metrics.get_meter("rlinf"), _OnePoll(cluster)
     for family in FAMILIES:
         make: Any = used.create_observable_counter if family.kind == COUNTER else used.create_observable_gauge
         callback = _observing(look, family)
         make(dotted(family), [callback], unit=_UNITS[family.unit], description=family.help)
 
 
-class _OneLook:
+class _OnePoll:
     """One look at the job for all instruments of a collection: each asks, and a look may take seconds.
 
     Args:
@@ -94,7 +94,7 @@ def dotted(family: MetricFamily) -> str:
     return ".".join(filter(None, (prefix, subject, rest)))
 
 
-def _observing(look: _OneLook, family: MetricFamily) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observing(look: _OnePoll, family: MetricFamily) -> Callable[[CallbackOptions], Iterable[Observation]]:
     from opentelemetry.metrics import Observation  # noqa: PLC0415 - optional
 
     def observe(_options: CallbackOptions) -> Iterable[Observation]:

@@ -44,7 +44,7 @@ class Stall(msgspec.Struct, frozen=True, array_like=True):
     waited_s: float
 
 
-class StallDesk:
+class StallService:
     """Tells of stalls as events; a service of the job's home.
 
     Args:

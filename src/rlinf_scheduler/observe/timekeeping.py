@@ -1,7 +1,7 @@
 """Where this process's time goes: calls, the phases in them, and waits, each counted when it has ended.
 
 There is one timekeeper a process. What is counted are sums, by what waited for what and where; what took a while is
-kept as a span besides, the last ones, and all of it goes to a spool while the job is traced. What a wait was for is
+kept as a span besides, the last ones, and all of it goes to a span file while the job is traced. What a wait was for is
 kept as data, and put into words when somebody asks. It has no lock: a sum is a list that is changed in place by single
 steps, and a thread that is interrupted in between has counted or has not.
 """
@@ -120,7 +120,7 @@ class Timekeeper:
         open: calls and phases that have not ended, each by the number of its record in memory, which whoever has begun
             it holds: what an interruption has cut short is dropped, and goes by itself.
         short_s: of what takes less no span is made, in seconds.
-        spool: takes every span while the job is traced.
+        span_file: takes every span while the job is traced.
         given: what was given to others, the last of it, where several threads run calls: whose wait one of them has
             ended is known only by that. None elsewhere.
         notes_moves: whether `note_moved` is to be told of what is moved.
@@ -141,7 +141,7 @@ class Timekeeper:
         self.since: float | None = None
         self.open: dict[int, ref[OpenWork]] = {}
         self.short_s = SHORT_S
-        self.spool: Callable[[Span], object] | None = None
+        self.span_file: Callable[[Span], object] | None = None
         self.given: deque[Span] | None = None
         self.notes_moves = False
         self.wants_origins = False
@@ -152,11 +152,11 @@ class Timekeeper:
             self.given = deque(maxlen=NUM_RECENT)
         self.notes_moves = True
 
-    def trace(self, spool: Callable[[Span], object] | None) -> None:
-        """Let every span go to `spool` from now on; None: not any more."""
-        self.spool = spool
-        self.short_s = SHORT_S if spool is None else -1.0
-        self.notes_moves = spool is not None or self.given is not None
+    def trace(self, span_file: Callable[[Span], object] | None) -> None:
+        """Let every span go to `span_file` from now on; None: not any more."""
+        self.span_file = span_file
+        self.short_s = SHORT_S if span_file is None else -1.0
+        self.notes_moves = span_file is not None or self.given is not None
 
     def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
         """A call or a phase of this thread begins; `end` ends what is given."""
@@ -251,8 +251,8 @@ class Timekeeper:
         span = Span(kind, began, self.now(), name, get_ident(), "", subject, items)
         if self.given is not None and kind in GIVES:
             self.given.append(span)
-        if self.spool is not None:
-            self.spool(span)
+        if self.span_file is not None:
+            self.span_file(span)
 
     def note_link(self, began: float, name: str, source: str) -> None:
         """What came over an emulated link since then is there."""
@@ -261,8 +261,8 @@ class Timekeeper:
     def _keep(self, span: Span) -> None:
         if span.ended - span.began >= SHORT_S:  # a trace wants the others, too
             self.recent.append(span)
-        if self.spool is not None:
-            self.spool(span)
+        if self.span_file is not None:
+            self.span_file(span)
 
 
 def _new_sum(sums: dict[K, Sum], key: K, others: K) -> Sum:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.addresses import process_order
-from rlinf_scheduler.observe.spool import ClockNote, SpoolContent
+from rlinf_scheduler.observe.span_file import ClockNote, SpanFileContent
 from rlinf_scheduler.observe.timekeeping import (
     ACK,
     CALL,
@@ -68,8 +68,8 @@ class ProcessSpans:
     error_s: float = 0.0
 
 
-def on_home_clock(content: SpoolContent) -> ProcessSpans:
-    """What a spool holds, with each time as the home's clock showed it."""
+def on_home_clock(content: SpanFileContent) -> ProcessSpans:
+    """What a span file holds, with each time as the home's clock showed it."""
     clocks = content.clocks or [ClockNote(0.0, 0.0, 0.0)]
     since = [note.at for note in clocks]
 

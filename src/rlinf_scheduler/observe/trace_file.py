@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from rlinf_scheduler.observe.spool import SpoolContent
+from rlinf_scheduler.observe.span_file import SpanFileContent
 from rlinf_scheduler.observe.timeline import Timeline, on_home_clock
 
 
@@ -66,7 +66,7 @@ def opened_file(path: Path) -> BinaryIO:
 def written(
     path: Path,
     max_bytes: int,
-    contents: Iterable[SpoolContent],
+    contents: Iterable[SpanFileContent],
     missing: dict[str, str],
     dropped: Mapping[str, int],
 ) -> TraceFile:
@@ -75,9 +75,9 @@ def written(
     Args:
         path: where.
         max_bytes: how large it may become.
-        contents: of the processes' spools.
+        contents: of the processes' span files.
         missing: of which processes there is none, and why.
-        dropped: how many spans were dropped with whole spools, by process.
+        dropped: how many spans were dropped with whole span files, by process.
 
     Raises:
         OSError: it cannot be written.

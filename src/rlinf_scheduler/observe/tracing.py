@@ -1,7 +1,7 @@
 """Writes down what this process is at, span by span, while the job is traced; a service of every process.
 
-A thread beside all others writes it to the process's spool once a second: so a process that is killed leaves all but
-the last moment. What has gathered is fetched when the trace ends, by whoever lives then.
+A thread beside all others writes it to the process's span file once a second: so a process that is killed leaves all
+but the last moment. What has gathered is fetched when the trace ends, by whoever lives then.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf_scheduler.observe.open_spans import open_spans
-from rlinf_scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen
-from rlinf_scheduler.observe.spool_folder import (
+from rlinf_scheduler.observe.span_file import ClockNote, SpanFileHead, SpanFileWriter, StillOpen
+from rlinf_scheduler.observe.span_file_folder import (
     drop_oldest,
-    drop_spools,
+    drop_span_files,
     folder_of,
     hold_folder,
-    hold_spool,
+    hold_span_file,
     part_of,
-    spools_in,
+    span_files_in,
 )
-from rlinf_scheduler.observe.spool_thread import MAX_GATHERED, SpoolThread
+from rlinf_scheduler.observe.span_file_thread import MAX_GATHERED, SpanFileThread
 from rlinf_scheduler.observe.timekeeping import TIMES, Span
 from rlinf_scheduler.session import Session
 
 # Services of every process of a job,
 TRACE = "job.trace"
-SPOOLS = "job.spools"
+SPAN_FILES = "job.spools"
 # and of its home: what time it is.
 CLOCK = "job.clock"
 # So often the clocks of machines are compared, each time by so many questions.
 COMPARE_S, NUM_TRIPS = 10.0, 8
 # So often it is noted what has not ended and takes longer than that: of a killed process that is told.
 OPEN_S = 1.0
-# A process that leaves waits so long until its spool is written.
+# A process that leaves waits so long until its span file is written.
 CLOSING_S = 2.0
 
 
@@ -71,14 +71,14 @@ class TraceOff(msgspec.Struct, tag=1, frozen=True, array_like=True):
     trace_id: str
 
 
-class ListSpools(msgspec.Struct, tag=0, frozen=True, array_like=True):
-    """Ask which spools of a trace are on a machine -> list of `SpoolFile`."""
+class ListSpanFiles(msgspec.Struct, tag=0, frozen=True, array_like=True):
+    """Ask which span files of a trace are on a machine -> list of `SpanFileRecord`."""
 
     trace_id: str
 
 
-class ReadSpool(msgspec.Struct, tag=1, frozen=True, array_like=True):
-    """Ask for a part of a spool -> None, and it in a frame."""
+class ReadSpanFile(msgspec.Struct, tag=1, frozen=True, array_like=True):
+    """Ask for a part of a span file -> None, and it in a frame."""
 
     trace_id: str
     name: str
@@ -86,18 +86,18 @@ class ReadSpool(msgspec.Struct, tag=1, frozen=True, array_like=True):
     size_bytes: int
 
 
-class DropSpools(msgspec.Struct, tag=2, frozen=True, array_like=True):
-    """The spools of a trace on a machine are not needed any more -> None."""
+class DropSpanFiles(msgspec.Struct, tag=2, frozen=True, array_like=True):
+    """The span files of a trace on a machine are not needed any more -> None."""
 
     trace_id: str
 
 
-class OpenSpool(NamedTuple):
-    """A spool to be written: the file, and what keeps its folder and itself there."""
+class OpenSpanFile(NamedTuple):
+    """A span file to be written: the file, and what keeps its folder and itself there."""
 
     trace_id: str
     locks: ExitStack
-    writer: SpoolWriter
+    writer: SpanFileWriter
 
     def close(self) -> None:
         """Nobody writes it."""
@@ -106,7 +106,7 @@ class OpenSpool(NamedTuple):
 
 
 class Tracer:
-    """The spool of this process; on the I/O thread, which touches no file, but for its making and its end.
+    """The span file of this process; on the I/O thread, which touches no file, but for its making and its end.
 
     Args:
         session: this process's.
@@ -115,16 +115,16 @@ class Tracer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = messenger = session.messenger
-        self._spool: SpoolThread | None = None
+        self._span_file: SpanFileThread | None = None
         self._trace_id = ""
-        # Who has asked for traces whose spools are being opened.
+        # Who has asked for traces whose span files are being opened.
         self._opening: dict[str, list[Request]] = {}
         # Spans since the first of these asked; a process is traced from then on.
         self._early: deque[Span] = deque(maxlen=MAX_GATHERED)
-        # Of the folder of the last trace and of the spool there, until what lies there was fetched.
+        # Of the folder of the last trace and of the span file there, until what lies there was fetched.
         self._locks = ExitStack()
         messenger.serve(TRACE, self._on_trace, TraceOn | TraceOff)
-        messenger.serve(SPOOLS, self._on_ask, ListSpools | ReadSpool | DropSpools)
+        messenger.serve(SPAN_FILES, self._on_ask, ListSpanFiles | ReadSpanFile | DropSpanFiles)
         if self.is_home:
             messenger.serve(CLOCK, lambda request: _answer(request, time.monotonic()), None)
 
@@ -133,67 +133,67 @@ class Tracer:
         """Whether this is the job's home, by whose clock all times are told."""
         return self._session.home.process_id == self._messenger.endpoint.process_id
 
-    def open(self, order: TraceOn) -> OpenSpool:
-        """Open the file of a spool, for `begin`; not on the I/O thread: somebody may remove its folder just now.
+    def open(self, order: TraceOn) -> OpenSpanFile:
+        """Open the file of a span file, for `begin`; not on the I/O thread: somebody may remove its folder just now.
 
         Raises:
             ClusterError: there is no folder for it.
             OSError: it cannot be written.
         """
         folder = self._folder(order.trace_id)
-        spool = folder / self._messenger.endpoint.process_id
-        head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
+        span_file = folder / self._messenger.endpoint.process_id
+        head = SpanFileHead(self._session.name, os.getpid(), platform.node(), 0, 0)
         with ExitStack() as locks:
             locks.callback(os.close, hold_folder(folder))
             drop_oldest(folder, order.max_ended_bytes)
-            locks.callback(os.close, hold_spool(spool))
-            writer = SpoolWriter(spool, head, order.max_bytes)
-            return OpenSpool(order.trace_id, locks.pop_all(), writer)
+            locks.callback(os.close, hold_span_file(span_file))
+            writer = SpanFileWriter(span_file, head, order.max_bytes)
+            return OpenSpanFile(order.trace_id, locks.pop_all(), writer)
 
-    def begin(self, opened: OpenSpool) -> None:
+    def begin(self, opened: OpenSpanFile) -> None:
         """Write from now on; what was written before is over.
 
         Raises:
             ClusterError: there is no thread for it.
         """
         try:
-            spool = SpoolThread(opened.writer, self._session.name)
+            span_file = SpanFileThread(opened.writer, self._session.name)
         except RuntimeError as error:
             opened.close()
             raise ClusterError(f"'{self._session.name}' is not traced: {error}") from error
         self.end(self._trace_id)
         self.release(self._trace_id)
-        self._locks, self._spool, self._trace_id = opened.locks, spool, opened.trace_id
+        self._locks, self._span_file, self._trace_id = opened.locks, span_file, opened.trace_id
         self._session.on_close_last(self._release)
         self._session.on_fork(self._release)
         self._session.on_close(self._end_at_close)
-        TIMES.trace(spool.add)
+        TIMES.trace(span_file.add)
         self._compare_clocks(opened.trace_id)
         self._note_open(opened.trace_id)
 
     def limit(self, order: TraceOn) -> bool:
         """Write as much as is said now, if that trace goes on; whether it does."""
-        spool = self._spool
-        if spool is None or self._trace_id != order.trace_id:
+        span_file = self._span_file
+        if span_file is None or self._trace_id != order.trace_id:
             return False
-        spool.limit(order.max_bytes)
+        span_file.limit(order.max_bytes)
         return True
 
     def end(self, trace_id: str) -> Promise[None]:
         """Write what is left of a trace, and no more; done when that is written. From any thread."""
-        spool = self._spool
-        if spool is None or trace_id != self._trace_id:
+        span_file = self._span_file
+        if span_file is None or trace_id != self._trace_id:
             done: Promise[None] = Promise()
             done.set_result(None)
             return done
-        self._spool = None
-        if TIMES.spool == spool.add:
+        self._span_file = None
+        if TIMES.span_file == span_file.add:
             TIMES.trace(None)
         self._session.forget(self._end_at_close)
         # From another thread it would be in the way of those who look at stacks: what was said last holds.
         on_io_thread = self._messenger.on_io_thread()
-        spool.end(StillOpen(time.monotonic(), open_spans()) if on_io_thread else None)
-        return spool.ended
+        span_file.end(StillOpen(time.monotonic(), open_spans()) if on_io_thread else None)
+        return span_file.ended
 
     def release(self, trace_id: str) -> None:
         """What was written of a trace is not needed any more; from any thread."""
@@ -212,12 +212,12 @@ class Tracer:
 
     def _note_open(self, trace_id: str) -> None:
         """Note again and again what has not ended: this process may be killed."""
-        spool = self._spool  # another thread may end it
-        if spool is None or not self._writes(trace_id) or self._messenger.why_closed:
+        span_file = self._span_file  # another thread may end it
+        if span_file is None or not self._writes(trace_id) or self._messenger.why_closed:
             return
         now = time.monotonic()
         lasting = [span for span in open_spans() if now - span.began >= OPEN_S]
-        spool.note_open(StillOpen(now, lasting))
+        span_file.note_open(StillOpen(now, lasting))
         self._messenger.call_later(OPEN_S, partial(self._note_open, trace_id))
 
     # -- clocks ----------------------------------------------------------------------------------
@@ -237,18 +237,18 @@ class Tracer:
         asked.add_done_callback(partial(self._on_time, trips, time.monotonic()))
 
     def _on_time(self, trips: list[RoundTrip], asked_at: float, answer: Promise[Reply]) -> None:
-        now, spool = time.monotonic(), self._spool  # another thread may end it
-        if answer.exception(0) is not None or spool is None:
+        now, span_file = time.monotonic(), self._span_file  # another thread may end it
+        if answer.exception(0) is not None or span_file is None:
             return
         trips.append(RoundTrip(asked_at, answer.result(0).head, now))
         if len(trips) < NUM_TRIPS:
             self._ask_time(trips)
         else:
-            spool.note_clock(ClockNote(now, *offset_of(trips)))
+            span_file.note_clock(ClockNote(now, *offset_of(trips)))
 
     def _writes(self, trace_id: str) -> bool:
-        spool = self._spool  # another thread may end it
-        return spool is not None and trace_id == self._trace_id and not spool.ended.done()
+        span_file = self._span_file  # another thread may end it
+        return span_file is not None and trace_id == self._trace_id and not span_file.ended.done()
 
     def _folder(self, trace_id: str) -> Path:
         return folder_of(trace_id, self._messenger.endpoint.machine_id)
@@ -267,60 +267,60 @@ class Tracer:
             self._opening[order.trace_id].append(request)
         else:
             self._opening[order.trace_id] = [request]
-            if TIMES.spool is None:
+            if TIMES.span_file is None:
                 TIMES.trace(self._early.append)
             self._beside(self._open, order)
 
     def _open(self, order: TraceOn) -> None:
-        """Open a spool, in a thread of its own."""
-        opened: Promise[OpenSpool] = Promise()
+        """Open a span file, in a thread of its own."""
+        opened: Promise[OpenSpanFile] = Promise()
         opened.set_from(lambda: self.open(order))
         self._messenger.submit(partial(self._on_opened, order, opened))
 
-    def _on_opened(self, order: TraceOn, opened: Promise[OpenSpool]) -> None:
+    def _on_opened(self, order: TraceOn, opened: Promise[OpenSpanFile]) -> None:
         asked = self._opening.pop(order.trace_id, None)
         try:
-            spool = opened.result(0)
+            span_file = opened.result(0)
             if asked is None or self._messenger.why_closed:  # it is over by now
-                spool.close()
+                span_file.close()
                 self._forget_early()
                 return
-            self.begin(spool)
+            self.begin(span_file)
         except (ClusterError, OSError) as error:
             self._forget_early()
             for request in asked or ():
                 request.fail(error)
         else:
-            if self._spool is not None:
+            if self._span_file is not None:
                 for span in tuple(self._early):
-                    self._spool.add(span)
+                    self._span_file.add(span)
             self._forget_early()
             for request in asked:
                 self.limit(request.head)
                 request.reply(None)
 
     def _forget_early(self) -> None:
-        if TIMES.spool == self._early.append:
+        if TIMES.span_file == self._early.append:
             TIMES.trace(None)
         self._early.clear()
 
     def _on_ask(self, request: Request) -> None:
-        if isinstance(request.head, DropSpools):
+        if isinstance(request.head, DropSpanFiles):
             self.release(request.head.trace_id)
-        self._beside(self._answer_spools, request)
+        self._beside(self._answer_span_files, request)
 
-    def _answer_spools(self, request: Request) -> None:
+    def _answer_span_files(self, request: Request) -> None:
         """Answer what is asked of a trace's folder, in a thread of its own."""
         try:
             match request.head:
-                case ListSpools(trace_id):
-                    request.reply(spools_in(self._folder(trace_id)))
-                case ReadSpool(trace_id, name, start, size_bytes):
+                case ListSpanFiles(trace_id):
+                    request.reply(span_files_in(self._folder(trace_id)))
+                case ReadSpanFile(trace_id, name, start, size_bytes):
                     request.reply(None, [part_of(self._folder(trace_id), name, start, size_bytes)])
-                case DropSpools(trace_id):
-                    drop_spools(self._folder(trace_id))
+                case DropSpanFiles(trace_id):
+                    drop_span_files(self._folder(trace_id))
                     request.reply(None)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             request.fail(error)
 
     def _beside(self, function: Callable[..., object], *args: Any) -> None:

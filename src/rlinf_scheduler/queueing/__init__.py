@@ -40,7 +40,7 @@ from rlinf_scheduler.queueing.client import (
     Ending,
     Send,
     SendItem,
-    SendRecall,
+    SendOutcomeQuery,
     SendWithdraw,
 )
 from rlinf_scheduler.queueing.cost import Point, checked_table, sampled
@@ -126,7 +126,7 @@ __all__ = [
     "Ripen",
     "Send",
     "SendItem",
-    "SendRecall",
+    "SendOutcomeQuery",
     "SendWithdraw",
     "ServerStreams",
     "ShardPlan",

@@ -49,7 +49,7 @@ class SendWithdraw(NamedTuple):
     ticket: int
 
 
-class SendRecall(NamedTuple):
+class SendOutcomeQuery(NamedTuple):
     """The same, of an operation that its caller has sent himself: the server always says what became of it."""
 
     ticket: int
@@ -74,7 +74,7 @@ _send = partial(tuple.__new__, Send)
 _confirm = partial(tuple.__new__, Confirm)
 _ended = partial(tuple.__new__, End)
 
-ClientInstruction = Send | SendItem | SendWithdraw | SendRecall | Confirm | End
+ClientInstruction = Send | SendItem | SendWithdraw | SendOutcomeQuery | Confirm | End
 
 
 class _Phase(Enum):
@@ -334,7 +334,7 @@ class ClientState:
         direct = operation.phase is _Phase.DIRECT
         operation.phase = _Phase.LEAVING
         operation.ending = ending
-        return [SendRecall(ticket) if direct else SendWithdraw(ticket)]
+        return [SendOutcomeQuery(ticket) if direct else SendWithdraw(ticket)]
 
     def _ended(self, ticket: int, ending: Ending, detail: Any) -> list[ClientInstruction]:
         out: list[ClientInstruction] = []

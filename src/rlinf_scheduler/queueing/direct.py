@@ -75,7 +75,7 @@ class DirectOperations(Generic[WayT, OperationT]):
         """An operation ends in another way: where to say so; None if it came the usual way."""
         return self.unanswered.pop(ticket, None) if self.unanswered else None
 
-    def recall(
+    def query_outcome(
         self, client: str, ticket: int, state: ChannelState, read_all: Callable[[str], None]
     ) -> list[Instruction]:
         """Withdraw an operation, and always say what became of it.

@@ -39,7 +39,8 @@ class RunningJob(msgspec.Struct, frozen=True):
         ports: the first and the last of the ports that its processes take; None: any.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         version: of this package, as the driver has it.
-        kept: the job's name, where it outlives its drivers, and its keeper is what is called driver here; "" where not.
+        kept: the job's name, where it outlives its drivers, and its job server is what is called driver here; ""
+            where not.
     """
 
     pid: int
@@ -128,7 +129,7 @@ def running_jobs() -> list[RunningJob]:
 
 
 def find_job(which: int | str | None = None) -> RunningJob:
-    """The job of a driver, by its process's id, or a job that outlives its drivers, by its name or its keeper's id.
+    """The job of a driver, by its process's id, or a job that outlives its drivers, by its name or its job server's id.
 
     Args:
         which: that; None: the one job that there is.
@@ -154,11 +155,15 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
         return of_process[0]  # the newest, where a process has had several
     named = [job for job in jobs if job.kept and job.kept == wanted]
     if len(named) > 1:  # each of another Ray
-        problem = f"several jobs are called '{printable(wanted)}'; say which by its keeper's process id"
+        problem = f"several jobs are called '{printable(wanted)}'; say which by its job server's process id"
         raise ClusterError(f"{problem}, `--job {named[0].pid}` for one: {_known(named)}")
     if named:
         return named[0]
-    what = f"driver is process {wanted}" if wanted.isdecimal() else f"keeper or name is '{printable(wanted)}'"
+    what = (
+        f"driver is process {wanted}"
+        if wanted.isdecimal()
+        else f"job server or name is '{printable(wanted)}'"
+    )
     near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
     hint = f"; did you mean '{near}'?" if near else ""
     raise ClusterError(f"no job's {what} of this machine; there are {_known(jobs) or 'none'}{hint}")

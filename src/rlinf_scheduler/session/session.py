@@ -27,12 +27,12 @@ from rlinf_scheduler.comm.threads import ASK_AGAIN_S
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.session.bus import EventBus
-from rlinf_scheduler.session.death_news import DeathNews
-from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.death_notices import DeathNotices
+from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.session.heartbeats import Heart
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.session.hearts import Hearts
+    from rlinf_scheduler.session.heartbeat_monitor import HeartbeatMonitor
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Session:
         home: how the process above is reached.
         directory: finds the others by name.
         deaths: who is dead.
-        bus: what happens in the job, for whoever listens.
+        bus: what happens in the job, for the listeners.
         log_bus: workers' log lines, on their own: they are shown before the result of the call that wrote them, however
             slow other listeners are.
         unreachable_after_s: see above.
@@ -135,14 +135,14 @@ class Session:
             DirectoryServer(self.messenger, self._declare_dead)
         self.home = home or self.messenger.endpoint
         self.directory = DirectoryClient(self.messenger, self.home)
-        self.deaths = DeathNews(self.messenger, self.home)
+        self.deaths = DeathNotices(self.messenger, self.home)
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
-        self._hearts: Hearts | None = None
+        self._heartbeat_monitor: HeartbeatMonitor | None = None
         if home is None:
             # One process of a job: the others do not load what it tells.
-            from rlinf_scheduler.session.hearts import Hearts  # noqa: PLC0415
+            from rlinf_scheduler.session.heartbeat_monitor import HeartbeatMonitor  # noqa: PLC0415
 
-            self._hearts = Hearts(self.messenger, self.bus, self.deaths)
+            self._heartbeat_monitor = HeartbeatMonitor(self.messenger, self.bus, self.deaths)
         else:
             Heart(self.messenger, home, unresponsive_after_s)
 
@@ -154,11 +154,13 @@ class Session:
     def why_silent(self, process_id: str) -> str:
         """Why a process that lives is not heard of now: cut off, or, as far as the home knows, stopped; else ""."""
         cut_off = self.messenger.cut_off(process_id)
-        return cut_off or (self._hearts.why_silent(process_id) if self._hearts is not None else "")
+        return cut_off or (
+            self._heartbeat_monitor.why_silent(process_id) if self._heartbeat_monitor is not None else ""
+        )
 
     def silent_s(self, process_id: str) -> float:
         """For how long the home has heard nothing of a process, in seconds; 0 where this is not the home."""
-        return self._hearts.silent_s(process_id) if self._hearts is not None else 0.0
+        return self._heartbeat_monitor.silent_s(process_id) if self._heartbeat_monitor is not None else 0.0
 
     @property
     def closed(self) -> bool:

@@ -18,7 +18,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch
@@ -40,9 +40,11 @@ class FetchedWeights:
 
     __slots__ = ("_arrived", "_read", "_unfit", "_use", "version")
 
-    def __init__(self, version: int, arrived: Arrived, use: BucketUse | None, read: DeviceRead) -> None:
+    def __init__(
+        self, version: int, arrived: ReceivedPayload, use: BucketUse | None, read: DeviceRead
+    ) -> None:
         self.version = version
-        self._arrived: Arrived | None = arrived
+        self._arrived: ReceivedPayload | None = arrived
         self._use = use
         self._read = read
         self._unfit: tuple[Any, ...] | None = None
@@ -79,7 +81,7 @@ class FetchedWeights:
         self._arrived = self._use = None
         return self.version
 
-    def _write(self, writer: StateDictWriter, arrived: Arrived) -> None:
+    def _write(self, writer: StateDictWriter, arrived: ReceivedPayload) -> None:
         frames: list[Any] = list(arrived.frames())
         try:
             if self._use is None:
@@ -141,7 +143,7 @@ class Fetch(Transfer):
         return promise
 
     def awaits(self) -> Wait:
-        """What whoever waits for it waits for; from any thread."""
+        """What a wait for it is for; from any thread."""
         needs = self._min_version if self._min_version != NO_VERSION else -1
         option = "version" if self._exact else "min_version"
         text = f"fetch_weights('{self._name}'{f', {option}={needs}' if needs >= 0 else ''})"
@@ -203,7 +205,7 @@ class Fetch(Transfer):
         if not self._waits and (there.number == NO_VERSION or there.number < self._min_version):
             self.expire()
 
-    def _done(self, key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
+    def _done(self, key: Key | None, arrived: ReceivedPayload | None, error: BaseException | None) -> None:
         if key is not None and arrived is not None:
             if is_staged(arrived.frames()):
                 opened = partial(self._opened, key, arrived)
@@ -215,7 +217,7 @@ class Fetch(Transfer):
         else:
             self.end(error=error)
 
-    def _opened(self, key: Key, arrived: Arrived, use: BucketUse | None) -> None:
+    def _opened(self, key: Key, arrived: ReceivedPayload, use: BucketUse | None) -> None:
         if self.over:
             return
         if use is None:
@@ -224,7 +226,7 @@ class Fetch(Transfer):
         else:
             self._arrived(key, arrived, use)
 
-    def _arrived(self, key: Key, arrived: Arrived, use: BucketUse | None) -> None:
+    def _arrived(self, key: Key, arrived: ReceivedPayload, use: BucketUse | None) -> None:
         read = partial(self._devices.read, f"weights '{self._name}'")
         self.end(FetchedWeights(key.number, arrived, use, read))
 

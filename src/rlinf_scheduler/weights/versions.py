@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from rlinf_scheduler.comm.device import Devices, Staged
+from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
 from rlinf_scheduler.comm.replication.publisher import give
-from rlinf_scheduler.comm.shm.parcel import Parcel
+from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
 
@@ -21,15 +21,15 @@ class _Weights:
 
     Attributes:
         version: the newest version.
-        parcel: it, in host memory; None as long as nobody wants it there.
+        payload: it, in host memory; None as long as nobody wants it there.
         staged: it, on a device; None if it is not there.
         waiting: questions of readers that have heard what there is.
         unserved: questions of readers that wait until it is in host memory.
     """
 
     version: int = NO_VERSION
-    parcel: Parcel | None = None
-    staged: Staged | None = None
+    payload: Payload | None = None
+    staged: StagedPayload | None = None
     waiting: list[Request] = field(default_factory=list)
     unserved: list[Request] = field(default_factory=list)
 
@@ -62,10 +62,12 @@ class Versions:
     def size_bytes(self, name: str) -> int:
         """The size of the present version; 0 if there is none."""
         weights = self._weights.get(name)
-        there = None if weights is None else weights.staged or weights.parcel
+        there = None if weights is None else weights.staged or weights.payload
         return 0 if there is None else there.size_bytes
 
-    def put(self, name: str, version: int, new: Parcel | Staged) -> tuple[Parcel | None, Staged | None]:
+    def put(
+        self, name: str, version: int, new: Payload | StagedPayload
+    ) -> tuple[Payload | None, StagedPayload | None]:
         """Make this the version that readers get from now on; the one before comes back.
 
         Raises:
@@ -73,9 +75,9 @@ class Versions:
         """
         weights = self._weights[name]
         check_growth(name, weights.version, version)
-        before, old = (weights.parcel, weights.staged), Key(name, weights.version)
-        weights.version, weights.parcel, weights.staged = version, None, None
-        if isinstance(new, Staged):
+        before, old = (weights.payload, weights.staged), Key(name, weights.version)
+        weights.version, weights.payload, weights.staged = version, None, None
+        if isinstance(new, StagedPayload):
             weights.staged = new
         else:
             self._publish(name, weights, new)
@@ -86,9 +88,9 @@ class Versions:
             self._serve(reader)
         return before
 
-    def _publish(self, name: str, weights: _Weights, parcel: Parcel) -> None:
-        weights.parcel = parcel
-        self._publisher.publish(Key(name, weights.version), parcel, replicated=True)
+    def _publish(self, name: str, weights: _Weights, payload: Payload) -> None:
+        weights.payload = payload
+        self._publisher.publish(Key(name, weights.version), payload, replicated=True)
 
     def _on_fetch(self, request: Request) -> None:
         asked: FetchWeights = request.head
@@ -111,7 +113,7 @@ class Versions:
             # If it is replaced before it is answered, the reader gets what replaced it.
             if weights.staged is not None:
                 reads_ours = partial(self._serve_staged, weights, weights.staged, request)
-                self._messenger.parcels.when_ready(asked.want.reader, reads_ours)
+                self._messenger.payloads.when_ready(asked.want.reader, reads_ours)
             else:
                 self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
         elif asked.want.heard == weights.version:
@@ -126,7 +128,7 @@ class Versions:
             f"version {wanted} is over: '{publisher}' publishes version {present} now, and keeps no older one"
         )
 
-    def _serve_staged(self, weights: _Weights, staged: Staged, request: Request) -> None:
+    def _serve_staged(self, weights: _Weights, staged: StagedPayload, request: Request) -> None:
         asked: FetchWeights = request.head
         if weights.staged is not staged:
             self._serve(request)
@@ -135,8 +137,8 @@ class Versions:
         elif staged.goes_to(asked.want.reader, asked.devices) and not asked.want.unreadable:
             staged.given_to(asked.want.reader)
             answer = ReaderAnswer(AnswerKind.HERE, Key(asked.name, weights.version))
-            give(request, answer, staged.parcel, asked.want.reader)
-        elif weights.parcel is not None:
+            give(request, answer, staged.payload, asked.want.reader)
+        elif weights.payload is not None:
             key = Key(asked.name, weights.version)
             self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
         else:
@@ -146,7 +148,7 @@ class Versions:
                 self._devices.copy_out(f"weights '{asked.name}'", staged, copied)
 
     def _on_copied(
-        self, name: str, weights: _Weights, staged: Staged, copied: Parcel | BaseException
+        self, name: str, weights: _Weights, staged: StagedPayload, copied: Payload | BaseException
     ) -> None:
         if weights.staged is not staged:
             return

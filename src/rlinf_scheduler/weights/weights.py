@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm.codec import Encoded
-from rlinf_scheduler.comm.device import Devices, Staged
+from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.device.cuda_driver import cuda_driver
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf_scheduler.comm.finder import Finder
@@ -18,8 +18,8 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Replicas
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Parcel
-from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf_scheduler.observe.own_activity import OwnActivity
@@ -163,7 +163,7 @@ class Weights:
             note.took(delivery.frames, delivery.version)
             self._fetched[name] = number = delivery.write(writer)
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
-            self._messenger.parcels.release_dropped_soon()
+            self._messenger.payloads.release_dropped_soon()
             TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))
             return number
 
@@ -190,13 +190,13 @@ class Weights:
         self._directory.register(entry_of(name), self._messenger.endpoint, again=True)
         self._claimed.add(name)
 
-    def _packed(self, name: str, encoded: Encoded) -> Parcel:
-        parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
-        if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
-            self._tell_once(name, parcel.size_bytes)
-        return parcel
+    def _packed(self, name: str, encoded: Encoded) -> Payload:
+        payload = self._messenger.payloads.pack(encoded, None, snapshot=True)
+        if payload.size_bytes >= SHARED_BYTES and not payload.in_shared_memory:
+            self._tell_once(name, payload.size_bytes)
+        return payload
 
-    def _put(self, name: str, version: int, new: Parcel | Staged) -> object:
+    def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
         done: Promise[object] = Promise()
         self._transfers.hand_over(
             lambda: done.set_from(lambda: self._versions.put(name, version, new)), done.set_exception
@@ -212,7 +212,7 @@ class Weights:
         if name in self._told:
             return
         self._told.add(name)
-        arena = self._messenger.parcels.arena
+        arena = self._messenger.payloads.arena
         logger.warning(
             "no room in shared memory for the %d MiB of weights '%s': each reader gets them through a socket. Two "
             "versions have to fit into %d MiB, with all else that this machine's processes share; set "

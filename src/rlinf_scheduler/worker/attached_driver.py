@@ -1,4 +1,4 @@
-"""A driver of a job that outlives it: comes to the job's keeper, hears of what happens there, and leaves."""
+"""A driver of a job that outlives it: comes to the job's job server, hears of what happens there, and leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.events import WorkerLogged, WorkerPrinted
-from rlinf_scheduler.host.info import KeptJob
+from rlinf_scheduler.host.info import DetachedJob
 from rlinf_scheduler.host.log_lines import bounded_lines, show_log_lines
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.observe.own_activity import OwnActivity
@@ -22,8 +22,8 @@ from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import own_program
-from rlinf_scheduler.worker.driver_desk import JobWelcome, NodesKnown
-from rlinf_scheduler.worker.driver_news import (
+from rlinf_scheduler.worker.driver_server import JobWelcome, NodesKnown
+from rlinf_scheduler.worker.driver_wire import (
     ATTACH,
     ENDING,
     EVENT,
@@ -34,7 +34,7 @@ from rlinf_scheduler.worker.driver_news import (
     Attach,
     StopJob,
 )
-from rlinf_scheduler.worker.followed_group import FollowedGroups
+from rlinf_scheduler.worker.remote_group import RemoteGroups
 
 # Groups that end with this driver are given a grace period for what they run, and then killed.
 LEAVE_WITHIN_S = 30.0
@@ -46,11 +46,11 @@ class AttachedDriver:
     """This process's part in a kept job; a service of its session.
 
     Args:
-        session: of this process, whose home is the keeper.
+        session: of this process, whose home is the job server.
         name: the job's.
 
     Raises:
-        CommError: the keeper does not answer.
+        CommError: the job server does not answer.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -58,10 +58,10 @@ class AttachedDriver:
         self._messenger = session.messenger
         self.name = name
         self._is_stopping = False
-        session.provide(KeptJob, KeptJob(name))
+        session.provide(DetachedJob, DetachedJob(name))
         session.service(OwnActivity)
         session.service(OwnStats)
-        session.service(FollowedGroups)
+        session.service(RemoteGroups)
         self._tell = bounded_lines(session)
         self._messenger.serve(EVENT, self._on_event, None)
         self._messenger.serve(ENDING, self._on_ending, str)
@@ -81,9 +81,9 @@ class AttachedDriver:
         """End all of the job; returns when its groups have ended.
 
         Raises:
-            CommError: the keeper does not answer.
+            CommError: the job server does not answer.
         """
-        self._is_stopping = True  # that the keeper is gone is no news then
+        self._is_stopping = True  # that the job server is gone is no news then
         try:
             self._messenger.request(
                 self._session.home, STOP, StopJob(who), timeout_s=STOP_WITHIN_S, reply_type=None
@@ -107,7 +107,7 @@ class AttachedDriver:
 
     def _on_peer_lost(self, process_id: str) -> None:
         if process_id == self._session.home.process_id:
-            self._leave_ended(f"its keeper is gone: {self._messenger.peers.why_lost(process_id)}")
+            self._leave_ended(f"its job server is gone: {self._messenger.peers.why_lost(process_id)}")
 
     def _leave_ended(self, why: str) -> None:
         if not (self._session.closed or self._session.failure or self._is_stopping):
@@ -124,18 +124,20 @@ class AttachedDriver:
         with suppress(CommError, FutureTimeout):
             left.result(LEAVE_WITHIN_S)
             return
-        _log.warning("the keeper of job '%s' has not said that this driver's groups have ended", self.name)
+        _log.warning(
+            "the job server of job '%s' has not said that this driver's groups have ended", self.name
+        )
 
 
 def ask_nodes(session: Session, refresh_s: float | None = None) -> NodesKnown:
-    """What the keeper of a process's job knows of the nodes; from now on this process has it, too.
+    """What the job server of a process's job knows of the nodes; from now on this process has it, too.
 
     Args:
         session: of the process.
         refresh_s: how long the nodes may take to be probed anew, in seconds; None: they are not.
 
     Raises:
-        CommError: the keeper does not answer.
+        CommError: the job server does not answer.
         ClusterTimeout, ClusterError: as of `Cluster.refresh`.
     """
     limit_s = ANSWER_TIMEOUT_S + (refresh_s or 0.0)

@@ -15,7 +15,7 @@ from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf_scheduler.comm.failure import Failure, load_failure
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Cause
 from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
 
 # What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
-RankOutcome: TypeAlias = Arrived | Failure | BaseException
+RankOutcome: TypeAlias = ReceivedPayload | Failure | BaseException
 
 
 class CallEnd(Promise[None]):
@@ -53,7 +53,7 @@ class CallEnd(Promise[None]):
         self.by = by
 
     def cause(self) -> Cause:
-        """What a wait for it is counted as; None: as what whoever waits says that it waits for."""
+        """What a wait for it is counted as; None: as what the waiting thread says."""
         return Cause(RESULT, self._title)
 
 
@@ -120,19 +120,19 @@ class Call:
         self._is_cancelled = False
         self._began = time.monotonic()
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
-        self._parcels: list[Parcel] = self._packed(encoded)
+        self._payloads: list[Payload] = self._packed(encoded)
 
-    def _packed(self, encoded: Encoded | Sequence[Encoded]) -> list[Parcel]:
+    def _packed(self, encoded: Encoded | Sequence[Encoded]) -> list[Payload]:
         """Write the arguments, once where they are the same; nobody waits here for room in shared memory."""
-        parcels = self.messenger.parcels
+        payloads = self.messenger.payloads
         if not isinstance(encoded, Encoded):
             pairs = zip(encoded, self._targets, strict=True)
-            return [parcels.pack(each, target.endpoint, snapshot=True) for each, target in pairs]
+            return [payloads.pack(each, target.endpoint, snapshot=True) for each, target in pairs]
         endpoints = [target.endpoint for target in self._targets]
-        readers = [each for each in endpoints if each is None or parcels.reads_ours(each.process_id)]
+        readers = [each for each in endpoints if each is None or payloads.reads_ours(each.process_id)]
         peer = (readers or endpoints)[0]
-        parcel = parcels.pack(encoded, peer, snapshot=True, shared=len(endpoints) > 1)
-        return [parcel] * len(endpoints)
+        payload = payloads.pack(encoded, peer, snapshot=True, shared=len(endpoints) > 1)
+        return [payload] * len(endpoints)
 
     @property
     def title(self) -> str:
@@ -147,12 +147,12 @@ class Call:
     def failed(self) -> bool:
         """Whether a rank has failed, or the call was aborted."""
         answers = (outcome for outcome in self.outcomes if outcome is not None)
-        return self.aborted is not None or not all(isinstance(answer, Arrived) for answer in answers)
+        return self.aborted is not None or not all(isinstance(answer, ReceivedPayload) for answer in answers)
 
     def start(self) -> None:
         """Send it to every rank."""
         # Released before the ranks hear of this call: then they find their memory warm.
-        self.messenger.parcels.release_dropped()
+        self.messenger.payloads.release_dropped()
         for index in range(len(self._targets)):
             ending(partial(self._send, index), partial(self._note, index))()
 
@@ -227,10 +227,10 @@ class Call:
 
     def _send(self, index: int) -> None:
         endpoint = self._targets[index].endpoint
-        if not self._parcels or endpoint is None:
+        if not self._payloads or endpoint is None:
             return
         self.sent_at[index] = time.monotonic()
-        frames = self._parcels[index].frames_for(endpoint)
+        frames = self._payloads[index].frames_for(endpoint)
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
@@ -256,7 +256,7 @@ class Call:
                 # The rank keeps the call's place in its line.
                 endpoint = self._targets[index].endpoint
                 if endpoint is not None:
-                    self.messenger.parcels.distrust(endpoint.process_id, reason)
+                    self.messenger.payloads.distrust(endpoint.process_id, reason)
                 self._send(index)
             case protocol.Raised(durations):
                 self.durations[index] = durations
@@ -285,7 +285,7 @@ class Call:
     def _take_result(self, index: int, frames: list[Buffer]) -> None:
         """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""
         try:
-            self._note(index, self.messenger.parcels.receive(frames))
+            self._note(index, self.messenger.payloads.receive(frames))
         except SharedMemoryUnreadable as error:
             self._ask_again(index, self._head.number, error, partial(self._on_answer, index))
 
@@ -309,10 +309,10 @@ class Call:
         self._left -= 1
         if self._left == 0:
             self._ended_by(index)
-            self._parcels = []
+            self._payloads = []
             self._end()
             return
-        if not isinstance(outcome, Arrived) and not self.settled.done():
+        if not isinstance(outcome, ReceivedPayload) and not self.settled.done():
             self.settled.by = str(self.addresses[index])
             self.settled.set_result(None)
         if self._left == 1:  # then a wait that ends at its deadline is its, too

@@ -60,7 +60,7 @@ class GiveBack(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-class DeviceDesk:
+class DeviceLockServer:
     """Gives the turns of a job; a service of the job's home. Everything is on the I/O thread.
 
     Args:

@@ -10,7 +10,7 @@ from functools import partial
 
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.engine.ending import end_failed
+from rlinf_scheduler.ray_backend.ending import end_failed
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.result import GroupResult
 

@@ -192,9 +192,9 @@ class GroupBuilder(Generic[T, GroupT_co]):
         launch: LaunchFunction[GroupCalls[Any]]
         if keeps_elsewhere(session):
             # Few programs have such a job.
-            from rlinf_scheduler.worker.kept_job import prepare_kept_launch  # noqa: PLC0415
+            from rlinf_scheduler.worker.detached_groups import prepare_detached_launch  # noqa: PLC0415
 
-            claimed, launch = prepare_kept_launch(
+            claimed, launch = prepare_detached_launch(
                 session, factory, placements, name, options, on_failure, limit, detached=detached
             )
         else:

@@ -1,4 +1,4 @@
-"""How the ranks of a group are, as whoever launched it knows."""
+"""How the ranks of a group are, as its launcher knows."""
 
 from __future__ import annotations
 

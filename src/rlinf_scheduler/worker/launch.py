@@ -20,7 +20,6 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.config.net_emulation import NetEmulation
-from rlinf_scheduler.engine.engine import cores_of_machines, ray_errors
 from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf_scheduler.events import GroupLaunched, WorkerStarted
 from rlinf_scheduler.extension import extension_named
@@ -28,8 +27,8 @@ from rlinf_scheduler.face.finder import is_wanted as face_is_wanted
 from rlinf_scheduler.hardware.views import HardwareTable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import (
+    DetachedJob,
     JobSettings,
-    KeptJob,
     job_settings,
     job_topology,
     packed_topology,
@@ -41,8 +40,9 @@ from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf_scheduler.host.seeds import DrawnSeed, rank_seed
 from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
+from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.environment import rank_environment
 from rlinf_scheduler.worker.fallbacks import Fallbacks
@@ -172,7 +172,7 @@ class Recipe:
         self.hardware = HardwareTable(topology)
 
     def seed_of(self, rank: int) -> int:
-        """The seed of a rank, and of whoever takes its place."""
+        """The seed of a rank, and of its successor."""
         return rank_seed(self.seed, self.name, rank)
 
 
@@ -302,8 +302,8 @@ class _Launch:
         self._error: SchedulerError | None = None
         folder = session.fact(LogFolder)
         self._log_folder = folder.path if folder is not None else ""
-        kept = session.fact(KeptJob)
-        self._kept_job = kept.name if kept is not None else ""
+        detached = session.fact(DetachedJob)
+        self._detached_job = detached.name if detached is not None else ""
 
     @property
     def elapsed_s(self) -> float:
@@ -399,7 +399,7 @@ class _Launch:
             raise read_error(self._error)
 
     def awaits(self) -> Wait:
-        """What whoever waits for it waits for; from any thread."""
+        """What a wait for it is for; from any thread."""
         missing = [each for each in self._reached() if each[1] != protocol.READY]
         peers = tuple(f"{self._name}:{rank}" for rank, _ in missing)
         detail = "; ".join(
@@ -536,7 +536,7 @@ class _Launch:
             log_folder=self._log_folder,
             library_level=self._options.library_level,
             master_port=self._recipe.master_port,
-            kept_job=self._kept_job,
+            detached_job=self._detached_job,
             extension=extension_named(),
             replaces_rlinf=face_is_wanted(),
             # A rank that launches others is told so by what holds its own messages back.

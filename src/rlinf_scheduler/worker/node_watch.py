@@ -12,14 +12,14 @@ from typing import Protocol
 from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
-from rlinf_scheduler.engine.lost_nodes import HEAD, NodesSeen
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.events import NodeLost as NodeLostEvent
 from rlinf_scheduler.events import NodeResponsive, NodeUnresponsive
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.planning import Node, Topology
+from rlinf_scheduler.ray_backend.lost_nodes import HEAD, NodesSeen
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.session.session import SERVICE_TIMEOUT_S
 from rlinf_scheduler.wording import clock_text
 from rlinf_scheduler.worker.node_states import NodeSilence, NodeSilences, NodeStates

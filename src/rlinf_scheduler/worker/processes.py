@@ -18,22 +18,22 @@ from ray.util.placement_group import PlacementGroup
 
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.engine.engine import on_node, variables_lacking
-from rlinf_scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf_scheduler.errors import DeviceHeld, LaunchError
-from rlinf_scheduler.host.errand import (
+from rlinf_scheduler.host.actor_spec import (
+    DetachedHostActor,
     HostActor,
-    KeptHostActor,
-    leave,
+    hand_over,
     withdraw,
     withdraw_all,
     withdraw_of_the_dead,
 )
 from rlinf_scheduler.host.force import kill_process
-from rlinf_scheduler.host.info import KeptJob, job_topology
+from rlinf_scheduler.host.info import DetachedJob, job_topology
 from rlinf_scheduler.host.protocol import HostSpec
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import ProcessEnvironment
+from rlinf_scheduler.ray_backend.backend import on_node, variables_lacking
+from rlinf_scheduler.ray_backend.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import clock_text, device_list, seconds_text
 from rlinf_scheduler.worker.device_lock import DeviceLock
@@ -60,15 +60,15 @@ class HostProcess(Protocol):
 class Processes:
     """Starts the processes of the groups that a session launches; a service of it."""
 
-    _is_kept = False
+    _is_detached = False
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        kept = session.fact(KeptJob)
-        self._is_kept = kept is not None
-        self._host_class = ray.remote(HostActor if kept is None else KeptHostActor)
-        # Ray knows the keeper's job by the driver that began it, and that may have others.
-        job, holder = ("", "") if kept is None else (session.home.process_id, f"job '{kept.name}'")
+        detached = session.fact(DetachedJob)
+        self._is_detached = detached is not None
+        self._host_class = ray.remote(HostActor if detached is None else DetachedHostActor)
+        # Ray knows the job server's job by the driver that began it, and that may have others.
+        job, holder = ("", "") if detached is None else (session.home.process_id, f"job '{detached.name}'")
         self._holds = DeviceHolds(job, holder)
         # Held while some are taken or given back: what is about to go back counts as taken still.
         self._changing = threading.Lock()
@@ -83,7 +83,7 @@ class Processes:
             session.on_close_last(self._holds.release)
             # Not here, on the I/O thread: Ray's head may not answer.
             run_beside_in_time(session.messenger.call_later, withdraw_of_the_dead)
-            if kept is None:
+            if detached is None:
                 session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 
     @property
@@ -100,7 +100,7 @@ class Processes:
         """Hold accelerators for the job until it ends; gives what gives them back before, once, from any thread.
 
         Args:
-            group: for whom; its name is told to whoever is refused.
+            group: for whom; its name is told to a launch that is refused.
             devices: as the nodes name them, by the nodes' ranks.
             wait_s: how long to wait for those that others have, in seconds.
             given_up: done when nobody wants them any more.
@@ -221,7 +221,7 @@ class Processes:
     def forget(self, processes: Sequence[HostProcess]) -> None:
         """Leave nothing behind for processes that were ended before they began."""
         ids = [process.actor_id for process in processes if isinstance(process, RayProcess)]
-        withdraw(ids, kept=self._is_kept)
+        withdraw(ids, detached=self._is_detached)
 
     def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
         """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
@@ -243,7 +243,7 @@ class RayProcess:
 
     def run(self, spec: HostSpec) -> Future[None]:
         """As `HostProcess.run`; the error is Ray's."""
-        leave(self.actor_id, spec)
+        hand_over(self.actor_id, spec)
         ended: Future[None] = self._actor.run.remote().future()
         return ended
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import ray
 from ray.exceptions import GetTimeoutError
 
-from rlinf_scheduler.engine.engine import on_node, ray_errors
 from rlinf_scheduler.errors import ConfigError, LaunchTimeout
 from rlinf_scheduler.hardware.profilers import ProfilingConfig
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
+from rlinf_scheduler.ray_backend.backend import on_node, ray_errors
 
 _PATH = "cluster.profiling"
 

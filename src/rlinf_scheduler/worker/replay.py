@@ -35,7 +35,7 @@ from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape
 from rlinf_scheduler.weights import open_weights
 from rlinf_scheduler.weights.replayed import ReplayedWeights
 from rlinf_scheduler.wording import did_you_mean
-from rlinf_scheduler.worker.device_lock import DeviceDesk
+from rlinf_scheduler.worker.device_lock import DeviceLockServer
 
 
 class Replay:
@@ -220,7 +220,7 @@ class ReplaySession(Session):
         self.provide(Asking, ReplayedAsking(player, self.messenger.endpoint))
         self.provide(open_mailbox, ReplayedMailbox(player))
         self.provide(open_weights, ReplayedWeights(player))
-        self.service(DeviceDesk)
+        self.service(DeviceLockServer)
 
 
 def _asks_for_the_end(call: RecordedCall) -> bool:

@@ -12,7 +12,7 @@ from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.failure import Failure, read_error
 from rlinf_scheduler.comm.forking import forked_error, generation
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf_scheduler.host.timing import Reduce, reduce_durations
@@ -201,7 +201,7 @@ class GroupResult(Generic[R]):
         return f"{self._call.title} on {', '.join(self._missing())}"
 
     def awaits(self) -> Wait:
-        """What whoever waits for it waits for; from any thread."""
+        """What a wait for it is for; from any thread."""
         call = self._call
         began = min((at for at in call.sent_at if at), default=time.monotonic())
         return Wait(RESULT, call.title, time.monotonic() - began, peers=tuple(self._missing()))
@@ -234,7 +234,7 @@ class GroupResult(Generic[R]):
         failures = [
             (index, outcome)
             for index, outcome in enumerate(self._call.outcomes)
-            if outcome is not None and not isinstance(outcome, Arrived)
+            if outcome is not None and not isinstance(outcome, ReceivedPayload)
         ]
         # A rank that was only cancelled says less than one that failed by itself.
         failures.sort(key=lambda failure: isinstance(failure[1], CallCancelled))
@@ -246,7 +246,7 @@ class GroupResult(Generic[R]):
     def _outcome(self, index: int) -> Any:
         """A rank's result; what it failed with, if it did."""
         outcome = self._call.outcomes[index]
-        if not isinstance(outcome, Arrived):
+        if not isinstance(outcome, ReceivedPayload):
             return self._failure(index, outcome)
         if index not in self._values:
             self._values[index] = outcome.load()

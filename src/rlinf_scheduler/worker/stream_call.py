@@ -10,7 +10,7 @@ from functools import partial
 
 from rlinf_scheduler.comm import Buffer, Encoded, Messenger, Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.worker.call import Call, RankOutcome, Target, next_number
@@ -31,7 +31,7 @@ class ValueCell:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
-        self.filled: Promise[Arrived | None] = Promise()
+        self.filled: Promise[ReceivedPayload | None] = Promise()
         self._next: dict[None, ValueCell] = {}
 
     @property
@@ -128,7 +128,7 @@ class StreamCall(Call):
 
     def _take_value(self, index: int, slot: ValueCell, item: int, frames: list[Buffer]) -> None:
         try:
-            self._fill(index, slot, self.messenger.parcels.receive(frames))
+            self._fill(index, slot, self.messenger.payloads.receive(frames))
         except SharedMemoryUnreadable as error:
             self._ask_again(index, item, error, partial(self._on_bytes, index, slot, item))
 
@@ -159,7 +159,7 @@ class StreamCall(Call):
                 slot.filled.set_result(None)
             self._open.clear()
 
-    def _fill(self, index: int, slot: ValueCell, value: Arrived | None) -> None:
+    def _fill(self, index: int, slot: ValueCell, value: ReceivedPayload | None) -> None:
         if slot in self._open:
             self._open.discard(slot)
             self._num_owed[index] -= 1

@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import NodeLost, SchedulerError
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.launched_rank import LaunchedRank
 from rlinf_scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S, Restarts

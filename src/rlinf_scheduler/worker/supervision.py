@@ -25,7 +25,7 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.force import kill_process
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_roll import Death
+from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Policy, RankState, Verdict
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart

@@ -215,7 +215,7 @@ class Worker(Routed):
 
     @cached_property
     def seed(self) -> int:
-        """The seed of its random numbers, from 0 to 2**32 - 1: its own, and the same in whoever takes its place.
+        """The seed of its random numbers, from 0 to 2**32 - 1: its own, and the same in its successor.
 
         It is derived from the `seed` of the launch, the group and the rank; without such a seed, from one that was
         drawn for the job. 0 for a worker that was constructed directly.

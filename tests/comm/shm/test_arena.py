@@ -19,7 +19,7 @@ from rlinf_scheduler.comm.shm.arena import Arena
 from rlinf_scheduler.comm.shm.foreign import open_arena
 from rlinf_scheduler.comm.shm.lease import COPIED_BYTES
 from rlinf_scheduler.comm.shm.limit import default_limit_bytes
-from rlinf_scheduler.comm.shm.parcel import Arrived, Written, frame_offsets
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, Written, frame_offsets
 
 DEADLINE_S = 60.0
 MIB = 1 << 20
@@ -58,7 +58,7 @@ def give(arena, opened, obj):
     size_bytes = frame_offsets(encoded.sizes)[1]
     block = arena.allocate(size_bytes)
     Written(arena, block, encoded)
-    return Arrived([], lease(opened, arena, block, size_bytes=size_bytes), encoded.sizes)
+    return ReceivedPayload([], lease(opened, arena, block, size_bytes=size_bytes), encoded.sizes)
 
 
 def pages_in_memory(arena):

@@ -200,7 +200,7 @@ def test_an_owner_that_renews_and_a_process_that_holds_never_both_succeed(shared
                 num_refused += 1
             else:
                 num_renewed += 1
-                assert table._cells[sure] in (0, arena_peers.mark_of(generation))
+                assert table._cells[sure] in (0, arena_peers.consumed_byte_of(generation))
     assert ours.recv() > 0
     assert num_renewed > 0
     process.join(DEADLINE_S)

@@ -367,7 +367,7 @@ def test_many_threads_send_at_once_and_nothing_is_torn(two):
 def test_the_dead_are_looked_for_once_for_all_that_are_lost_in_a_moment(secret, monkeypatch):
     messenger = Messenger(secret, name="home:0", arena_limit_bytes=16 * MIB)
     looks, both = [], threading.Barrier(2)
-    monkeypatch.setattr(messenger.parcels.arena, "clear_dead", lambda: looks.append(None))
+    monkeypatch.setattr(messenger.payloads.arena, "clear_dead", lambda: looks.append(None))
 
     def lose_many():
         for number in range(100):

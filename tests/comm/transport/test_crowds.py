@@ -48,7 +48,7 @@ def test_who_finds_the_queue_of_new_connections_full_waits_for_its_process_howev
         server.serve("echo", lambda request: request.reply(request.head))
         free, stands = threading.Event(), threading.Event()
         stack.callback(free.set)
-        server._peers.sockets.unix_door._listener.listen(0)
+        server._peers.sockets.unix_listener._bound_socket.listen(0)
         server.submit(lambda: (stands.set(), free.wait(DEADLINE_S)))
         assert stands.wait(DEADLINE_S)
         answers = [client.request(server.endpoint, "echo", number) for number, client in enumerate(clients)]

@@ -4,7 +4,7 @@ import pytest
 
 from rlinf_scheduler.comm import ClusterSecret, Endpoint
 from rlinf_scheduler.comm.codec import encode
-from rlinf_scheduler.comm.shm.parcel import frame_offsets
+from rlinf_scheduler.comm.shm.payload import frame_offsets
 from rlinf_scheduler.comm.transport import handshake
 from rlinf_scheduler.comm.transport.handshake import (
     HEADER_BYTES,

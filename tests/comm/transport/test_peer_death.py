@@ -158,9 +158,9 @@ def test_a_write_error_costs_the_connection_and_nothing_else(new_messenger):
     client, server = new_messenger("client:0"), new_messenger("server:0")
     server.serve("echo", lambda request: request.reply(request.head))
     assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
-    line = client._peers.by_id[server.endpoint.process_id].line
+    transport = client._peers.by_id[server.endpoint.process_id].transport
     broken = threading.Event()
-    link = line.link
+    link = transport.link
 
     def break_it():
         link.connection = RefusingSocket(link.connection)
@@ -169,4 +169,4 @@ def test_a_write_error_costs_the_connection_and_nothing_else(new_messenger):
     client.submit(break_it)
     assert broken.wait(DEADLINE_S)
     assert client.request(server.endpoint, "echo", 2).result(DEADLINE_S).head == 2
-    assert line.link is not link
+    assert transport.link is not link

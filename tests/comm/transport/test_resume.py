@@ -15,14 +15,14 @@ import pytest
 
 import comm_peers
 from rlinf_scheduler.comm.transport import peer_session as session_module
-from rlinf_scheduler.comm.transport.peer_line import PeerLine
+from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied
 
 DEADLINE_S = 30.0
 
 
-def line_between(messenger, other):
-    return messenger._peers.by_id[other.endpoint.process_id].line
+def transport_between(messenger, other):
+    return messenger._peers.by_id[other.endpoint.process_id].transport
 
 
 def on_thread(messenger, function):
@@ -44,7 +44,7 @@ def shut(messenger, other):
     """Cut the connection as the network would: whatever is under way in either direction may be lost."""
 
     def cut():
-        link = line_between(messenger, other).link
+        link = transport_between(messenger, other).link
         if link is not None:
             with contextlib.suppress(OSError):
                 # Not the TLS socket's own method: that goes on in the clear afterwards.
@@ -105,7 +105,7 @@ def test_who_has_no_descriptor_to_connect_with_connects_when_it_has_one(new_mess
 
 def break_after(messenger, other, num_bytes):
     def install():
-        link = line_between(messenger, other).link
+        link = transport_between(messenger, other).link
         if link is not None and not isinstance(link.connection, Faulty) and link._secure is None:
             link.connection = Faulty(link.connection, num_bytes)
 
@@ -205,10 +205,10 @@ def test_both_ends_dial_again_at_once_and_end_up_with_one_connection(pair):
         shut(*(pair if number % 2 else pair[::-1]))
         both = [one.request(other.endpoint, "echo", number) for one, other in (pair, pair[::-1])]
         assert [answer.result(DEADLINE_S).head for answer in both] == [number, number]
-    lines = [line_between(client, server), line_between(server, client)]
+    transports = [transport_between(client, server), transport_between(server, client)]
     assert all(
-        on_thread(messenger, lambda line=line: line.link is not None)
-        for messenger, line in zip(pair, lines, strict=True)
+        on_thread(messenger, lambda transport=transport: transport.link is not None)
+        for messenger, transport in zip(pair, transports, strict=True)
     )
 
 
@@ -220,7 +220,7 @@ def test_what_was_received_is_not_kept_by_its_sender(pair):
             client.request(server.endpoint, "echo", None, [bytes(1 << 20)]).result(DEADLINE_S).head == 1 << 20
         )
     deadline = time.monotonic() + DEADLINE_S
-    while on_thread(client, lambda: line_between(client, server).session.num_unacknowledged):
+    while on_thread(client, lambda: transport_between(client, server).session.num_unacknowledged):
         assert time.monotonic() < deadline
 
 
@@ -348,7 +348,7 @@ def test_what_comes_and_is_no_message_ends_the_session(pair, caplog):
     server.serve("never", lambda request: None)
     pending = client.request(server.endpoint, "never", None)
     client.request(server.endpoint, "unknown", None).exception(DEADLINE_S)
-    on_thread(client, lambda: line_between(client, server).send([b"\xff" * 100]))
+    on_thread(client, lambda: transport_between(client, server).send([b"\xff" * 100]))
     assert isinstance(pending.exception(DEADLINE_S), PeerDied)
     assert "it sent bytes that are no message" in caplog.text
 
@@ -362,7 +362,10 @@ def test_timers_and_silence_leave_nothing_behind_when_all_peers_have_gone(pair):
     server.close()
     assert lost.wait(DEADLINE_S)
     assert (
-        on_thread(client, lambda: [p for p in client._peers.by_id.values() if isinstance(p.line, PeerLine)])
+        on_thread(
+            client,
+            lambda: [p for p in client._peers.by_id.values() if isinstance(p.transport, PeerTransport)],
+        )
         == []
     )
     assert not client._peers.sockets._dirty

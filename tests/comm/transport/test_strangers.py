@@ -39,7 +39,7 @@ def explode():
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_users_of_large_numbers_are_told_from_each_other():
     ask = (
-        "import os, socket; from rlinf_scheduler.comm.transport.door import uid_of;"
+        "import os, socket; from rlinf_scheduler.comm.transport.listener import uid_of;"
         "os.setuid(3_000_000_000); assert uid_of(socket.socketpair()[0]) == os.getuid()"
     )
     subprocess.run([sys.executable, "-c", ask], check=True, timeout=DEADLINE_S)
@@ -154,18 +154,18 @@ def recording(server, transport, path):
     """A proxy before the server; gives the endpoint that leads through it, and the pieces of what a client says."""
     said = []
     if transport == "tcp":
-        listener = socket.create_server(("127.0.0.1", 0))
-        through = replace(server.endpoint, tcp_address=f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        bound_socket = socket.create_server(("127.0.0.1", 0))
+        through = replace(server.endpoint, tcp_address=f"tcp://127.0.0.1:{bound_socket.getsockname()[1]}")
     else:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(path))
-        listener.listen()
+        bound_socket = socket.socket(socket.AF_UNIX)
+        bound_socket.bind(str(path))
+        bound_socket.listen()
         through = replace(server.endpoint, unix_path=str(path))
-    with listener, connect(server) as onward:
-        listener.settimeout(DEADLINE_S)
+    with bound_socket, connect(server) as onward:
+        bound_socket.settimeout(DEADLINE_S)
 
         def forward():
-            client, _ = listener.accept()
+            client, _ = bound_socket.accept()
             client.settimeout(DEADLINE_S)
             back = threading.Thread(target=pump, args=(onward, client, []))
             back.start()
@@ -265,7 +265,7 @@ def test_the_socket_lies_in_a_directory_that_only_its_user_may_enter(server):
 
 
 def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, friend, refused, monkeypatch):
-    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.listener.HANDSHAKE_TIMEOUT_S", 0.1)
     with connect(server) as connection:
         assert read_to_the_end(connection) == b""
     assert refused.wait(DEADLINE_S)
@@ -275,18 +275,18 @@ def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, frien
 def test_who_has_said_what_it_owes_is_not_dropped_when_it_is_this_process_that_is_late(
     server, transport, monkeypatch
 ):
-    door, begun, sent, kept = door_of(server), *(threading.Event() for _ in range(3))
+    listener, begun, sent, kept = listener_of(server), *(threading.Event() for _ in range(3))
 
     def be_late():
         begun.set()
         assert sent.wait(DEADLINE_S)
-        monkeypatch.setattr("rlinf_scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.0)
-        door._drop_late()
+        monkeypatch.setattr("rlinf_scheduler.comm.transport.listener.HANDSHAKE_TIMEOUT_S", 0.0)
+        listener._drop_late()
         monkeypatch.undo()
         kept.set()
 
     with connect(server) as connection:
-        until(lambda: door.guests)
+        until(lambda: listener.guests)
         server.submit(be_late)
         assert begun.wait(DEADLINE_S)
         connection.sendall(HEADERS[transport] + bytes(32))
@@ -302,11 +302,11 @@ def test_a_connection_that_was_taken_is_not_given_up_by_who_is_itself_late(pair)
     kept = []
 
     def dial_and_be_late():
-        line = client._peers.at(server.endpoint).line
-        attempt = line._attempt
+        transport = client._peers.at(server.endpoint).transport
+        attempt = transport._attempt
         until(attempt.is_answered)  # which this thread has not seen yet
-        line._on_no_answer(attempt)
-        kept.append(line._attempt is attempt)
+        transport._on_no_answer(attempt)
+        kept.append(transport._attempt is attempt)
 
     client.submit(dial_and_be_late)
     assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
@@ -344,7 +344,7 @@ def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair):
 
 
 def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, refused, monkeypatch):
-    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.listener.HANDSHAKE_TIMEOUT_S", 0.05)
     client, server = pair
     server.serve("echo", lambda request: request.reply(request.head))
     free = threading.Event()
@@ -358,9 +358,9 @@ def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, re
 # -- how much it costs ---------------------------------------------------------------------------
 
 
-def door_of(messenger):
+def listener_of(messenger):
     sockets = messenger._peers.sockets
-    return sockets.tcp_door or sockets.unix_door
+    return sockets.tcp_listener or sockets.unix_listener
 
 
 def until(condition):
@@ -389,23 +389,23 @@ class CountedGuests(dict):
 
 
 def test_silent_strangers_take_up_a_bounded_number_of_descriptors(server, friend, caplog, monkeypatch):
-    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.05)
-    door = door_of(server)
-    door.crowd = 5
-    guests = door.guests = CountedGuests()
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.listener.CROWDED_TIMEOUT_S", 0.05)
+    listener = listener_of(server)
+    listener.crowd = 5
+    guests = listener.guests = CountedGuests()
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(connect(server)) for _ in range(50)]
         for connection in crowd[:45]:
             read_to_the_end(connection)
         friend()
-    until(lambda: not door.guests)
+    until(lambda: not listener.guests)
     assert 0 < guests.most <= 5
     assert len(warnings(caplog)) <= 3  # one a kind: late, gone before we read, gone before we write
 
 
 def test_a_friend_among_many_strangers_is_let_in(server, new_messenger, monkeypatch, transport):
-    monkeypatch.setattr("rlinf_scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.2)
-    door_of(server).crowd = 5
+    monkeypatch.setattr("rlinf_scheduler.comm.transport.listener.CROWDED_TIMEOUT_S", 0.2)
+    listener_of(server).crowd = 5
     with contextlib.ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(connect(server))
@@ -414,14 +414,14 @@ def test_a_friend_among_many_strangers_is_let_in(server, new_messenger, monkeypa
 
 
 def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, friend, caplog):
-    door = door_of(server)
+    listener = listener_of(server)
     descriptors, threads = num_descriptors(), threading.active_count()
     for number in range(200):
         with connect(server) as connection:
             connection.sendall(GARBAGE[number % len(GARBAGE)][: 5 if number % 7 == 0 else None])
             if number % 10 == 0:
                 friend()
-    until(lambda: num_descriptors() <= descriptors and not door.guests)
+    until(lambda: num_descriptors() <= descriptors and not listener.guests)
     friend()
     assert threading.active_count() <= threads
     until(lambda: warnings(caplog))
@@ -429,23 +429,23 @@ def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, fr
 
 
 def test_strangers_that_each_choose_another_number_are_one_kind(server, friend, transport, caplog):
-    door = door_of(server)
+    listener = listener_of(server)
     for version in range(1000, 1300):
         with connect(server) as connection:
             connection.sendall(_HEADER.pack(MAGIC, version, transport == "tcp"))
             read_to_the_end(connection)
     until(lambda: warnings(caplog))
-    until(lambda: not door.guests)
+    until(lambda: not listener.guests)
     assert len(warnings(caplog)) <= 2  # one a kind: its version, gone before we write
-    assert len(door._log._told) <= 2
+    assert len(listener._log._told) <= 2
     friend()
 
 
 def test_a_process_that_is_out_of_descriptors_takes_connections_again_when_it_has_some(
     server, friend, monkeypatch, caplog
 ):
-    door = door_of(server)
-    listener = door._listener
+    listener = listener_of(server)
+    bound_socket = listener._bound_socket
 
     class Exhausted:
         def __init__(self, left):
@@ -455,12 +455,12 @@ def test_a_process_that_is_out_of_descriptors_takes_connections_again_when_it_ha
             self.left -= 1
             if self.left >= 0:
                 raise OSError(24, "too many open files")
-            return listener.accept()
+            return bound_socket.accept()
 
         def __getattr__(self, name):
-            return getattr(listener, name)
+            return getattr(bound_socket, name)
 
-    monkeypatch.setattr(door, "_listener", Exhausted(3))
+    monkeypatch.setattr(listener, "_bound_socket", Exhausted(3))
     with connect(server) as connection:
         connection.sendall(b"x" * 100)
         read_to_the_end(connection)

@@ -43,8 +43,8 @@ class _Spans(threading.local):
             if found:
                 name, began, about = self._open.pop(found[-1])
                 span = Span(PHASE, began, time.monotonic(), name, threading.get_ident(), "", about)
-                if TIMES.spool is not None:  # the trace may have ended
-                    TIMES.spool(span)
+                if TIMES.span_file is not None:  # the trace may have ended
+                    TIMES.span_file(span)
 
 
 _SPANS = _Spans()
@@ -144,7 +144,7 @@ class Tracer:
     @classmethod
     def _get(cls) -> _Spans | None:
         """Return what takes events here; None where the job is not traced now."""
-        return None if cls._unavailable or TIMES.spool is None else _SPANS
+        return None if cls._unavailable or TIMES.span_file is None else _SPANS
 
     @staticmethod
     def _pid() -> str:

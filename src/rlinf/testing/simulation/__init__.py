@@ -25,17 +25,17 @@ devices.py         a part: weights on a device, in such buckets
 device_item*.py    a part: items of a channel in such buckets, around the real `ChannelState`
 pinning.py         a part: memory that devices read by themselves, around `BlockStore`, `HolderTable` and `Pins`
 admission.py       a part: a queue that admits, around the same machines
-admission_book.py  it as it must be
+admission_oracle.py  it as it must be
 makers.py          who makes its items, and who takes them
 ranks.py           data-parallel ranks that train on their parts of a queue
 ledger.py          what queues promise, checked at every step
 bounds.py          what queues may hold
-queue_book.py      one queue as it must be
-tap_book.py        a subscription as it must be
-shard_book.py      its parts as they must be
-lease_book.py      items on lease as they must be
+queue_oracle.py      one queue as it must be
+tap_oracle.py        a subscription as it must be
+shard_oracle.py      its parts as they must be
+lease_oracle.py      items on lease as they must be
 lease_user.py      what a process does with items on lease
-producer_book.py   the places of producers as they must be
+producer_oracle.py   the places of producers as they must be
 checkpoints.py     a channel that is saved, and a job that restarts from that
 machines.py        the machines under test
 script.py          what happens in the story of a seed

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rlinf.testing.simulation.admission_book import AdmissionBook
+from rlinf.testing.simulation.admission_oracle import AdmissionOracle
 from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.makers import (
@@ -48,10 +48,10 @@ MAX_VERSIONS = 200
 class AdmissionServer:
     """The process that holds the queue, around the real `ChannelState`."""
 
-    def __init__(self, cluster: Cluster, book: AdmissionBook) -> None:
+    def __init__(self, cluster: Cluster, oracle: AdmissionOracle) -> None:
         self.host = cluster.server
         self.state = cluster.machines.server(0, 0, 0)
-        self._book = book
+        self._oracle = oracle
         self._gone: set[str] = set()
         self._leases: dict[int, tuple[str, int]] = {}
         self._clocks: dict[int, int] = {}
@@ -68,25 +68,25 @@ class AdmissionServer:
         """A client has gone, or is held for dead."""
         if peer not in self._gone:
             self._gone.add(peer)
-            self._book.loses(peer)
+            self._oracle.loses(peer)
             self._carry_out(self.state.lose(peer))
 
     def end(self) -> None:
         """End the queue."""
-        self._book.ends()
+        self._oracle.ends()
         self._carry_out(self.state.end(FRESH))
 
     def _handle(self, client: str, message: Message) -> list[Instruction]:
-        state, book, who = self.state, self._book, (client, message.ticket)
+        state, oracle, who = self.state, self._oracle, (client, message.ticket)
         match message:
             case Admit(ticket, max_lag):
-                book.asks(who, max_lag)
+                oracle.asks(who, max_lag)
                 return state.admit(client, ticket, FRESH, max_lag)
             case Make(ticket, item, slot):
-                book.puts(who, item, slot)
+                oracle.puts(who, item, slot)
                 return state.put(client, ticket, FRESH, item, slot=slot)
             case Take(ticket, num_items, ttl_us):
-                book.takes(who, num_items)
+                oracle.takes(who, num_items)
                 limits = Limits(num_items, num_items)
                 if ttl_us:
                     return state.lease(client, ticket, FRESH, LeaseTerms(ttl_us / 1e6), None, limits)
@@ -94,10 +94,10 @@ class AdmissionServer:
             case Say(ticket, version, batch_items, begins):
                 return self._say(who, version, batch_items, begins=begins)
             case Withdraw(ticket):
-                book.comes_back(who)
+                oracle.comes_back(who)
                 return state.withdraw(client, ticket)
             case Taken(ticket):
-                book.settles(who)
+                oracle.settles(who)
                 return state.confirm(client, ticket)
             case Settle(_, generation, done):
                 return self._settle(who, generation, done=done)
@@ -108,15 +108,15 @@ class AdmissionServer:
         """A copy of a slot was sent, has come, or is dropped."""
         if isinstance(message, HoldSlot):
             holder = "" if message.sent else client
-            self._book.holds(message.slot, (holder, message.ticket))
+            self._oracle.holds(message.slot, (holder, message.ticket))
             return self.state.hold_slot(holder, FRESH, message.slot, message.ticket)
-        self._book.lets_go(message.slot, (client, message.ticket), message.source)
+        self._oracle.lets_go(message.slot, (client, message.ticket), message.source)
         return self.state.let_go_of_slot(client, FRESH, message.slot, message.ticket, message.source)
 
     def _say(
         self, who: tuple[str, int], version: int, batch_items: int, *, begins: bool
     ) -> list[Instruction]:
-        self._book.moves(who, version, batch_items, begins=begins)
+        self._oracle.moves(who, version, batch_items, begins=begins)
         try:
             return self.state.set_version(*who, FRESH, version, batch_items, begins=begins)
         except ValueError as error:  # another trainer has begun meanwhile
@@ -125,7 +125,7 @@ class AdmissionServer:
     def _settle(self, who: tuple[str, int], generation: int, *, done: bool) -> list[Instruction]:
         settle = self.state.acknowledge if done else self.state.give_back
         if generation in self._leases:
-            (self._book.settles if done else self._book.comes_back)(who)
+            (self._oracle.settles if done else self._oracle.comes_back)(who)
         return settle(who[0], generation) or []
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
@@ -138,12 +138,12 @@ class AdmissionServer:
             elif each.client not in self._gone:
                 self.host.world.note(self.host.name, "says", type(each).__name__, *each[:2])
                 self.host.send(each.client, ADMISSION, [each])
-        self._book.follow(each for each in instructions if not isinstance(each, StartClock | StopClock))
+        self._oracle.follow(each for each in instructions if not isinstance(each, StartClock | StopClock))
 
     def _lapse(self, generation: int) -> None:
         who = self._leases.pop(generation, None)
         if who is not None:
-            self._book.comes_back(who)
+            self._oracle.comes_back(who)
             self._carry_out(self.state.lapse(generation))
 
 
@@ -167,8 +167,8 @@ class AdmissionPart(Part):
         self._batch_items = draw.randint(1, 4)
         self._mean_us = draw.choice((1_000, 10_000, 100_000))
         self._max_lags = draw.choice(((0,), (1,), (2,), (0, 1), (1, 3), (0, 0, 4)))
-        self._book = AdmissionBook()
-        self._server = AdmissionServer(cluster, self._book) if self._is_told else None
+        self._oracle = AdmissionOracle()
+        self._server = AdmissionServer(cluster, self._oracle) if self._is_told else None
         if self._server is not None and draw.random() < 0.3:
             self._server.host.later(draw.randrange(300_000), self._server.end)
         self._next_number = itertools.count(1).__next__
@@ -177,7 +177,7 @@ class AdmissionPart(Part):
         self._clients: list[AdmissionClient] = []
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         if not self._is_told:
             return
         client = self._client(host)
@@ -191,13 +191,13 @@ class AdmissionPart(Part):
         num_steps = self._draw.randint(1, 12)
         if number == 0:
             # A successor goes on from a checkpoint.
-            begins_at = max(0, self._book.version - self._draw.randint(0, 2))
+            begins_at = max(0, self._oracle.version - self._draw.randint(0, 2))
             self._agents.append((host, Taker(client, self._batch_items, num_steps, begins_at)))
         elif number == 1:
             self._agents.append((host, Taker(client, self._batch_items, num_steps)))
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         server = self._server
         if server is None:
             return
@@ -210,7 +210,7 @@ class AdmissionPart(Part):
             heir = self._client(self._cluster.start(-2, "heir of slots"))
             heir.host.later(1, self._inherit, heir)
             yield
-            self._book.check_rest()
+            self._oracle.check_rest()
             yield from self._drain(server)
         for host, agent in self._agents:
             if host.alive and not agent.over:
@@ -230,7 +230,7 @@ class AdmissionPart(Part):
         """Let a process that nothing has happened to take what is left, version by version."""
         auditor = self._client(self._cluster.start(-2, "admission auditor"))
         server.end()
-        version, batch_items = max(0, self._book.version), self._book.batch_items or 1
+        version, batch_items = max(0, self._oracle.version), self._oracle.batch_items or 1
         for _ in range(MAX_VERSIONS):
             for _ in range(batch_items):
                 taken = _Ending()
@@ -242,7 +242,7 @@ class AdmissionPart(Part):
                     break
                 auditor.take(ticket)
                 yield
-            if not self._book.open:
+            if not self._oracle.open:
                 break
             version += 1
             said = _Ending()
@@ -252,6 +252,6 @@ class AdmissionPart(Part):
                 raise Violation(
                     f"version {version} does not come: {said.detail}; {server.state.describe(FRESH)}"
                 )
-        book = self._book
-        if book.open or book.num_taken != book.num_accepted or server.state.num_items(FRESH):
-            raise Violation(f"of {book.num_accepted} items {book.num_taken} are taken", list(book.open))
+        oracle = self._oracle
+        if oracle.open or oracle.num_taken != oracle.num_accepted or server.state.num_items(FRESH):
+            raise Violation(f"of {oracle.num_accepted} items {oracle.num_taken} are taken", list(oracle.open))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf.testing.simulation.lease_book import LeaseBook
-from rlinf.testing.simulation.queue_book import Known, QueueBook
-from rlinf.testing.simulation.tap_book import TapBook
+from rlinf.testing.simulation.lease_oracle import LeaseOracle
+from rlinf.testing.simulation.queue_oracle import Known, QueueOracle
+from rlinf.testing.simulation.tap_oracle import TapOracle
 from rlinf.testing.simulation.world import Violation
 
 
@@ -26,8 +26,8 @@ class Bounds:
         maxsize: int,
         max_bytes: int,
         total_bytes: int,
-        own_queues: Callable[[], list[QueueBook]],
-        leases: LeaseBook,
+        own_queues: Callable[[], list[QueueOracle]],
+        leases: LeaseOracle,
     ) -> None:
         self._maxsize = maxsize
         self._max_bytes = max_bytes
@@ -35,7 +35,7 @@ class Bounds:
         self._own_queues = own_queues
         self._leases = leases
 
-    def check(self, queue: QueueBook, item: Known, *, had_room: bool) -> None:
+    def check(self, queue: QueueOracle, item: Known, *, had_room: bool) -> None:
         """Check that an item may enter a queue, or have room there."""
         held = queue.num_held
         if 0 < self._maxsize < held - queue.num_returned:
@@ -57,9 +57,9 @@ class Bounds:
             message = f"{held_bytes} bytes of {bound} are held when an item enters {item.queue}"
             raise Violation(message, (item.number,))
 
-    def is_stuck(self, queue: QueueBook) -> bool:
+    def is_stuck(self, queue: QueueOracle) -> bool:
         """Whether nothing can enter before something is taken."""
-        if isinstance(queue, TapBook):
+        if isinstance(queue, TapOracle):
             return False
         if 0 < self._maxsize <= queue.num_items:
             return True
@@ -68,7 +68,7 @@ class Bounds:
             return False
         return not self.has_room(queue, waiting)
 
-    def has_room(self, queue: QueueBook, item: Known) -> bool:
+    def has_room(self, queue: QueueOracle, item: Known) -> bool:
         """Whether an item may enter a queue."""
         held = queue.num_held
         if 0 < self._maxsize <= held:

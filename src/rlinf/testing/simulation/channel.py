@@ -11,7 +11,7 @@ from rlinf.testing.simulation.channel_client import ChannelClient
 from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.checkpoints import Checkpoints
 from rlinf.testing.simulation.cluster import Cluster, Part
-from rlinf.testing.simulation.durable import JournaledHost, SimulatedJournal, SimulatedLifeline
+from rlinf.testing.simulation.durable import JournaledHost, SimulatedJournal, SimulatedReconnectingTransport
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.ranks import Rank
@@ -77,7 +77,7 @@ class ChannelPart(Part):
             self._ledger.divide(SHARDS, script.plan)
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         client = ChannelClient(
             host,
             self._ledger,
@@ -95,16 +95,16 @@ class ChannelPart(Part):
         return next(self._num_steps)
 
     def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
+        """A user calls in a process."""
         self._clients[host.name].call(step)
 
     def died(self, host: Host) -> None:
-        """See `Part`."""
+        """A process has died."""
         self._ledger.dies(host.name)
         self._server.died(host.name)
 
     def restarted(self) -> None:
-        """See `Part`."""
+        """Another process holds now what the one that died has held, if that is durable."""
         believed = self._server.believe(None, None)
         self._server = self._make_server()
         # What it is told again was checked when it was told first.
@@ -127,11 +127,13 @@ class ChannelPart(Part):
             self._outside.go_live()
         return ChannelServer(self._outside, self._ledger, cluster.machines, self._script, None)
 
-    def _lifeline(self, host: Host, client: ChannelClient) -> SimulatedLifeline:
-        return SimulatedLifeline(host, client, lambda: self._cluster.channel_host, self._cluster.machines)
+    def _lifeline(self, host: Host, client: ChannelClient) -> SimulatedReconnectingTransport:
+        return SimulatedReconnectingTransport(
+            host, client, lambda: self._cluster.channel_host, self._cluster.machines
+        )
 
     def close(self) -> None:
-        """See `Part`."""
+        """What can be closed is closed."""
         self._do("close")
 
     def _do(self, what: str, *args: Any) -> None:
@@ -142,7 +144,7 @@ class ChannelPart(Part):
             getattr(self._server, what)(*args)
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         server_lives = self._cluster.channel_host.alive
         if server_lives:
             self._check_nobody_waits_in_vain()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rlinf.testing.simulation import channel_wire as wire
 from rlinf.testing.simulation.channel_server import ChannelServer
-from rlinf.testing.simulation.durable import SimulatedLifeline
+from rlinf.testing.simulation.durable import SimulatedReconnectingTransport
 from rlinf.testing.simulation.holders import HOLDER, At, Drop, Fetch, Fetched, Held, Hold, Holders
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.lease_user import LeaseUser
@@ -24,7 +24,7 @@ from rlinf_scheduler.queueing.client import (
     Ending,
     Send,
     SendItem,
-    SendRecall,
+    SendOutcomeQuery,
     SendWithdraw,
 )
 
@@ -65,7 +65,7 @@ class ChannelClient(DirectUsers):
         credit_bytes: int,
         server: ChannelServer,
         holders: Holders | None,
-        lifeline: Callable[[ChannelClient], SimulatedLifeline] | None = None,
+        lifeline: Callable[[ChannelClient], SimulatedReconnectingTransport] | None = None,
     ) -> None:
         super().__init__(host)
         self._holders = holders
@@ -204,7 +204,7 @@ class ChannelClient(DirectUsers):
     # -- what users do -----------------------------------------------------------------------------
 
     def start(self, call: UserCall) -> None:
-        """See `Users`; a call that blocks may go by a shortcut."""
+        """The user's thread asks for it, and waits. A call that blocks may go by a shortcut."""
         if self._holder_for(call) is not None or not self._shortcuts.take(call):
             super().start(call)
 
@@ -215,7 +215,7 @@ class ChannelClient(DirectUsers):
         return self._num_sent
 
     def on_begin(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A call begins."""
         step = call.step
         if self.cut_off:
             self.tell(call, Ending.LOST, None)
@@ -237,7 +237,7 @@ class ChannelClient(DirectUsers):
             self._carry_out(self.state.get(call.ticket, step.queue))
 
     def on_drop(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A user has left a call."""
         self._delivered.pop(call.ticket, None)
         self._leases.ended(call.ticket)
         if call.step.kind in wire.REQUESTS:
@@ -249,16 +249,16 @@ class ChannelClient(DirectUsers):
                 self._outbox.append(wire.Unsubscribe(call.ticket, number, failed=True))
             return
         if self._shortcuts.knows(call):
-            self.recall(call)
+            self.query_outcome(call)
         else:
             self._carry_out(self.state.drop(call.ticket))
 
     def on_cancel(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A user asks for the end of a call."""
         if not self._shortcuts.break_off(call):
             self._carry_out(self.state.cancel(call.ticket))
 
-    def recall(self, call: UserCall) -> None:
+    def query_outcome(self, call: UserCall) -> None:
         """A user's thread has sent an operation and cannot wait for its answer, or has left it."""
         if self.cut_off:
             self.tell(call, Ending.LOST, None)
@@ -290,15 +290,15 @@ class ChannelClient(DirectUsers):
         self._delivered[call.ticket] = call
 
     def on_expire(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A deadline has passed."""
         self._carry_out(self.state.expire(call.ticket))
 
     def on_give_up(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A deadline has passed a while ago, and nothing has come of it."""
         self._carry_out(self.state.give_up(call.ticket))
 
     def on_turn(self) -> None:
-        """See `Users`."""
+        """Everything that was handed over has been done."""
         self._shortcuts.note()
         self._look()
         self._look_at_puts()
@@ -307,7 +307,7 @@ class ChannelClient(DirectUsers):
         self._flush()
 
     def told_begin(self, call: UserCall) -> None:
-        """See `Users`."""
+        """For the checks: a user begins."""
         step = call.step
         if step.kind == "step":
             call.done_step = self.ranks[step.weight].done_step
@@ -317,7 +317,7 @@ class ChannelClient(DirectUsers):
             )
 
     def told_end(self, call: UserCall) -> None:
-        """See `Users`."""
+        """For the checks: a user's call has ended."""
         self._shortcuts.ended(call)
         if call.step.kind == "put":
             self._ledger.put_ends(call.step.number, call.outcome)
@@ -403,8 +403,8 @@ class ChannelClient(DirectUsers):
                     self._outbox.append(wire.Fill(ticket, self.calls[ticket].step.number))
                 case SendWithdraw(ticket):
                     self._outbox.append(wire.Withdraw(ticket))
-                case SendRecall(ticket):
-                    self._outbox.append(wire.Recall(ticket))
+                case SendOutcomeQuery(ticket):
+                    self._outbox.append(wire.QueryOutcome(ticket))
                 case Confirm(ticket):
                     self._confirmed.append(ticket)
 

@@ -26,7 +26,7 @@ from rlinf.testing.simulation.channel_wire import (
     Operation,
     Operations,
     Put,
-    Recall,
+    QueryOutcome,
     Request,
     Resend,
     Settle,
@@ -39,8 +39,8 @@ from rlinf.testing.simulation.holders import HOLDER, Holders, ServerSide
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.machines import Machines
-from rlinf.testing.simulation.producer_book import ProducerBook
-from rlinf.testing.simulation.queue_book import Asked
+from rlinf.testing.simulation.producer_oracle import ProducerOracle
+from rlinf.testing.simulation.queue_oracle import Asked
 from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.shortcut import Way
 from rlinf.testing.simulation.world import Violation
@@ -91,7 +91,7 @@ class ChannelServer:
     ) -> None:
         self._remote = ServerSide(host, holders) if holders is not None and isinstance(host, Host) else None
         self._plan = script.plan or ShardPlan(1)
-        self._places = ProducerBook(script.producers, script.successor_us)
+        self._places = ProducerOracle(script.producers, script.successor_us)
         spec = ChannelSpec(CHANNEL, producers=script.producers, successor_s=script.successor_us / 1e6)
         self._spec = spec
         self._producers = machines.producers(script.producers)
@@ -200,8 +200,8 @@ class ChannelServer:
             return
         self._carry_out(self._handle(client, operation, is_direct=True))
 
-    def _recall(self, client: str, ticket: int) -> list[Instruction]:
-        out = self._direct_of(client).recall(client, ticket, self.state, self._read_all)
+    def _query_outcome(self, client: str, ticket: int) -> list[Instruction]:
+        out = self._direct_of(client).query_outcome(client, ticket, self.state, self._read_all)
         if out == [Accept(client, ticket)]:
             # It is only said again.
             self._to_client(client)[0].append(ticket)
@@ -333,7 +333,7 @@ class ChannelServer:
                 return self._get(client, operation)
             case Settle() | Extend() | DonePart():
                 return self._settle(client, operation)
-            case Withdraw() | Recall() | Resend():
+            case Withdraw() | QueryOutcome() | Resend():
                 return self._take_back(client, operation)
             case Arrived(ticket):
                 ledger.arrived(client, ticket)
@@ -341,10 +341,10 @@ class ChannelServer:
             case _:
                 return self._answer(client, operation)
 
-    def _take_back(self, client: str, operation: Withdraw | Recall | Resend) -> list[Instruction]:
+    def _take_back(self, client: str, operation: Withdraw | QueryOutcome | Resend) -> list[Instruction]:
         if isinstance(operation, Withdraw):
             return self.state.withdraw(client, operation.ticket)
-        take_back = self._recall if isinstance(operation, Recall) else self._resend
+        take_back = self._query_outcome if isinstance(operation, QueryOutcome) else self._resend
         return take_back(client, operation.ticket)
 
     def _put(self, client: str, put: Put, *, is_direct: bool) -> list[Instruction]:
@@ -398,10 +398,10 @@ class ChannelServer:
 
     def empty_dead_letters(self, again: bool) -> None:
         """Put all of them back, or drop them."""
-        book = self._ledger.leases
+        oracle = self._ledger.leases
         for letter in self.state.leases.dead_letters():
             name = TAP if isinstance(letter.queue.name, Tapped) else letter.queue.name
-            (book.put_back if again else book.discard)(letter.item.payload, name)
+            (oracle.put_back if again else oracle.discard)(letter.item.payload, name)
             move = self.state.put_back if again else self.state.discard
             self._carry_out(move(letter.number) or [])
 

@@ -125,7 +125,7 @@ class Withdraw(NamedTuple):
     ticket: int
 
 
-class Recall(NamedTuple):
+class QueryOutcome(NamedTuple):
     """Nobody wants an operation any more that went by a shortcut."""
 
     ticket: int
@@ -175,7 +175,9 @@ INLINE_BYTES = 64 << 10
 REQUESTS = frozenset(("end", "flush", "join", "leave", "subscribe", "unsubscribe"))
 
 Request = EndQueue | Flush | Join | Leave | Subscribe | Unsubscribe
-Operation = Put | Fill | Get | Withdraw | Recall | Resend | Arrived | Request | Settle | DonePart | Extend
+Operation = (
+    Put | Fill | Get | Withdraw | QueryOutcome | Resend | Arrived | Request | Settle | DonePart | Extend
+)
 Operations = tuple[list[int], list[Operation]]
 """What a client sends: tickets whose items were taken, and operations in order."""
 Answer = Grant | Deliver | FromHolders | Refuse | Done

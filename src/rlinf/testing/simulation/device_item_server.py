@@ -89,7 +89,7 @@ class ItemServer:
         host.serve(DEVICE_ITEMS, self)
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         state = self.state
         self.host.world.note(self.host.name, "hears", sender, type(message).__name__, message[0])
         match message:
@@ -106,7 +106,7 @@ class ItemServer:
                 self._carry_out(state.deliver_again(sender, ticket))
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self._book.given_up.add(peer)
         there = {ticket: items[0].payload.number for ticket, items in self.state.deliveries(peer)}
         taken = {ticket for ticket, number in there.items() if self._book.marked.get(number) == peer}

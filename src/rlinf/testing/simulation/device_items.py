@@ -73,7 +73,7 @@ class ItemUser:
             host.later(draw.randrange(TELLING_US), self._get, ticket)
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         match message:
             case PutOver(number) if number in self._puts:
                 self.owner.drop(self._puts.pop(number))
@@ -91,7 +91,7 @@ class ItemUser:
                 self.reader.retire(key)
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self._lost_peers.add(peer)
         self.owner.lost_peers.add(peer)
         self.reader.lose(peer)
@@ -270,7 +270,7 @@ class DeviceItemsPart(Part):
             self._server = ItemServer(cluster.server, self._reader(cluster.server, 0), cluster, self._book)
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         server = self._server
         if server is not None and number >= 0:
             owner = self._owners[host.name] = BucketOwner(host, DEVICE_ITEMS, self._cluster.machines)
@@ -279,14 +279,14 @@ class DeviceItemsPart(Part):
             self._users[host.name] = ItemUser(host, place, server.host, owner, reader, self._book)
 
     def died(self, host: Host) -> None:
-        """See `Part`."""
+        """A process has died."""
         if host.name in self._users:
             self._users[host.name].reader.died()
         elif self._server is not None and host is self._server.host:
             self._server.reader.died()
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         server = self._server
         if server is None:
             return

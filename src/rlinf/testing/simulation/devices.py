@@ -74,7 +74,7 @@ class Publisher:
             self.owner.drop(before[1])
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         match message:
             case Ask(ticket) if self._newest is not None:
                 number, block = self._newest
@@ -89,7 +89,7 @@ class Publisher:
                 self.owner.drop(self._given.pop((sender, ticket)))
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self.owner.lost_peers.add(peer)
         for given in [each for each in self._given if each[0] == peer]:
             self.owner.drop(self._given.pop(given))
@@ -116,7 +116,7 @@ class DeviceReader:
         self.host.send(self._publisher.host.name, DEVICE, Ask(ticket))
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         match message:
             case Here(ticket, version, block, generation, number, key):
                 if not self.reader.hold(sender, block, generation) and self._is_known():
@@ -132,7 +132,7 @@ class DeviceReader:
                 self.reader.retire(key)
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self.reader.lose(peer)
 
     def _is_known(self) -> bool:
@@ -162,22 +162,22 @@ class DevicePart(Part):
                 cluster.server.later(draw.randrange(TELLING_US), self._publisher.publish)
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         del number
         publisher = self._publisher
         if publisher is not None and publisher.host is not host:
             self._readers[host.name] = DeviceReader(host, len(self._readers), publisher, self._cluster)
 
     def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
+        """A user calls in a process."""
 
     def died(self, host: Host) -> None:
-        """See `Part`."""
+        """A process has died."""
         if host.name in self._readers:
             self._readers[host.name].reader.died()
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         for each in self._readers.values():
             each.reader.check_closed()
         publisher = self._publisher

@@ -214,7 +214,7 @@ class JournaledHost:
     # -- what comes ------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: LookUp | Said) -> None:
-        """See `Service`."""
+        """A message came."""
         if isinstance(message, LookUp):
             if self._streams.resume(sender, message.heard, begun=message.begun) is None:
                 self.host.send(sender, CHANNEL, Found(0, lost=True))
@@ -226,7 +226,7 @@ class JournaledHost:
             self.note("said", sender, *message)
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self._present.discard(peer)
         self.note("lost", peer)
 
@@ -350,7 +350,7 @@ def _key_of(action: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, ..
     return action.__qualname__, *(_key_of(arg, ()) if callable(arg) else arg for arg in args)
 
 
-class SimulatedLifeline:
+class SimulatedReconnectingTransport:
     """Leads from one process to the server of a durable channel, whichever process holds it.
 
     Args:
@@ -386,7 +386,7 @@ class SimulatedLifeline:
             self._host.send(self._server, CHANNEL, LookUp(self._stream.heard, self._begun))
 
     def receive(self, sender: str, message: Found | Told) -> None:
-        """See `Service`."""
+        """A message came."""
         if sender != self._server or self._over:
             return
         if isinstance(message, Found):
@@ -406,7 +406,7 @@ class SimulatedLifeline:
             self._host.send(self._server, CHANNEL, Said(number, self._stream.heard, what))
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         if peer != self._server or self._over:
             return
         self._found = False

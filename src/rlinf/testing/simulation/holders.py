@@ -1,4 +1,4 @@
-"""Processes that hold large items on their producers' nodes, around the real `HolderBook`; and who asks them.
+"""Processes that hold large items on their producers' nodes, around the real `HeldItemTable`; and who asks them.
 
 Every node has one, which may die and is followed by another. Producers hand large items over before they put them, the
 channel's server claims and releases them, consumers fetch them.
@@ -15,7 +15,7 @@ from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import NUM_NODES
 from rlinf.testing.simulation.world import Violation, World
-from rlinf_scheduler.channel.node_holder import UNCLAIMED_S, HolderBook
+from rlinf_scheduler.channel.node_holder import UNCLAIMED_S, HeldItemTable
 
 HOLDER = "holder"
 
@@ -73,14 +73,14 @@ class HolderProcess:
 
     Attributes:
         host: the process.
-        book: the machine under test.
+        oracle: the machine under test.
         lost_peers: whom it holds for gone.
         given_up: what its producers took back, or left behind, before the server had claimed it.
     """
 
-    def __init__(self, host: Host, server: str, book: HolderBook[int]) -> None:
+    def __init__(self, host: Host, server: str, oracle: HeldItemTable[int]) -> None:
         self.host = host
-        self.book = book
+        self.oracle = oracle
         self.lost_peers: set[str] = set()
         self.given_up: set[int] = set()
         self._claimed: set[int] = set()
@@ -88,36 +88,36 @@ class HolderProcess:
         host.serve(HOLDER, self)
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         self.host.world.note(self.host.name, "hears", sender, type(message).__name__, *message)
         match message:
             case Hold(ticket, item):
-                number = self.book.hold(item, producer=sender, keeper=self._server)
+                number = self.oracle.hold(item, producer=sender, keeper=self._server)
                 # So it hears of the server's end.
                 self.host.send(self._server, HOLDER, None)
                 if self._server in self.lost_peers:  # it is not reached this time either
                     self.host.later(1_000, self.lost, self._server)
                 self.host.send(sender, HOLDER, Held(ticket, number))
             case Drop(number):
-                self.book.drop(sender, number)
+                self.oracle.drop(sender, number)
                 self._give_up([number])
             case Keep(claimed, released):
-                self.book.claim(sender, claimed)
+                self.oracle.claim(sender, claimed)
                 self._claimed.update(claimed)
-                self.book.release(sender, released)
+                self.oracle.release(sender, released)
             case Fetch(ticket, numbers):
-                missing = any(self.book.find(number) is None for number in numbers)
+                missing = any(self.oracle.find(number) is None for number in numbers)
                 self.host.send(sender, HOLDER, Fetched(ticket, missing))
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self.lost_peers.add(peer)
-        unclaimed = self.book.lose(peer)
+        unclaimed = self.oracle.lose(peer)
         if unclaimed:
             self.host.call_later(UNCLAIMED_S, partial(self._expire, unclaimed))
 
     def _expire(self, unclaimed: list[int]) -> None:
-        self.book.expire(unclaimed)
+        self.oracle.expire(unclaimed)
         self._give_up(unclaimed)
 
     def _give_up(self, numbers: Iterable[int]) -> None:
@@ -156,8 +156,8 @@ class Holders:
     def check_rest(self) -> None:
         """Check, when the world is at rest and nobody needs anything, that nothing is kept."""
         for name, process in self.processes.items():
-            if process.host.alive and len(process.book):
-                message = f"{name} keeps {len(process.book)} items that nobody needs"
+            if process.host.alive and len(process.oracle):
+                message = f"{name} keeps {len(process.oracle)} items that nobody needs"
                 raise Violation(message, (name,))
 
 
@@ -211,7 +211,7 @@ class ServerSide:
         gone = set()
         for item, at in self.places(items).items():
             process = self._holders.processes[at.holder]
-            if process.host.alive and process.book.find(at.number) == item:
+            if process.host.alive and process.oracle.find(at.number) == item:
                 self._host.send(at.holder, HOLDER, Keep((), (at.number,)))
             else:
                 gone.add(item)

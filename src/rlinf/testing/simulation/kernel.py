@@ -323,18 +323,18 @@ class SimulatedLoop(IoLoop):
         self._sleeping = True
 
     def start(self) -> None:
-        """See `IoLoop`."""
+        """Start the thread."""
         self.poke()
 
     def join(self, timeout_s: float) -> None:
         """It goes on as the world does."""
 
     def dispose(self) -> None:
-        """See `IoLoop`."""
+        """Give the descriptors back: the thread's last act, or its maker's if it was never started."""
         self._epoll.close()
 
     def ready_now(self, descriptors: Iterable[int], events: int) -> set[int]:
-        """See `IoLoop`."""
+        """Return those of some descriptors that are ready, or broken, by one question to the kernel."""
         sockets = self._kernel.sockets
         return {fd for fd in descriptors if sockets[fd].events() & (events | _BROKEN)}
 
@@ -386,14 +386,14 @@ class SimulatedSockets(Sockets):
         kernel.looks[process.name] = self.look
 
     def new_session(self, process_id: str, grace_s: float) -> PeerSession[Any]:
-        """See `Sockets`."""
+        """Return our half of a session with a process, of a number that no other has."""
         number = self._kernel.draw.getrandbits(62) | 1
         return self._kernel.make_session(
             self.me.process_id, process_id, number, self._loop.now(), grace_s=grace_s
         )
 
     def watch(self, line: Watched) -> None:
-        """See `Sockets`."""
+        """Look after connections: the kernel notices when the other machine falls silent, and says so if asked."""
         self._watched.add(line)
 
     def look(self) -> None:
@@ -532,7 +532,7 @@ class Kernel:
             self.connect(dialler, address)
 
     def connect(self, dialler: SimulatedSocket, address: Any) -> None:
-        """Connect a socket to whoever listens at an address."""
+        """Connect a socket to the listeners at an address."""
         listener = self.listeners.get(address)
         if listener is None or listener.backlog is None:
             dialler.refused(errno.ECONNREFUSED)

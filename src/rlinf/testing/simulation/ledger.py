@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rlinf.testing.simulation.bounds import Bounds
-from rlinf.testing.simulation.lease_book import NOBODY, LeaseBook
-from rlinf.testing.simulation.queue_book import Asked, Known, Patience, QueueBook, Ticket
+from rlinf.testing.simulation.lease_oracle import NOBODY, LeaseOracle
+from rlinf.testing.simulation.queue_oracle import Asked, Known, Patience, QueueOracle, Ticket
 from rlinf.testing.simulation.script import TAP
-from rlinf.testing.simulation.shard_book import ShardBook
-from rlinf.testing.simulation.tap_book import TapBook
+from rlinf.testing.simulation.shard_oracle import ShardOracle
+from rlinf.testing.simulation.tap_oracle import TapOracle
 from rlinf.testing.simulation.world import Violation
 from rlinf_scheduler.queueing import (
     Accept,
@@ -66,18 +66,18 @@ class Ledger:
         marks: bool = True,
     ) -> None:
         self._patience = Patience(priority_wait_us)
-        self.leases = LeaseBook(max_attempts, max_leased)
+        self.leases = LeaseOracle(max_attempts, max_leased)
         self._bounds = Bounds(maxsize, max_bytes, total_bytes, self._own_queues, self.leases)
         self._credit_bytes = credit_bytes
         self._sole = set(sole_consumers)
         self._gone: set[str] = set()
         self._items: dict[int, Known] = {}
-        self._queues: dict[QueueName, QueueBook] = {}
+        self._queues: dict[QueueName, QueueOracle] = {}
         self._puts: dict[Ticket, Known] = {}
         self._late: dict[Ticket, bool] = {}  # puts that came when nothing may be put any more
         self._gets: dict[Ticket, tuple[QueueName, Asked]] = {}
-        self._books: dict[Ticket, QueueBook] = {}  # of gets
-        self._taps: list[TapBook] = []
+        self._oracles: dict[Ticket, QueueOracle] = {}  # of gets
+        self._taps: list[TapOracle] = []
         self._marks = marks
         self._marked: set[int] = set()  # of those that several read: by somebody
         self._deliveries: dict[Ticket, list[Known]] = {}
@@ -85,12 +85,12 @@ class Ledger:
         self._unaccepted_bytes: dict[tuple[str, QueueName], int] = {}
         self._closed = self._all_ended = False
         self._now_us = 0
-        self._shards: dict[QueueName, ShardBook] = {}
+        self._shards: dict[QueueName, ShardOracle] = {}
         self._again: tuple[Ticket, list[int]] | None = None
 
     def divide(self, queue: QueueName, plan: ShardPlan) -> None:
         """A queue is for data-parallel ranks."""
-        self._shards[queue] = ShardBook(plan, self._queue(queue))
+        self._shards[queue] = ShardOracle(plan, self._queue(queue))
 
     # -- what a checkpoint has ---------------------------------------------------------------------
 
@@ -221,13 +221,13 @@ class Ledger:
     def get_arrives(self, client: str, ticket: int, queue: QueueName, asked: Asked) -> None:
         """The server is asked for items."""
         self._gets[client, ticket] = (queue, asked)
-        book = self._books[client, ticket] = self._queue(queue)
-        book.getters[client, ticket] = asked
+        oracle = self._oracles[client, ticket] = self._queue(queue)
+        oracle.getters[client, ticket] = asked
 
     def part_arrives(self, client: str, ticket: int, queue: QueueName, index: int, done_step: int) -> None:
         """The server is asked for a rank's part."""
         self._gets[client, ticket] = (queue, Asked())
-        self._books[client, ticket] = self._queue(queue)
+        self._oracles[client, ticket] = self._queue(queue)
         self._shards[queue].ask((client, ticket), index, done_step)
 
     def part_is_done(self, client: str, queue: QueueName, index: int, step: int, *, refused: bool) -> None:
@@ -248,7 +248,7 @@ class Ledger:
     def arrived(self, client: str, ticket: int) -> None:
         """The server is told that items are in a client's process."""
         if (client, ticket) in self._deliveries:
-            self._books[client, ticket].on_the_way.discard((client, ticket))
+            self._oracles[client, ticket].on_the_way.discard((client, ticket))
 
     def confirmed(self, client: str, ticket: int) -> None:
         """The server is told that items were taken."""
@@ -258,7 +258,7 @@ class Ledger:
     def waited(self, client: str, ticket: int) -> None:
         """A batch has waited as long as it was to wait for more."""
         if (client, ticket) in self._gets:
-            self._books[client, ticket].waited.add((client, ticket))
+            self._oracles[client, ticket].waited.add((client, ticket))
 
     def loses(self, client: str, until_us: int = 0) -> None:
         """The server is told that a client has gone; if it lives, it is as good as dead. Then it may be succeeded."""
@@ -280,7 +280,7 @@ class Ledger:
         """A client reads the subscription."""
         tap = self._tap
         if tap is None:
-            tap = TapBook(terms, self._sources)
+            tap = TapOracle(terms, self._sources)
             tap.is_at_bound, tap.patience = self.leases.is_at_bound, self._patience
             named = self._all_ended if terms.queue_name is None else self._queue(terms.queue_name).ended
             tap.ended = self._all_ended or named
@@ -305,18 +305,18 @@ class Ledger:
         del self._queues[TAP]
 
     @property
-    def _tap(self) -> TapBook | None:
+    def _tap(self) -> TapOracle | None:
         tap = self._taps[-1] if self._taps else None
         return None if tap is None or tap.gone else tap
 
-    def _sources(self) -> list[QueueBook]:
+    def _sources(self) -> list[QueueOracle]:
         """The queues that the subscription sees."""
         terms = self._taps[-1].terms
         return [
             queue for name, queue in self._queues.items() if name != TAP and terms.queue_name in (None, name)
         ]
 
-    def _tap_of(self, queue: QueueName) -> TapBook | None:
+    def _tap_of(self, queue: QueueName) -> TapOracle | None:
         tap = self._tap
         return tap if tap is not None and tap.terms.queue_name in (None, queue) else None
 
@@ -349,9 +349,9 @@ class Ledger:
 
     def flushes(self, queue: QueueName) -> None:
         """The server is told that batches are not to wait for more than what a queue holds."""
-        for book in (self._queue(queue), self._tap_of(queue)):
-            if book is not None:
-                book.flushed = book.num_accepted
+        for oracle in (self._queue(queue), self._tap_of(queue)):
+            if oracle is not None:
+                oracle.flushed = oracle.num_accepted
 
     def closes(self) -> None:
         """The server is told that the channel is closed."""
@@ -415,7 +415,7 @@ class Ledger:
         if instruction.part is not None:
             self._shards[name].deliver(ticket, instruction.part, items, closed=self._closed)
             return
-        queue = self._books[ticket]
+        queue = self._oracles[ticket]
         if queue.first_getter != ticket:
             raise Violation(f"{ticket} is served before {queue.first_getter}", items)
         if not self._may_give(queue, ticket, asked):
@@ -462,7 +462,7 @@ class Ledger:
         self._settle_bytes(ticket)
 
     def _refuse_get(self, ticket: Ticket, reason: Reason) -> None:
-        queue = self._books[ticket]
+        queue = self._oracles[ticket]
         shards = self._shards.get(self._gets[ticket][0])
         if shards is not None and shards.knows(ticket):
             shards.refuse(ticket, reason, closed=self._closed)
@@ -490,7 +490,7 @@ class Ledger:
         name, _ = self._gets[ticket]
         if ticket[0] in self._gone:
             self._sole.discard(name)  # its successor may have got later items before
-        queue = self._books[ticket]
+        queue = self._oracles[ticket]
         queue.on_the_way.discard(ticket)
         for item in self._deliveries.pop(ticket, ()):
             queue.restore(item)
@@ -504,7 +504,7 @@ class Ledger:
         held = {depth.name: depth for depth in state.depths()}
         for name, queue in self._queues.items():
             depth = held.get(Tapped(TAP) if name == TAP else name)
-            if isinstance(queue, TapBook) and (depth is None or depth.num_dropped != queue.num_dropped):
+            if isinstance(queue, TapOracle) and (depth is None or depth.num_dropped != queue.num_dropped):
                 raise Violation(
                     f"the subscription has dropped {queue.num_dropped} items, and not {depth}", (TAP,)
                 )
@@ -519,7 +519,7 @@ class Ledger:
                     f"{name} has {lent} on lease and dead; it should have {expected_lent}", (name,)
                 )
 
-    def _check_nobody_is_forgotten(self, name: QueueName, queue: QueueBook) -> None:
+    def _check_nobody_is_forgotten(self, name: QueueName, queue: QueueOracle) -> None:
         head = queue.first_getter
         is_drained = queue.is_last(self._closed) and not queue.num_items and not queue.may_come_back
         if head is None and queue.getters and is_drained:
@@ -556,10 +556,10 @@ class Ledger:
             for client, number in queue.granted:
                 raise Violation(f"{name}: {client} was asked for item {number}, and sends nothing", (number,))
 
-    def _may_give(self, queue: QueueBook, ticket: Ticket, asked: Asked) -> bool:
+    def _may_give(self, queue: QueueOracle, ticket: Ticket, asked: Asked) -> bool:
         return queue.may_give(ticket, asked, closed=self._closed, stuck=self._bounds.is_stuck(queue))
 
-    def _own_queues(self) -> list[QueueBook]:
+    def _own_queues(self) -> list[QueueOracle]:
         """Without the subscription, whose bound is its own."""
         return [queue for name, queue in self._queues.items() if name != TAP]
 
@@ -597,10 +597,10 @@ class Ledger:
         """Whether there is one."""
         return self._tap is not None
 
-    def _queue(self, name: QueueName) -> QueueBook:
+    def _queue(self, name: QueueName) -> QueueOracle:
         queue = self._queues.get(name)
         if queue is None:
-            queue = QueueBook(self._patience)
+            queue = QueueOracle(self._patience)
             queue.is_at_bound = self.leases.is_at_bound
             queue.ended = self._all_ended
             if name != TAP:  # who reads a subscription that is not there is told so

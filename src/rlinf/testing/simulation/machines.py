@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf_scheduler.channel.node_holder import HolderBook
+from rlinf_scheduler.channel.node_holder import HeldItemTable
 from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
 from rlinf_scheduler.comm.device.pins import Pins
 from rlinf_scheduler.comm.device.pool import BucketPool
@@ -60,7 +60,7 @@ class Machines:
     producers: Callable[[int], Producers] = Producers
     direct: Callable[[], DirectOperations[Any, Any]] = DirectOperations
     client: Callable[[int], ClientState] = ClientState
-    holder: Callable[[], HolderBook[int]] = HolderBook
+    holder: Callable[[], HeldItemTable[int]] = HeldItemTable
     stream: Callable[[], Stream[Any]] = Stream
     streams: Callable[[], ServerStreams[Any]] = ServerStreams
     journal: Callable[[], Any] | None = None

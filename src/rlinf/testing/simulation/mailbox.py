@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
-from rlinf.testing.simulation.queue_book import Asked
+from rlinf.testing.simulation.queue_oracle import Asked
 from rlinf.testing.simulation.script import Call, Script
 from rlinf.testing.simulation.users import UserCall, Users
 from rlinf.testing.simulation.world import Violation
@@ -128,7 +128,7 @@ class Mailbox(Users):
     # -- what users do -----------------------------------------------------------------------------
 
     def on_begin(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A call begins."""
         step = call.step
         peer = self._to[step.number]
         if call.outcome:
@@ -149,7 +149,7 @@ class Mailbox(Users):
             self._carry_out(peer, stream.put(step.number, step.queue, inline_bytes))
 
     def on_drop(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A user has left a call."""
         ticket = call.step.number
         if call.step.kind == "recv":
             self._delivered.pop(ticket, None)
@@ -158,29 +158,29 @@ class Mailbox(Users):
             self._leave(call, "drop")
 
     def on_cancel(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A user asks for the end of a call."""
         if call.step.kind == "recv":
             self._end_recv(call, Ending.CANCELLED)
         else:
             self._leave(call, "cancel")
 
     def on_expire(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A deadline has passed."""
         if call.step.kind == "recv":
             self._end_recv(call, Ending.TIMED_OUT)
         else:
             self._leave(call, "expire")
 
     def on_give_up(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A deadline has passed a while ago, and nothing has come of it."""
         if call.step.kind == "send":
             self._leave(call, "give_up")
 
     def on_turn(self) -> None:
-        """See `Users`."""
+        """Everything that was handed over has been done."""
 
     def told_begin(self, call: UserCall) -> None:
-        """See `Users`; the name of a peer leads to the process that has it now."""
+        """For the checks: a user begins. The name of a peer leads to the process that has it now."""
         step = call.step
         peer = self._cluster.current[step.peer].name
         self._to[step.number] = peer
@@ -189,7 +189,7 @@ class Mailbox(Users):
             self._ledger_of(peer).put_begins(self.name, step.number, queue, step.size_bytes)
 
     def told_end(self, call: UserCall) -> None:
-        """See `Users`."""
+        """For the checks: a user's call has ended."""
         step = call.step
         if step.kind == "send":
             self._ledger_of(self._to[step.number]).put_ends(step.number, call.outcome)
@@ -296,17 +296,17 @@ class MailboxPart(Part):
         }
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         ordered = self._ordered.get(number, set())
         self._mailboxes[host.name] = Mailbox(host, number, self._cluster, set(ordered))
 
     def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
+        """A user calls in a process."""
         if step.peer in self._cluster.current:
             self._mailboxes[host.name].call(step)
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         live = [mailbox for mailbox in self._mailboxes.values() if mailbox.host.alive]
         number = AUDITOR
         for mailbox in live:

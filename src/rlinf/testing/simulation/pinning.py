@@ -90,11 +90,11 @@ class Writer:
         self._see_pins()
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         self._sent.pop((sender, message.number), None)
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self.lost_peers.add(peer)
         for sent in [each for each in self._sent if each[0] == peer]:
             del self._sent[sent]
@@ -140,7 +140,7 @@ class PinningReader:
             host.later(self._draw.randrange(TELLING_US), self.look)
 
     def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
+        """A message came."""
         if not self._writer.table.hold(self._slot, message.block, message.generation):
             if self.host.name not in self._writer.lost_peers:
                 raise Violation(f"{self.host.name} is given {message}, which is gone", (self.host.name,))
@@ -150,7 +150,7 @@ class PinningReader:
         self.host.later(self._draw.randrange(MAX_COPY_US), self._load, message)
 
     def lost(self, peer: str) -> None:
-        """See `Service`."""
+        """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
 
     def look(self) -> None:
         """Unpin what the writer wants back."""
@@ -235,22 +235,22 @@ class PinningPart(Part):
                 cluster.server.later(draw.randrange(TELLING_US), writer.trim)
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         del number
         if self._writer is not None and host.name != self._writer.host.name:
             slot = len(self._readers)
             self._readers[host.name] = PinningReader(host, slot, self._writer, self._cluster)
 
     def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
+        """A user calls in a process."""
 
     def died(self, host: Host) -> None:
-        """See `Part`."""
+        """A process has died."""
         if host.name in self._readers:
             self._readers[host.name].died()
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         writer = self._writer
         if writer is None or not writer.host.alive:
             return

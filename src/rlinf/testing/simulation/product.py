@@ -16,7 +16,7 @@ from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.kernel import Kernel
 from rlinf.testing.simulation.ledger import Ledger
-from rlinf.testing.simulation.producer_book import ProducerBook
+from rlinf.testing.simulation.producer_oracle import ProducerOracle
 from rlinf.testing.simulation.product_users import ChannelUsers
 from rlinf.testing.simulation.ranks import Rank
 from rlinf.testing.simulation.script import BATCHES, SHARDS, TAP, Call, Script
@@ -68,12 +68,12 @@ class StorySpec(ChannelSpec, frozen=True):
 
     @property
     def credit_bytes(self) -> int:
-        """See `ChannelSpec`."""
+        """How much of a client's may lie at the server before it was accepted, for each queue; 0 is unbounded."""
         return self.story_credit_bytes
 
     @property
     def inline_bytes(self) -> int | None:
-        """See `ChannelSpec`."""
+        """Items that are larger, and travel as bytes, are announced; None if none is."""
         return 64 << 10
 
 
@@ -148,7 +148,7 @@ class ProductPart(Part):
             priority_wait_us=script.priority_wait_us,
             marks=False,
         )
-        self.places = ProducerBook(script.producers, script.successor_us)
+        self.places = ProducerOracle(script.producers, script.successor_us)
         self._num_steps = itertools.count(RANKS)
         self._num_shards = script.plan.num_shards if script.plan is not None else 0
         if script.plan is not None:
@@ -220,7 +220,7 @@ class ProductPart(Part):
             return session.service(ChannelConnections).to(ref)
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         process = self._start_process(host)
         self._users[host.name] = ChannelUsers(
             host,
@@ -238,15 +238,15 @@ class ProductPart(Part):
         return next(self._num_steps)
 
     def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
+        """A user calls in a process."""
         self._users[host.name].call(step)
 
     def died(self, host: Host) -> None:
-        """See `Part`."""
+        """A process has died."""
         self.ledger.dies(host.name)
 
     def close(self) -> None:
-        """See `Part`."""
+        """What can be closed is closed."""
         self._own.begin_to_ask(control_wire.Close(), None, 5.0)
 
     def _hindered_us(self, host: Host) -> int:
@@ -272,7 +272,7 @@ class ProductPart(Part):
             raise Violation(f"{own.name} gives {name} up, which could be reached", (own.name, name))
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         server_lives = self._server_process.host.alive
         self._check_sessions_rest()
         if server_lives:
@@ -310,7 +310,7 @@ class ProductPart(Part):
     def _check_sessions_rest(self) -> None:
         """Check that nothing is under way when the world rests."""
         for name, process in self._processes.items():
-            for line in process.messenger.peers.lines() if process.host.alive else ():
+            for line in process.messenger.peers.transports() if process.host.alive else ():
                 session, peer = line.session, self.names.processes[line.endpoint.process_id]
                 if session.state is not State.DEAD and (
                     session.state is not State.CONNECTED or session.num_unacknowledged

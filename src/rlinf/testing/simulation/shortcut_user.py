@@ -43,7 +43,7 @@ class DirectUsers(Users):
         """The I/O thread is to know of it."""
 
     @abstractmethod
-    def recall(self, call: UserCall) -> None:
+    def query_outcome(self, call: UserCall) -> None:
         """The thread cannot wait for the answer."""
 
     @abstractmethod
@@ -125,15 +125,15 @@ class ShortcutUser:
             self._own = way
             self._read(call, way.answers.popleft())
         elif way.broken:
-            self._recall(call)
+            self._query_outcome(call)
 
     def _on_late(self, call: UserCall) -> None:
         if self._waits is call:
-            self._recall(call)
+            self._query_outcome(call)
 
-    def _recall(self, call: UserCall) -> None:
+    def _query_outcome(self, call: UserCall) -> None:
         self._waits = None
-        self._client.hand_over(self._client.recall, call)
+        self._client.hand_over(self._client.query_outcome, call)
 
     def _read(self, call: UserCall, answer: Any) -> None:
         client = self._client

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf.testing.simulation.ledger import Ledger
-from rlinf.testing.simulation.producer_book import ProducerBook
-from rlinf.testing.simulation.queue_book import Asked
+from rlinf.testing.simulation.producer_oracle import ProducerOracle
+from rlinf.testing.simulation.queue_oracle import Asked
 from rlinf.testing.simulation.script import TAP
 from rlinf.testing.simulation.world import World
 from rlinf_scheduler.queueing import (
@@ -84,7 +84,7 @@ class WatchedState(ChannelState):
         self,
         world: World,
         ledger: Ledger,
-        places: ProducerBook,
+        places: ProducerOracle,
         names: Names,
         successor_us: int,
         *args: Any,
@@ -392,7 +392,7 @@ class WatchedState(ChannelState):
 class WatchedProducers(Producers):
     """The producers of a channel."""
 
-    def __init__(self, world: World, places: ProducerBook, names: Names, num_places: int) -> None:
+    def __init__(self, world: World, places: ProducerOracle, names: Names, num_places: int) -> None:
         super().__init__(num_places)
         self._world = world
         self._places = places

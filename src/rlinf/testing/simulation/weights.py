@@ -238,37 +238,37 @@ class WeightsReader(Users):
                 self._ask(ticket, peer, self._asked_for[ticket])
 
     def on_begin(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A call begins."""
         if not call.outcome:
             self._ask(call.step.number, "", NONE)
 
     def on_drop(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A user has left a call."""
         self._asked.pop(call.step.number, None)
         self._stop(call.step.number)
 
     def on_cancel(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A user asks for the end of a call."""
         self._over(call.step.number, Ending.CANCELLED)
         self._stop(call.step.number)
 
     def on_expire(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A deadline has passed."""
         self._over(call.step.number, Ending.TIMED_OUT)
         self._stop(call.step.number)
 
     def on_give_up(self, call: UserCall) -> None:
-        """See `Users`."""
+        """A deadline has passed a while ago, and nothing has come of it."""
 
     def on_turn(self) -> None:
-        """See `Users`."""
+        """Everything that was handed over has been done."""
 
     def told_begin(self, call: UserCall) -> None:
-        """See `Users`."""
+        """For the checks: a user begins."""
         self._newest_before[call.step.number] = self._publisher.version
 
     def told_end(self, call: UserCall) -> None:
-        """See `Users`."""
+        """For the checks: a user's call has ended."""
         if call.outcome == "taken" and call.items is not None:
             version, before = call.items[0], self._newest_before[call.step.number]
             if version < before:
@@ -347,19 +347,19 @@ class WeightsPart(Part):
         self._readers: dict[str, WeightsReader] = {}
 
     def start(self, host: Host, number: int) -> None:
-        """See `Part`."""
+        """A process has started."""
         del number
         self._readers[host.name] = WeightsReader(host, self._publisher)
 
     def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
+        """A user calls in a process."""
         if step.kind == "fetch":
             self._readers[host.name].call(step)
         else:
             self._cluster.server.later(0, self._publisher.publish)
 
     def finish(self) -> Iterator[None]:
-        """See `Part`."""
+        """End the story and check it; the world comes to rest before the first step, and after each."""
         yield from ()
         live = [reader for reader in self._readers.values() if reader.host.alive]
         for reader in live:

@@ -52,7 +52,7 @@ class Process:
         return self.world.now_us
 
     def now(self) -> float:
-        """See `Clock`."""
+        """Return the time, in seconds since some moment."""
         return self.world.now_us / 1e6
 
     @property
@@ -70,7 +70,7 @@ class Process:
         self.world.schedule(self.world.now_us + delay_us, self, action, args)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """See `Clock`."""
+        """Call `callback` after so many seconds, unless what is returned is cancelled."""
         timer = Timer(callback)
         self.later(int(delay_s * 1e6), _ring, timer)
         return timer

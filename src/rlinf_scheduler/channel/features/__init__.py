@@ -24,7 +24,7 @@ from rlinf_scheduler.channel.features.questions import Questions
 from rlinf_scheduler.channel.features.recording import Recording
 from rlinf_scheduler.channel.features.shortcuts import Shortcuts
 from rlinf_scheduler.channel.features.subscriptions import Subscriptions
-from rlinf_scheduler.channel.journal_records import ReadImage, ServerRecord
+from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
 from rlinf_scheduler.channel.server import ChannelServer, Features
 from rlinf_scheduler.queueing import Bury, StartClock, StopClock
 
@@ -36,7 +36,7 @@ FEATURES: Features = {
     wire.Gets: Operations,
     wire.Withdraw: Operations,
     wire.Resend: Operations,
-    wire.Recall: Shortcuts,
+    wire.QueryOutcome: Shortcuts,
     control_wire.Invite: Shortcuts,
     control_wire.Close: Ends,
     control_wire.EndQueue: Ends,
@@ -81,7 +81,7 @@ def record_of(server: ChannelServer) -> ServerRecord:
     )
 
 
-def resume(server: ChannelServer, image: ReadImage) -> None:
+def resume(server: ChannelServer, image: LoadedSnapshot) -> None:
     """Let a server that is new go on with what another one knew."""
     producers, lease_dues, since, clients = image.server
     server.state.restore(image.state, image.items)

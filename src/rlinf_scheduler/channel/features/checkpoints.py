@@ -15,7 +15,7 @@ from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_
 from rlinf_scheduler.channel.features.producers import ProducerPlaces
 from rlinf_scheduler.channel.features.subscriptions import Subscriptions
 from rlinf_scheduler.channel.fetching import Fetching
-from rlinf_scheduler.channel.operation import is_marked
+from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
@@ -23,7 +23,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.runtime import Runtime
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing import (
@@ -203,7 +203,7 @@ class _Writing:
             # Who takes what is on its way may write into it, and sets its mark before.
             for item in items:
                 copies[id(item)] = [bytes(frame) for frame in item.payload.frames()]
-            if is_marked(item.payload for item in items):
+            if is_consumed(item.payload for item in items):
                 taken.update(map(id, sent))
         snapshot = merged(*self.snapshots) if len(self.snapshots) > 1 else self.snapshots[0]
         data = _without(snapshot, taken)
@@ -231,12 +231,12 @@ class _Writing:
             if item.lost:
                 raise CheckpointError(self.request.head.path, f"an item {item.lost}; save once more")
             return list(payload.frames())
-        fetched: Promise[Arrived] = Promise()
+        fetched: Promise[ReceivedPayload] = Promise()
         self._runtime.submit(partial(self._fetch, payload, fetched))
         return fetched.result().frames()
 
-    def _fetch(self, item: RemoteItem, fetched: Promise[Arrived]) -> None:
-        def done(items: list[Arrived] | None, error: Exception | None) -> None:
+    def _fetch(self, item: RemoteItem, fetched: Promise[ReceivedPayload]) -> None:
+        def done(items: list[ReceivedPayload] | None, error: Exception | None) -> None:
             if items is not None:
                 fetched.set_result(items[0])
             else:

@@ -15,7 +15,7 @@ from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Arrived, is_here
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
@@ -69,7 +69,7 @@ class Operations:
         return self._enter(known, put, item, item.size_bytes)
 
     def _enter(
-        self, known: KnownClient, put: wire.Put, item: Arrived | RemoteItem | None, size_bytes: int
+        self, known: KnownClient, put: wire.Put, item: ReceivedPayload | RemoteItem | None, size_bytes: int
     ) -> list[Instruction]:
         """Put an item, or (None) announce it."""
         out = self._state.put(
@@ -92,13 +92,13 @@ class Operations:
             self._report_bound()
         return out
 
-    def _receive(self, known: KnownClient, frames: list[Buffer]) -> Arrived | RemoteItem:
+    def _receive(self, known: KnownClient, frames: list[Buffer]) -> ReceivedPayload | RemoteItem:
         """Return the item of a put; its bytes may stay where they are."""
         if is_here(frames):
-            return Arrived(frames)
+            return ReceivedPayload(frames)
         at = HeldAt.from_frames(frames)
         if at is None:
-            return self._runtime.parcels.receive(frames, to_load=False)
+            return self._runtime.payloads.receive(frames, to_load=False)
         return self._server.remote_items().receive(at, known.name)
 
     def _fill(self, known: KnownClient, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
@@ -117,7 +117,7 @@ class Operations:
         for ticket, weight, *part in parts:
             num_here += 1
             try:
-                arrived = Arrived(part)
+                arrived = ReceivedPayload(part)
                 item = Item(arrived, weight, arrived.size_bytes)
                 item.origin = (known.who, ticket, None)
                 puts.append((ticket, item))

@@ -58,7 +58,7 @@ class Shortcuts:
         self._strangers: set[socket.socket] = set()
         self._ends: dict[str, set[ShortcutEnd]] = {}
         self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
-        server.handlers |= {control_wire.Invite: self._answer, wire.Recall: self._recall}
+        server.handlers |= {control_wire.Invite: self._answer, wire.QueryOutcome: self._query_outcome}
         server.on_open.append(self.drop)
         server.on_lost.append(self.drop)
         server.on_stop.append(self.close)
@@ -67,11 +67,13 @@ class Shortcuts:
         known = request.peer_id in self._server.clients
         request.reply(self.invite(request.peer_id) if known else control_wire.Invitation("", b""))
 
-    def _recall(
-        self, known: KnownClient, recall: wire.Recall, _frames: Iterator[Buffer]
+    def _query_outcome(
+        self, known: KnownClient, query_outcome: wire.QueryOutcome, _frames: Iterator[Buffer]
     ) -> list[Instruction]:
         """Say what became of an operation that came by a shortcut; nobody listens there any more."""
-        return known.direct.recall(known.client, recall.ticket, self._server.state, self.read_all)
+        return known.direct.query_outcome(
+            known.client, query_outcome.ticket, self._server.state, self.read_all
+        )
 
     def invite(self, client: str) -> control_wire.Invitation:
         """Make an invitation for one thread of a client; an empty one if there are too many."""

@@ -9,12 +9,12 @@ staging.py       this process's buckets, from what is put into them until nobody
 imports.py       the buckets of others
 barred.py        whose buckets could not be opened here lately: pure
 devices.py       all of that for one process
-landing.py       objects in buckets that were passed on, on their way to whoever takes them
+landing.py       objects in buckets that were passed on, on their way to their takers
 pins.py          which blocks of shared memory devices read by themselves, and for how long: pure
 pinning.py       pins what arrives in them
 """
 
 from rlinf_scheduler.comm.device.devices import Devices
-from rlinf_scheduler.comm.device.staging import Staged
+from rlinf_scheduler.comm.device.staging import StagedPayload
 
-__all__ = ["Devices", "Staged"]
+__all__ = ["Devices", "StagedPayload"]

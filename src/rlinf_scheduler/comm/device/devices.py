@@ -24,14 +24,14 @@ from rlinf_scheduler.comm.device.records import (
     ReadStaged,
     Retire,
 )
-from rlinf_scheduler.comm.device.staging import Staged, Staging
+from rlinf_scheduler.comm.device.staging import StagedPayload, Staging
 from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
-from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES, WAIT_S
+from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, WAIT_S
 from rlinf_scheduler.errors import CommError, CommTimeout
 
 logger = Reporter(__name__)
@@ -91,7 +91,7 @@ class Devices:
         """Whether so much of an object is on one device that it is put into a bucket."""
         return bool(self._main_device(encoded))
 
-    def stage(self, what: str, encoded: Encoded) -> Staged | None:
+    def stage(self, what: str, encoded: Encoded) -> StagedPayload | None:
         """Put what an object has on one device into a bucket there; None if that is not worth it, or cannot be.
 
         Args:
@@ -201,7 +201,7 @@ class Devices:
         here = (where.device,) if self.has(where.device) else ()
         return bool(self.readable_from(where.owner.process_id, here))
 
-    def open(self, what: str, arrived: Arrived, then: Callable[[BucketUse | None], None]) -> None:
+    def open(self, what: str, arrived: ReceivedPayload, then: Callable[[BucketUse | None], None]) -> None:
         """Open the bucket in which an object lies.
 
         Args:
@@ -224,7 +224,9 @@ class Devices:
 
         self._thread.ask(partial(self._open, arrived, where)).add_done_callback(done)
 
-    def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
+    def copy_out(
+        self, what: str, staged: StagedPayload, then: Callable[[Payload | BaseException], None]
+    ) -> None:
         """Copy an object to host memory.
 
         Args:
@@ -233,9 +235,9 @@ class Devices:
             then: called on the I/O thread with the copy, or with what went wrong.
         """
 
-        def done(answer: Promise[Parcel]) -> None:
+        def done(answer: Promise[Payload]) -> None:
             error = answer.exception()
-            copied: Parcel | BaseException = answer.result() if error is None else error
+            copied: Payload | BaseException = answer.result() if error is None else error
             self._messenger.submit(lambda: then(copied))
 
         if self._messenger.why_closed:
@@ -256,25 +258,25 @@ class Devices:
         asked: ReadStaged = request.head
         request.check_claim(asked.reader.process_id, "it reads for itself")
 
-        def done(answer: Promise[Parcel | None]) -> None:
+        def done(answer: Promise[Payload | None]) -> None:
             error = answer.exception()
             copied = None if error is not None else answer.result()
             self._messenger.submit(lambda: give(copied, error))
 
-        def give(copied: Parcel | None, error: BaseException | None) -> None:
+        def give(copied: Payload | None, error: BaseException | None) -> None:
             if copied is None:
                 problem = "it is not there any more" if error is None else f"it cannot be copied: {error!r}"
                 request.reply(ReadOut(problem))
                 return
             frames = copied.bytes_frames() if asked.as_bytes else copied.frames_for(asked.reader)
-            # The parcel stays until the reader has it.
-            request.reply(ReadOut(), frames, snapshot=False, settled=partial(_settled, copied))
+            # The payload stays until the reader has it.
+            request.reply(ReadOut(), frames, snapshot=False, on_confirmed=partial(_on_confirmed, copied))
 
         device = asked.where.device
         if not asked.has_device:
             told = "what lies on %s is read by '%s', which has not that device: it goes through host memory"
             self._say(f"read {device}", told, device, request.peer_name)
-        self._messenger.parcels.when_ready(
+        self._messenger.payloads.when_ready(
             asked.reader,
             lambda: self._thread.ask(partial(self._read_parts, asked.where)).add_done_callback(done),
         )
@@ -291,7 +293,7 @@ class Devices:
 
     # -- the device thread -----------------------------------------------------------------------
 
-    def _open(self, arrived: Arrived, where: OnDevice) -> BucketUse:
+    def _open(self, arrived: ReceivedPayload, where: OnDevice) -> BucketUse:
         driver = self._driver
         if driver is None:
             raise DeviceUnusable("this process uses no device")
@@ -305,19 +307,19 @@ class Devices:
         use.holds = arrived
         return use
 
-    def _copy_out(self, staged: Staged) -> Parcel:
+    def _copy_out(self, staged: StagedPayload) -> Payload:
         driver = self._driver
         if driver is None:
             raise DeviceUnusable("this process uses no device")
         with driver.copying(staged.device):
-            return self._messenger.parcels.pack(staged.elsewhere(), None, snapshot=True, wait_s=WAIT_S)
+            return self._messenger.payloads.pack(staged.elsewhere(), None, snapshot=True, wait_s=WAIT_S)
 
-    def _read_parts(self, where: OnDevice) -> Parcel | None:
+    def _read_parts(self, where: OnDevice) -> Payload | None:
         encoded, driver = self._staging.parts_of(where), self._driver
         if encoded is None or driver is None:
             return None
         with driver.copying(where.device):
-            return self._messenger.parcels.pack(encoded, None, snapshot=True, wait_s=WAIT_S)
+            return self._messenger.payloads.pack(encoded, None, snapshot=True, wait_s=WAIT_S)
 
     def _end(self, driver: DeviceDriver) -> None:
         self._staging.close(driver)
@@ -330,5 +332,5 @@ class Devices:
             logger.warning(text, *args)
 
 
-def _settled(_parcel: Parcel, _taken: bool) -> None:
-    """Refers to a parcel until somebody has taken it, or never will."""
+def _on_confirmed(_payload: Payload, _taken: bool) -> None:
+    """Refers to a payload until somebody has taken it, or never will."""

@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Wake
-from rlinf_scheduler.comm.shm.parcel import Arrived, Descriptor
+from rlinf_scheduler.comm.shm.payload import Descriptor, ReceivedPayload
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 
@@ -34,7 +34,7 @@ class BucketUse:
     def __init__(self, memory: BucketMemory, where: OnDevice, wake: Wake | None) -> None:
         self.memory = memory
         self.places = where.places
-        self.holds: Arrived | None = None
+        self.holds: ReceivedPayload | None = None
         self._wake = wake
 
     def frames(self, frames: Sequence[Buffer]) -> list[Any]:
@@ -66,11 +66,11 @@ class BucketImports:
 
     def __init__(self, messenger: Messenger, thread: DeviceThread) -> None:
         self._messenger = messenger
-        self._parcels = messenger.parcels
+        self._payloads = messenger.payloads
         self._thread = thread
         self._buckets = OpenBuckets()
         # With what holds the block that stands for the bucket.
-        self._open: dict[BucketKey, tuple[DeviceDriver, BucketMemory, Arrived]] = {}
+        self._open: dict[BucketKey, tuple[DeviceDriver, BucketMemory, ReceivedPayload]] = {}
         self._refs: set[UseRef] = set()
         self._dropped: deque[weakref.ref[BucketUse]] = deque()
 
@@ -118,7 +118,7 @@ class BucketImports:
         """Close what was kept only for those who have dropped it."""
         if self._dropped:
             # What they had read, too: its owner can fill its bucket again at once.
-            self._parcels.release_dropped_soon()
+            self._payloads.release_dropped_soon()
         while self._dropped:
             ref = self._dropped.popleft()
             if isinstance(ref, UseRef):
@@ -132,9 +132,11 @@ class BucketImports:
     def _on_drop(self) -> None:
         self._thread.put(self.sweep)
 
-    def _opened(self, driver: DeviceDriver, where: OnDevice) -> tuple[DeviceDriver, BucketMemory, Arrived]:
+    def _opened(
+        self, driver: DeviceDriver, where: OnDevice
+    ) -> tuple[DeviceDriver, BucketMemory, ReceivedPayload]:
         try:
-            arrived = self._parcels.receive([where.bucket])
+            arrived = self._payloads.receive([where.bucket])
             record = msgspec.msgpack.decode(arrived.frames()[0], type=BucketRecord)
         except (SharedMemoryUnreadable, ValueError) as error:
             raise DeviceUnusable(f"what says how it is opened cannot be read: {error}") from error

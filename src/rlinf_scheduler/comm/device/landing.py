@@ -1,4 +1,4 @@
-"""Objects that lie in buckets of other processes, on their way to whoever takes them: there, or through host memory.
+"""Objects that lie in buckets of other processes, on their way to their takers: there, or through host memory.
 
 What was sent of such an object is its head and the parts that are on no device. The rest is copied out of the bucket by
 its taker, on the device; or, where this process has not that device, by the bucket's owner, when it is asked.
@@ -18,11 +18,11 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, SharedMemoryUnreadable
 
 
-class Landed(Arrived):
+class ReceivedDevicePayload(ReceivedPayload):
     """An object that can be loaded: its bucket is open here, or its parts have come through host memory.
 
     What is loaded shares no memory with what was sent, so that the bucket is free again when this is dropped.
@@ -39,9 +39,9 @@ class Landed(Arrived):
     def __init__(
         self,
         what: str,
-        sent: Arrived,
+        sent: ReceivedPayload,
         where: OnDevice,
-        source: tuple[Devices, BucketUse] | Arrived | str,
+        source: tuple[Devices, BucketUse] | ReceivedPayload | str,
     ) -> None:
         super().__init__([], sent.lease, sent.sizes)
         self._what = what
@@ -62,12 +62,12 @@ class Landed(Arrived):
         """
         if isinstance(self._source, str):
             raise CodecError(self._source)
-        if not isinstance(self._source, Arrived):
+        if not isinstance(self._source, ReceivedPayload):
             return self._sent.frames()
         parts: list[Any] = list(self._source.to_load()[1:])
         return self._merged(parts)
 
-    def copied(self) -> Arrived:
+    def copied(self) -> ReceivedPayload:
         """Itself: it is loaded into memory of its own anyhow."""
         return self
 
@@ -75,7 +75,7 @@ class Landed(Arrived):
         """The object; its arrays and tensors are writable, and lie where the bytes are.
 
         Raises:
-            CodecError, OSError: see `Arrived`; or its parts cannot be had, for good.
+            CodecError, OSError: see `ReceivedPayload`; or its parts cannot be had, for good.
             CommError, CommTimeout: see `Devices.read`.
         """
         if not isinstance(self._source, tuple):
@@ -110,14 +110,14 @@ class Landing:
         messenger: Messenger,
         devices: Devices,
         what: str,
-        items: Sequence[Arrived],
-        done: Callable[[list[Arrived] | None, BaseException | None], None],
+        items: Sequence[ReceivedPayload],
+        done: Callable[[list[ReceivedPayload] | None, BaseException | None], None],
     ) -> None:
         self._messenger = messenger
         self._devices = devices
         self._what = what
         self._items = list(items)
-        self._done: Callable[[list[Arrived] | None, BaseException | None], None] | None = done
+        self._done: Callable[[list[ReceivedPayload] | None, BaseException | None], None] | None = done
         self._waiting: dict[int, OnDevice] = {
             place: OnDevice.from_frame(frames[0])
             for place, item in enumerate(self._items)
@@ -172,35 +172,37 @@ class Landing:
             self._land(place, where, problem)
             return
         try:
-            self._land(place, where, self._messenger.parcels.receive(asked.result(0).frames))
+            self._land(place, where, self._messenger.payloads.receive(asked.result(0).frames))
         except SharedMemoryUnreadable as unreadable:
             if as_bytes:
                 self._end(None, unreadable)
             else:
                 self._ask(place, where, as_bytes=True)
 
-    def _land(self, place: int, where: OnDevice, source: tuple[Devices, BucketUse] | Arrived | str) -> None:
-        self._items[place] = Landed(self._what, self._items[place], where, source)
+    def _land(
+        self, place: int, where: OnDevice, source: tuple[Devices, BucketUse] | ReceivedPayload | str
+    ) -> None:
+        self._items[place] = ReceivedDevicePayload(self._what, self._items[place], where, source)
         self._waiting.pop(place, None)
         if not self._waiting:
             self._end(self._items, None)
 
-    def _end(self, items: list[Arrived] | None, error: BaseException | None) -> None:
+    def _end(self, items: list[ReceivedPayload] | None, error: BaseException | None) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(items, error)
 
 
-def land(messenger: Messenger, devices: Devices, what: str, item: Arrived) -> Arrived:
+def land(messenger: Messenger, devices: Devices, what: str, item: ReceivedPayload) -> ReceivedPayload:
     """One object, to be loaded; waits for it. Never on the I/O thread.
 
     Raises:
         CommError: its owner cannot be reached.
         CommTimeout: it has not come after `COPY_TIMEOUT_S`.
     """
-    landed: Promise[Arrived] = Promise()
+    landed: Promise[ReceivedPayload] = Promise()
 
-    def done(items: list[Arrived] | None, error: BaseException | None) -> None:
+    def done(items: list[ReceivedPayload] | None, error: BaseException | None) -> None:
         if items is None:
             landed.set_exception(error or CommError(f"{what} cannot be had"))
         else:

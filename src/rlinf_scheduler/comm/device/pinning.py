@@ -81,7 +81,7 @@ class PinnedBlocks:
         self._looks_later = False
         self._closed = False
         self._said: set[str] = set()
-        messenger.parcels.pin = self.pin
+        messenger.payloads.pin = self.pin
         messenger.at_end(self._on_end)
 
     # -- from any thread -------------------------------------------------------------------------

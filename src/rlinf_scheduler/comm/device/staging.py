@@ -25,8 +25,8 @@ from rlinf_scheduler.comm.device.records import RETIRE, BucketOpened, BucketReco
 from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.shm.parcel import Parcel, frame_offsets
-from rlinf_scheduler.comm.shm.parcels import WAIT_S
+from rlinf_scheduler.comm.shm.payload import Payload, frame_offsets
+from rlinf_scheduler.comm.shm.payloads import WAIT_S
 
 # Of the memory of a device, by default.
 SHARE = 4
@@ -39,38 +39,38 @@ class DeviceBucket:
 
     Attributes:
         memory: it.
-        parcel: the block that stands for it; None once it is given up.
+        payload: the block that stands for it; None once it is given up.
         readers: who was told of it, and still lives.
         was_given: whether anybody was ever told of it, and may have it open.
         at: where its block is.
         number: of the object in it; 0: none.
     """
 
-    __slots__ = ("at", "memory", "number", "parcel", "readers", "was_given")
+    __slots__ = ("at", "memory", "number", "payload", "readers", "was_given")
 
-    def __init__(self, memory: BucketMemory, parcel: Parcel) -> None:
+    def __init__(self, memory: BucketMemory, payload: Payload) -> None:
         self.memory = memory
-        self.parcel: Parcel | None = parcel
-        self.at = parcel.descriptor
+        self.payload: Payload | None = payload
+        self.at = payload.descriptor
         self.number = 0
         self.readers: dict[str, Endpoint] = {}
         self.was_given = False
 
 
-class Staged:
+class StagedPayload:
     """An object whose large parts lie in a bucket; the bucket is taken until this and all readers are gone.
 
     Attributes:
         device: the UUID of the device.
-        parcel: what readers are sent.
+        payload: what readers are sent.
         size_bytes: how large the object is.
     """
 
-    __slots__ = ("_bucket", "_places", "_torch", "device", "parcel", "size_bytes")
+    __slots__ = ("_bucket", "_places", "_torch", "device", "payload", "size_bytes")
 
-    def __init__(self, bucket: DeviceBucket, parcel: Parcel, where: OnDevice, encoded: Encoded) -> None:
+    def __init__(self, bucket: DeviceBucket, payload: Payload, where: OnDevice, encoded: Encoded) -> None:
         self.device = where.device
-        self.parcel = parcel
+        self.payload = payload
         self.size_bytes = encoded.object_bytes
         self._bucket = bucket
         self._places = where.places
@@ -78,7 +78,7 @@ class Staged:
 
     def goes_to(self, reader: Endpoint, devices: Sequence[str]) -> bool:
         """Whether a process that has these devices can read it there."""
-        return self.device in devices and self.parcel.goes_as_descriptor(reader)
+        return self.device in devices and self.payload.goes_as_descriptor(reader)
 
     def given_to(self, reader: Endpoint) -> None:
         """A process is told of it."""
@@ -91,7 +91,7 @@ class Staged:
 
     def elsewhere(self) -> Encoded:
         """The object, to be copied to where processes without this device can read it."""
-        others = iter(self.parcel.bytes_frames()[1:])
+        others = iter(self.payload.bytes_frames()[1:])
         head = bytes(next(others))
         return Encoded(
             head, [next(others) if place is None else self._part(*place) for place in self._places]
@@ -122,7 +122,7 @@ class Staging:
         self._unread: deque[_Number] = deque()
         self._unopened: deque[_Number] = deque()
 
-    def stage(self, driver: DeviceDriver, device: str, encoded: Encoded, mark: object) -> Staged:
+    def stage(self, driver: DeviceDriver, device: str, encoded: Encoded, mark: object) -> StagedPayload:
         """Put what an object has on a device into a bucket there.
 
         Args:
@@ -152,12 +152,12 @@ class Staging:
         try:
             _copy(driver, bucket.memory, there, offsets, mark)
             others = [encoded.head, *compress(encoded.parts, map(operator.not_, is_there))]
-            parcel = self._in_arena(Encoded(where.to_frame(), others))
+            payload = self._in_arena(Encoded(where.to_frame(), others))
         except BaseException:
             self._idle(number)
             raise
-        parcel.when_free(partial(self._unread.append, number))
-        return Staged(bucket, parcel, where, encoded)
+        payload.when_free(partial(self._unread.append, number))
+        return StagedPayload(bucket, payload, where, encoded)
 
     def memory_of(self, where: OnDevice) -> BucketMemory | None:
         """The memory of a bucket of this process; None if it was given up."""
@@ -180,7 +180,7 @@ class Staging:
             at = bucket.at
             if at is not None and (at.index, at.generation) == (reader.index, reader.generation):
                 bucket.readers[reader.reader.process_id] = reader.reader
-                if bucket.parcel is None:
+                if bucket.payload is None:
                     self._messenger.notify(reader.reader, RETIRE, Retire(reader.index, reader.generation))
 
     def close(self, driver: DeviceDriver) -> None:
@@ -212,7 +212,7 @@ class Staging:
         self._pools[number[0]].give_back(number[1])
 
     def _take(self, driver: DeviceDriver, device: str, size_bytes: int) -> _Number:
-        self._messenger.parcels.see_released_now()
+        self._messenger.payloads.see_released_now()
         self.settle(driver)
         pool = self._pools.get(device)
         if pool is None:
@@ -237,23 +237,23 @@ class Staging:
         memory = driver.allocate(device, bucket_bytes(size_bytes))
         try:
             record = BucketRecord(device, bucket_bytes(size_bytes), driver.handle(memory))
-            parcel = self._in_arena(Encoded(msgspec.msgpack.encode(record)))
+            payload = self._in_arena(Encoded(msgspec.msgpack.encode(record)))
         except BaseException:
             driver.free(memory)
             raise
         number = pool.add(size_bytes)
-        self._buckets[device, number] = DeviceBucket(memory, parcel)
+        self._buckets[device, number] = DeviceBucket(memory, payload)
         return number
 
-    def _in_arena(self, encoded: Encoded) -> Parcel:
-        parcel = self._messenger.parcels.pack_in_arena(encoded, WAIT_S)
-        if parcel is None:
+    def _in_arena(self, encoded: Encoded) -> Payload:
+        payload = self._messenger.payloads.pack_in_arena(encoded, WAIT_S)
+        if payload is None:
             raise DeviceUnusable("this process has no shared memory to say where it lies, or no room there")
-        return parcel
+        return payload
 
     def _why_full(self, pool: BucketPool, device: str, size_bytes: int, free_bytes: int) -> str:
-        there = [each.parcel for each in self._buckets.values() if each.memory.device == device]
-        pids = sorted({pid for parcel in there if parcel is not None for pid in parcel.holders()})
+        there = [each.payload for each in self._buckets.values() if each.memory.device == device]
+        pids = sorted({pid for payload in there if payload is not None for pid in payload.holders()})
         readers = f", opened by the processes {', '.join(map(str, pids))}" if pids else ""
         return (
             f"no room for {bucket_bytes(size_bytes) >> 20} MiB on {device}: {pool.num_taken} buckets are in use, all "
@@ -263,13 +263,13 @@ class Staging:
 
     def _retire(self, driver: DeviceDriver, number: _Number) -> None:
         bucket = self._buckets[number]
-        parcel, bucket.parcel = bucket.parcel, None
-        if not bucket.was_given or parcel is None or parcel.descriptor is None:
+        payload, bucket.payload = bucket.payload, None
+        if not bucket.was_given or payload is None or payload.descriptor is None:
             self._pools[number[0]].gone(number[1])
             self._free(driver, number)
             return
-        at = parcel.descriptor
-        parcel.when_free(partial(self._is_unopened, driver, number))
+        at = payload.descriptor
+        payload.when_free(partial(self._is_unopened, driver, number))
         for reader in list(bucket.readers.values()):
             self._messenger.notify(reader, RETIRE, Retire(at.index, at.generation))
 
@@ -288,7 +288,7 @@ def _is_on(driver: DeviceDriver, device: str, part: BytePart) -> bool:
 
 
 def _descriptor(bucket: DeviceBucket) -> bytes:
-    at = None if bucket.parcel is None else bucket.parcel.descriptor
+    at = None if bucket.payload is None else bucket.payload.descriptor
     return b"" if at is None else at.to_frame()
 
 

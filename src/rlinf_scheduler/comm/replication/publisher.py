@@ -13,8 +13,8 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.replication.publication import Give, Publication, PublicationInstruction, Reader
 from rlinf_scheduler.comm.replication.records import AnswerKind, Drop, Kept, Key, ReaderAnswer, Want
-from rlinf_scheduler.comm.shm.parcel import Parcel
-from rlinf_scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 
 # A machine that has not copied after so long makes room for another: it may have stopped.
 SLOW_S, SLOW_BYTES_PER_S = 2.0, 100 << 20
@@ -33,7 +33,7 @@ class _Published:
     """One object, and who asks for it."""
 
     key: Key
-    parcel: Parcel
+    payload: Payload
     publication: Publication
     replicated_bytes: int
     questions: dict[int, _OpenQuestion] = field(default_factory=dict)
@@ -62,14 +62,14 @@ class Publisher:
         messenger.serve(f"{service}.kept", self._on_kept, Kept)
         messenger.on_peer_lost(self._on_peer_lost)
 
-    def publish(self, key: Key, parcel: Parcel, *, replicated: bool) -> None:
+    def publish(self, key: Key, payload: Payload, *, replicated: bool) -> None:
         """Let readers ask for an object until `release`; small ones are not worth a replica."""
-        replicated = replicated and parcel.size_bytes >= SHARED_BYTES
+        replicated = replicated and payload.size_bytes >= SHARED_BYTES
         if replicated and self._replicated_bytes and self._limit_bytes is not None:
-            replicated = self._replicated_bytes + parcel.size_bytes <= self._limit_bytes
-        size_bytes = parcel.size_bytes if replicated else 0
+            replicated = self._replicated_bytes + payload.size_bytes <= self._limit_bytes
+        size_bytes = payload.size_bytes if replicated else 0
         publication = Publication(self._messenger.endpoint.machine_id, replicated=replicated)
-        self._published[key] = published = _Published(key, parcel, publication, size_bytes)
+        self._published[key] = published = _Published(key, payload, publication, size_bytes)
         if replicated:
             self._replicated[key] = published
         self._replicated_bytes += size_bytes
@@ -96,9 +96,9 @@ class Publisher:
             gone: called instead of an answer if the object is not here, or not any more.
         """
         if want.unreadable:
-            self._messenger.parcels.distrust(request.peer_id, want.unreadable)
+            self._messenger.payloads.distrust(request.peer_id, want.unreadable)
         question = _OpenQuestion(request, want, gone)
-        self._messenger.parcels.when_ready(want.reader, lambda: self._answer(key, question))
+        self._messenger.payloads.when_ready(want.reader, lambda: self._answer(key, question))
 
     def _answer(self, key: Key, question: _OpenQuestion) -> None:
         published = self._published.get(key)
@@ -132,23 +132,23 @@ class Publisher:
                 self._refer(published, question, at, keep=instruction.keep)
 
     def _give(self, published: _Published, question: _OpenQuestion, *, keep: bool) -> None:
-        settled = partial(self._on_settled, published, question, keep)
+        on_confirmed = partial(self._on_confirmed, published, question, keep)
         answer = ReaderAnswer(AnswerKind.KEEP if keep else AnswerKind.HERE, published.key)
-        if not give(question.request, answer, published.parcel, question.want.reader, settled):
-            settled(False)
+        if not give(question.request, answer, published.payload, question.want.reader, on_confirmed):
+            on_confirmed(False)
 
     def _refer(self, published: _Published, question: _OpenQuestion, at: Endpoint, *, keep: bool) -> None:
-        size_bytes = published.parcel.size_bytes
+        size_bytes = published.payload.size_bytes
         if not keep:
             question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at, size_bytes))
             return
-        settled = partial(self._on_settled, published, question, keep)
+        on_confirmed = partial(self._on_confirmed, published, question, keep)
         if not question.request.reply(
-            ReaderAnswer(AnswerKind.FROM, published.key, at, size_bytes), settled=settled
+            ReaderAnswer(AnswerKind.FROM, published.key, at, size_bytes), on_confirmed=on_confirmed
         ):
-            settled(False)
+            on_confirmed(False)
 
-    def _on_settled(self, published: _Published, question: _OpenQuestion, keep: bool, taken: bool) -> None:
+    def _on_confirmed(self, published: _Published, question: _OpenQuestion, keep: bool, taken: bool) -> None:
         if not keep:
             return
         process_id = question.want.reader.process_id
@@ -157,7 +157,7 @@ class Publisher:
             return
         # From now on it can stop without anybody's notice, and would keep others from copying.
         overdue = partial(self._overdue, published.key, process_id)
-        self._messenger.call_later(SLOW_S + published.parcel.size_bytes / SLOW_BYTES_PER_S, overdue)
+        self._messenger.call_later(SLOW_S + published.payload.size_bytes / SLOW_BYTES_PER_S, overdue)
 
     def _overdue(self, key: Key, process_id: str) -> None:
         # By its key: what is released meanwhile gives its memory back.
@@ -216,15 +216,15 @@ class Publisher:
 def give(
     request: Request,
     answer: ReaderAnswer,
-    parcel: Parcel,
+    payload: Payload,
     reader: Endpoint,
     then: Callable[[bool], None] | None = None,
 ) -> bool:
-    """Answer with the parcel, which stays until the reader has it; False if nobody waits any more."""
+    """Answer with the payload, which stays until the reader has it; False if nobody waits any more."""
 
-    def settled(taken: bool, _parcel: Parcel = parcel) -> None:
-        """Refers to the parcel until the reader has locked its block, or never will."""
+    def on_confirmed(taken: bool, _payload: Payload = payload) -> None:
+        """Refers to the payload until the reader has locked its block, or never will."""
         if then is not None:
             then(taken)
 
-    return request.reply(answer, parcel.frames_for(reader), snapshot=False, settled=settled)
+    return request.reply(answer, payload.frames_for(reader), snapshot=False, on_confirmed=on_confirmed)

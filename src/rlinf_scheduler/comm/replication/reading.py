@@ -12,7 +12,7 @@ from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.replication.replicas import Replicas
-from rlinf_scheduler.comm.shm.parcel import Arrived
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout, SharedMemoryUnreadable
 
 # How long a replica may take: it may have stopped, and who reads would be stopped with it. The slowest links of
@@ -42,7 +42,7 @@ class Reading:
         publisher: Endpoint,
         *,
         ask: Callable[[Want], Promise[Reply]],
-        done: Callable[[Key | None, Arrived | None, BaseException | None], None],
+        done: Callable[[Key | None, ReceivedPayload | None, BaseException | None], None],
         heard: Callable[[Key], None] | None = None,
         unreadable: str = "",
     ) -> None:
@@ -126,7 +126,7 @@ class Reading:
 
     def _receive(self, key: Key, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
         try:
-            arrived = self._messenger.parcels.receive(frames)
+            arrived = self._messenger.payloads.receive(frames)
         except SharedMemoryUnreadable as error:
             if self._want.unreadable:
                 self._end(error=error)
@@ -138,7 +138,10 @@ class Reading:
         self._end(key, arrived)
 
     def _end(
-        self, key: Key | None = None, arrived: Arrived | None = None, error: BaseException | None = None
+        self,
+        key: Key | None = None,
+        arrived: ReceivedPayload | None = None,
+        error: BaseException | None = None,
     ) -> None:
         if not self._over:
             self._over = True

@@ -16,8 +16,8 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.publisher import give
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.parcel import Arrived, Parcel
-from rlinf_scheduler.comm.shm.parcels import WAIT_S
+from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
@@ -43,7 +43,7 @@ class Replicas:
         self._messenger = messenger
         self.service = service
         self._private = private
-        self._kept: dict[tuple[str, Key], Parcel] = {}
+        self._kept: dict[tuple[str, Key], Payload] = {}
         # Not an executor: that takes locks of its module, which a user's thread may hold while a signal handler waits.
         self._to_write: SimpleQueue[Callable[[], None] | None] | None = None
         messenger.serve(f"{service}.copy", self._on_copy, Copy)
@@ -52,7 +52,7 @@ class Replicas:
         messenger.at_end(self._end_writing)
 
     def keep(
-        self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[Arrived], None]
+        self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[ReceivedPayload], None]
     ) -> None:
         """Keep what came from another machine.
 
@@ -68,7 +68,7 @@ class Replicas:
             run_beside_in_time(self._messenger.call_later, _run, self._to_write)
 
         def write() -> None:
-            written: Parcel | Exception
+            written: Payload | Exception
             try:
                 written = self._write(frames)
             except Exception as error:  # noqa: BLE001 - then there is no replica, and whoever waits for it goes on
@@ -81,9 +81,9 @@ class Replicas:
         """Say that this process, which was to keep an object, does not get it."""
         self._messenger.request(publisher, f"{self.service}.kept", Kept(key, None), reply_type=bool)
 
-    def _write(self, frames: list[Buffer]) -> Parcel:
+    def _write(self, frames: list[Buffer]) -> Payload:
         encoded = Encoded(bytes(frames[0]), frames[1:])
-        return self._messenger.parcels.pack(
+        return self._messenger.payloads.pack(
             encoded, None, snapshot=self._private, wait_s=WAIT_S, shared=self._private
         )
 
@@ -92,17 +92,17 @@ class Replicas:
         publisher: Endpoint,
         key: Key,
         frames: list[Buffer],
-        written: Parcel | Exception,
-        then: Callable[[Arrived], None],
+        written: Payload | Exception,
+        then: Callable[[ReceivedPayload], None],
     ) -> None:
-        arrived, at = Arrived(frames), None
-        if isinstance(written, Parcel):
+        arrived, at = ReceivedPayload(frames), None
+        if isinstance(written, Payload):
             self._kept[publisher.process_id, key] = written
             at = self._messenger.endpoint
             if written.in_shared_memory:
                 # What came as bytes can go; where it cannot be mapped here, it stays this process's own copy.
                 with contextlib.suppress(SharedMemoryUnreadable):
-                    arrived = self._messenger.parcels.receive(written.frames_for(at))
+                    arrived = self._messenger.payloads.receive(written.frames_for(at))
         else:
             size_bytes = arrived.size_bytes
             logger.warning("%d bytes are not kept for others of this machine: %r", size_bytes, written)
@@ -118,16 +118,16 @@ class Replicas:
     def _on_copy(self, request: Request) -> None:
         asked: Copy = request.head
         if asked.want.unreadable:
-            self._messenger.parcels.distrust(request.peer_id, asked.want.unreadable)
+            self._messenger.payloads.distrust(request.peer_id, asked.want.unreadable)
 
         def answer() -> None:
-            parcel = self._kept.get((asked.publisher_id, asked.key))
-            if parcel is None:
+            payload = self._kept.get((asked.publisher_id, asked.key))
+            if payload is None:
                 request.reply(ReaderAnswer(AnswerKind.GONE, asked.key))
             else:
-                give(request, ReaderAnswer(AnswerKind.HERE, asked.key), parcel, asked.want.reader)
+                give(request, ReaderAnswer(AnswerKind.HERE, asked.key), payload, asked.want.reader)
 
-        self._messenger.parcels.when_ready(asked.want.reader, answer)
+        self._messenger.payloads.when_ready(asked.want.reader, answer)
 
     def _on_drop(self, notice: Request) -> None:
         self._kept.pop((notice.peer_id, notice.head.key), None)

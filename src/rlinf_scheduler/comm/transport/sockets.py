@@ -17,9 +17,9 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import IoLoop, Timer, run_guarded
 from rlinf_scheduler.comm.port_range import PortRange, in_turn, listening_ports
 from rlinf_scheduler.comm.transport import handshake
-from rlinf_scheduler.comm.transport.door import Door, Judge
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.identity import Identity
+from rlinf_scheduler.comm.transport.listener import Judge, Listener
 from rlinf_scheduler.comm.transport.opening import PROBE_S, Opening
 from rlinf_scheduler.comm.transport.peer_session import Hello, PeerSession
 from rlinf_scheduler.comm.transport.receive_buffers import ReceiveBuffers
@@ -81,19 +81,19 @@ class Sockets:
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watch_timer: Timer | None = None
         self._openings: weakref.WeakSet[Opening[Introduction]] = weakref.WeakSet()
-        self.unix_door = Door(self._listen_unix(unix_path), loop, me, judge)
-        self.tcp_door: Door | None = None
+        self.unix_listener = Listener(self._listen_unix(unix_path), loop, me, judge)
+        self.tcp_listener: Listener | None = None
         self.tcp_address = ""
         self._client_tls: ssl.SSLContext | None = None
         if host is not None:
-            self._open_tcp_door(host, ports, judge)
+            self._open_tcp_listener(host, ports, judge)
 
-    def _open_tcp_door(self, host: str, ports: PortRange | None, judge: Judge) -> None:
+    def _open_tcp_listener(self, host: str, ports: PortRange | None, judge: Judge) -> None:
         server_tls = None
         try:
-            listener = listen_tcp(host, ports, self.new_socket)
+            bound_socket = listen_tcp(host, ports, self.new_socket)
         except OSError as error:
-            self.unix_door.close()
+            self.unix_listener.close()
             tried = listening_ports(ports) if ports else ()
             within = f", ports {tried[0]}-{tried[-1]}" if tried else ""
             why = error.strerror or str(error)
@@ -108,14 +108,14 @@ class Sockets:
 
             tls = ClusterTls(self.me.secret)
             self._client_tls, server_tls = tls.client, tls.server
-        name, port = listener.getsockname()[:2]
+        name, port = bound_socket.getsockname()[:2]
         self.tcp_address = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
-        self.tcp_door = Door(listener, self._loop, self.me, judge, server_tls)
+        self.tcp_listener = Listener(bound_socket, self._loop, self.me, judge, server_tls)
 
     def _listen_unix(self, path: Path) -> socket.socket:
-        listener = self.new_socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        listener.bind(str(path))
-        return listener
+        bound_socket = self.new_socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        bound_socket.bind(str(path))
+        return bound_socket
 
     # -- dialling --------------------------------------------------------------------------------
 
@@ -132,11 +132,11 @@ class Sockets:
 
     def why_unreachable(self, endpoint: Endpoint) -> str:
         """Why there is no way to a process; "" if there is one."""
-        if self._on_this_machine(endpoint) or (self.tcp_door is not None and endpoint.tcp_address):
+        if self._on_this_machine(endpoint) or (self.tcp_listener is not None and endpoint.tcp_address):
             return ""
         if endpoint.machine_id == self.me.endpoint.machine_id:
             return "it has no Unix socket"
-        who = "it" if self.tcp_door is not None else "this process"
+        who = "it" if self.tcp_listener is not None else "this process"
         return f"it is on another machine, and {who} does not use TCP"
 
     def _on_this_machine(self, endpoint: Endpoint) -> bool:
@@ -203,17 +203,17 @@ class Sockets:
 
     def close(self) -> None:
         """Stop listening, and drop who has not proved who he is."""
-        for door in (self.unix_door, self.tcp_door):
-            if door is not None:
-                door.close()
+        for listener in (self.unix_listener, self.tcp_listener):
+            if listener is not None:
+                listener.close()
         for opening in list(self._openings):
             opening.close()
 
     def abandon(self) -> None:
         """Close every descriptor in a forked child."""
-        for door in (self.unix_door, self.tcp_door):
-            if door is not None:
-                door.abandon()
+        for listener in (self.unix_listener, self.tcp_listener):
+            if listener is not None:
+                listener.abandon()
         for opening in list(self._openings):
             opening.abandon()
 
@@ -239,20 +239,20 @@ def listen_tcp(
         OSError: what the kernel says.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = new_socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    bound_socket = new_socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        _bind(listener, host, [0] if ports is None else in_turn(listening_ports(ports)))
+        _bind(bound_socket, host, [0] if ports is None else in_turn(listening_ports(ports)))
     except OSError:
-        listener.close()
+        bound_socket.close()
         raise
-    return listener
+    return bound_socket
 
 
-def _bind(listener: socket.socket, host: str, ports: Sequence[int]) -> None:
+def _bind(bound_socket: socket.socket, host: str, ports: Sequence[int]) -> None:
     # Without SO_REUSEADDR: with it, a port that is kept for somebody's rendezvous would be taken.
     for port in ports:
         try:
-            listener.bind((host, port))
+            bound_socket.bind((host, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == ports[-1]:
                 raise

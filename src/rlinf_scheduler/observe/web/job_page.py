@@ -12,7 +12,7 @@ from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.past import JobPast
 from rlinf_scheduler.observe.prometheus import PATH, WsgiApp, metrics_app
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.status_desk import ask_past, begin_status, received
+from rlinf_scheduler.observe.status_service import ask_past, begin_status, received
 from rlinf_scheduler.observe.web.server import STATUS_EVERY_S, WebServer
 from rlinf_scheduler.observe.why import Why, why
 from rlinf_scheduler.session import Session

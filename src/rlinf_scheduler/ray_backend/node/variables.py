@@ -1,0 +1,39 @@
+"""The variables that every node we start begins with, and all its processes; how they are set while it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rlinf_scheduler.ray_backend.node import copying
+
+# Else Ray starts an interpreter for each core with the first program that connects to a node, and lets that program
+# wait for them all: half a second of a core each. Ranks are placed by devices: they do not use most of them.
+_PRESTART = "RAY_prestart_worker_first_driver"
+
+
+def of_a_node(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a node that is started with these variables is given more; what its user has set stays."""
+    return {**copying.of_a_node(environment), _PRESTART: environment.get(_PRESTART, "0")}
+
+
+def set_all(values: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Give variables of this process these values, and take away those that are None; return what they were."""
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
+@contextmanager
+def set_meanwhile(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Have a Ray that is started inside start with these variables, and without those that are None."""
+    before = set_all(values)
+    try:
+        yield
+    finally:
+        set_all(before)

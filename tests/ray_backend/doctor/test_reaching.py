@@ -1,0 +1,56 @@
+"""Who reaches whom, and what time it is there."""
+
+import socket
+import time
+
+import pytest
+
+from rlinf_scheduler.ray_backend.doctor import reaching
+from rlinf_scheduler.ray_backend.doctor.reaching import NodeListener, Place, try_all, try_to_reach
+
+
+@pytest.fixture
+def listener():
+    with_clock = NodeListener("127.0.0.1")
+    yield with_clock
+    with_clock.close()
+
+
+def test_who_listens_is_reached_and_says_what_time_it_is(listener):
+    reach = try_to_reach("a", Place("b", "127.0.0.1", listener.port, "processes", tells_time=True))
+    assert (reach.source, reach.target, reach.error) == ("a", "b", "")
+    assert 0 < reach.round_trip_s < 60
+    assert abs(reach.offset_s) <= reach.round_trip_s
+
+
+def test_a_clock_that_is_wrong_is_seen(listener, monkeypatch):
+    real = time.time
+    calls = []
+
+    def wrong():
+        # The side that asks looks first; the other one is an hour ahead.
+        calls.append(None)
+        return real() + (3600 if len(calls) % 2 == 0 else 0)
+
+    monkeypatch.setattr(reaching.time, "time", wrong)
+    reach = try_to_reach("a", Place("b", "127.0.0.1", listener.port, "processes", tells_time=True))
+    assert reach.offset_s == pytest.approx(3600, abs=60)
+
+
+def test_a_port_that_is_closed_is_an_error_in_the_kernels_words(listener):
+    port = listener.port
+    listener.close()
+    (reach,) = try_all("a", [Place("b", "127.0.0.1", port, "Ray's head")])
+    assert reach.error == "Connection refused"
+
+
+def test_who_says_nothing_is_not_waited_for(listener):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = Place("b", "127.0.0.1", silent.getsockname()[1], "processes", tells_time=True)
+        assert try_to_reach("a", target, 0.2).error == "no answer in 0 s"
+
+
+def test_many_are_tried_at_once(listener):
+    target = Place("b", "127.0.0.1", listener.port, "processes", tells_time=True)
+    assert all(not reach.error for reach in try_all("a", [target] * 100))
+    assert try_all("a", []) == []
