@@ -11,19 +11,22 @@ class Producer:
     """Its items cannot be had; it counts who asks, at the time that a clock says which this is, too."""
 
     def __init__(self):
+        self.name, self.outbox = "items", []
         self.now, self.due, self.asked_at = 0.0, [], []
         # An item that does not come is on its way for ever.
         on_its_way = SimpleNamespace(cancel=lambda: None)
-        leases = SimpleNamespace(end=lambda _ticket: None)
-        self.receiving = Receiving(self, "items", leases, None, self.resend, lambda: None, None)
+        self.leases = SimpleNamespace(end=lambda _ticket: None)
+        self.receiving = Receiving(self, self)
         self.receiving._fetches[7] = on_its_way
 
     def call_later(self, delay_s, callback):
         self.due.append((self.now + delay_s, callback))
 
-    def resend(self, ticket):
-        self.asked_at.append(self.now)
-        self.fail(ticket)
+    def flush(self):
+        for message, _ in self.outbox:
+            self.asked_at.append(self.now)
+            self.fail(message.ticket)
+        self.outbox.clear()
 
     def fail(self, ticket):
         self.receiving._on_landed(

@@ -13,7 +13,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel, Starter, control_wire, load_job, save_job
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.features import checkpoints
-from rlinf_scheduler.channel.features.checkpoints import Checkpoints
+from rlinf_scheduler.channel.features.checkpoints import CheckpointsFeature
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
@@ -304,7 +304,7 @@ def test_the_blocks_of_a_file_are_free_when_it_is_written(in_process, tmp_path):
     channel = in_process.create()
     channel.put(np.full(LARGE, 1))
     channel.save(tmp_path / "tasks")
-    assert not server_of(channel).find(Checkpoints)._held
+    assert not server_of(channel).find(CheckpointsFeature)._held
 
 
 def test_a_file_is_the_same_in_another_job(sockets, tmp_path):
@@ -405,7 +405,7 @@ def test_a_lease_that_is_over_is_not_acknowledged_in_a_file(in_process, tmp_path
 
 
 def looks_of(server):
-    checkpoints = server.find(Checkpoints)
+    checkpoints = server.find(CheckpointsFeature)
     return checkpoints is not None and checkpoints._looks
 
 
@@ -621,8 +621,8 @@ def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_
         match=f"channel '{one.name}': more than 1 MiB were put after its first look, before all.*save once more",
     ):
         save(tmp_path / "job", one, other)
-    assert not server_of(one).find(Checkpoints)._looks
-    assert not server_of(one).find(Checkpoints)._given_up
+    assert not server_of(one).find(CheckpointsFeature)._looks
+    assert not server_of(one).find(CheckpointsFeature)._given_up
     num_items = 1
     save(tmp_path / "job", one, other)
 

@@ -11,7 +11,7 @@ from rlinf_scheduler.channel import server as channel_server
 from rlinf_scheduler.channel.clients import Users
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features import operations
-from rlinf_scheduler.channel.outbox import Outbox
+from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
@@ -91,7 +91,7 @@ def test_a_get_that_cannot_be_told_of_its_item_gives_it_back_and_leaves_the_othe
         channel = Channel.create("items")
         for number in range(8):
             channel.put(number)
-        fails_once(monkeypatch, Outbox, "deliver", at=3)
+        fails_once(monkeypatch, ResponseOutbox, "deliver", at=3)
         gets = begin_together(
             runtime, lambda: [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
         )

@@ -9,7 +9,7 @@ import pytest
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.clients import KnownClient
-from rlinf_scheduler.channel.features.leases import Leases
+from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -122,7 +122,7 @@ def lend(clock, ttl_s=10.0):
     carry_out(state.put("p", 1, "default", ReceivedPayload([b"x"])))
     carry_out(state.lease("c", 1, "default", LeaseTerms(ttl_s)))
     clock.run_until(0)
-    leases = server.feature(Leases)
+    leases = server.feature(LeasesFeature)
     return leases, lambda: carry_out(state.extend("c", 1)), lambda: state.depths()[0].num_leased
 
 

@@ -19,7 +19,7 @@ import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.channel.features.shortcuts import ACCEPT_PAUSE_S, MAX_SHORTCUTS, Shortcuts
+from rlinf_scheduler.channel.features.shortcuts import ACCEPT_PAUSE_S, MAX_SHORTCUTS, ShortcutsFeature
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.shortcut import WELCOME, ShortcutRequest
 from rlinf_scheduler.comm.promise import Promise
@@ -287,7 +287,7 @@ def signal_when_waiting(channel):
 def test_a_stranger_gets_no_shortcut():
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        listener = Shortcuts(served(messenger))
+        listener = ShortcutsFeature(served(messenger))
         invitations = []
         ready = threading.Event()
 
@@ -486,7 +486,7 @@ def test_a_process_that_has_used_up_half_of_its_descriptors_invites_nobody():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        listeners = [Shortcuts(served(messenger)) for _ in range(2)]
+        listeners = [ShortcutsFeature(served(messenger)) for _ in range(2)]
         invitations = queue.SimpleQueue()
 
         def invite(listener):
@@ -511,7 +511,7 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
     accepts = 0
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        listener = Shortcuts(served(messenger))
+        listener = ShortcutsFeature(served(messenger))
         ready = threading.Event()
 
         class Starved:

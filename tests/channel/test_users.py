@@ -2,7 +2,7 @@
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.clients import MAX_USES, KnownClient, Users
-from rlinf_scheduler.channel.features.explain import MAX_LEFT, MAX_SHOWN, Explain
+from rlinf_scheduler.channel.features.explain import MAX_LEFT, MAX_SHOWN, ExplainFeature
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.queueing import ChannelState
@@ -45,7 +45,7 @@ def activity(state, users):
     server = ChannelServer(AtNow(), ChannelSpec("c"), {})
     server.state, server.users = state, users
     server.clients |= {client: KnownClient(client, None, name) for client, name in NAMES.items()}
-    return Explain(server).activity()
+    return ExplainFeature(server).activity()
 
 
 def by_name(channel):

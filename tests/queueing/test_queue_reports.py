@@ -1,6 +1,14 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
-from rlinf_scheduler.queueing import Asked, ChannelState, LeaseTerms, Limits, QueueSurvey, TapTerms, Waiting
+from rlinf_scheduler.queueing import (
+    ChannelState,
+    LeaseTerms,
+    Limits,
+    QueueSurvey,
+    SurveyContext,
+    TapTerms,
+    Waiting,
+)
 from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES
 
 
@@ -17,7 +25,7 @@ class Named(dict):
         return client
 
 
-AT_20 = Asked(20.0, Named())
+AT_20 = SurveyContext(20.0, Named())
 
 
 def report(state):

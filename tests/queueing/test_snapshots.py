@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf_scheduler.queueing import (
-    Asked,
     Bury,
     ChannelState,
     Deliver,
@@ -24,6 +23,7 @@ from rlinf_scheduler.queueing import (
     Refuse,
     ShardPlan,
     Snapshot,
+    SurveyContext,
     Tapped,
     TapTerms,
     merged,
@@ -267,7 +267,7 @@ def sizes(state):
 
 
 def reported(state):
-    every = QueueSurvey(state).every(64, Asked(1e6, {client: client for client in state.clients}))
+    every = QueueSurvey(state).every(64, SurveyContext(1e6, {client: client for client in state.clients}))
     return [
         replace(queue, depth=None, limits=tuple(sorted(queue.limits))) for part in every for queue in part()
     ]

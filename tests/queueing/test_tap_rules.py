@@ -7,7 +7,6 @@ from channel_sums import restore
 
 from rlinf_scheduler.queueing import (
     Accept,
-    Asked,
     ChannelState,
     Deliver,
     Grant,
@@ -16,6 +15,7 @@ from rlinf_scheduler.queueing import (
     QueueSurvey,
     Reason,
     Refuse,
+    SurveyContext,
     Tapped,
     TapTerms,
 )
@@ -403,7 +403,7 @@ def test_nothing_is_known_of_a_member_that_has_left():
 def test_a_report_says_what_it_sees_and_who_reads_it():
     state = tapped(TapTerms(Q, maxsize=1))
     put(state, "a", "b")
-    (report,) = QueueSurvey(state).of([LOG], Asked(0.0, {"reader": "logger:0"}))
+    (report,) = QueueSurvey(state).of([LOG], SurveyContext(0.0, {"reader": "logger:0"}))
     assert report.subscription.startswith("it sees queue 'default'")
     assert report.subscription.endswith("; read by 'logger:0'")
     assert report.depth.num_dropped == 1

@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 
 from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
-from rlinf_scheduler.queueing.sharding import Shard
+from rlinf_scheduler.queueing.sharding import ShardState
 from rlinf_scheduler.queueing.snapshot import Taker
 
 
@@ -32,7 +32,7 @@ class _LosesPartsInHand(Taker):
     """A part that was handed out is done with."""
 
     def _shard(self, shard):
-        return super()._shard(Shard(shard.parts))
+        return super()._shard(ShardState(shard.parts))
 
 
 class KeepsWhatIsDoneWith(ChannelState):

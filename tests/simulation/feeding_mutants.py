@@ -10,7 +10,7 @@ from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.groups import GroupIndex
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf_scheduler.queueing.sharding import Sharding, Shardings
+from rlinf_scheduler.queueing.sharding import Shardings, ShardingState
 from rlinf_scheduler.queueing.wanted import Wanted
 
 
@@ -287,7 +287,7 @@ def with_sharding(sharding):
     return WithShardings
 
 
-class _ForgetsWhatWasInHand(Sharding):
+class _ForgetsWhatWasInHand(ShardingState):
     """What a rank had when it died is lost."""
 
     def ask(self, getter, done_step):
@@ -295,14 +295,14 @@ class _ForgetsWhatWasInHand(Sharding):
         return super().ask(getter, done_step)
 
 
-class _KeepsWhatWasDone(Sharding):
+class _KeepsWhatWasDone(ShardingState):
     """A rank gets the step again that it has done with."""
 
     def ask(self, getter, done_step):
         return super().ask(getter, done_step - 1)
 
 
-class _DropsEmptyParts(Sharding):
+class _DropsEmptyParts(ShardingState):
     """A rank without items has no batch."""
 
     def cut(self, items, complete):
@@ -312,13 +312,13 @@ class _DropsEmptyParts(Sharding):
                 shard.parts.pop()
 
 
-class _HoldsNobodyUp(Sharding):
+class _HoldsNobodyUp(ShardingState):
     """Ranks may lag as far as they like."""
 
     may_cut = True
 
 
-class _DealsFromTheFirst(Sharding):
+class _DealsFromTheFirst(ShardingState):
     """Each step is dealt from shard 0 on."""
 
     def cut(self, items, complete):
@@ -326,7 +326,7 @@ class _DealsFromTheFirst(Sharding):
         super().cut(items, complete)
 
 
-class _FirstComeKeepsIt(Sharding):
+class _FirstComeKeepsIt(ShardingState):
     """Who waits keeps the shard, and the later one is told that it has lost it."""
 
     def ask(self, getter, done_step):
@@ -337,7 +337,7 @@ class _FirstComeKeepsIt(Sharding):
         return None
 
 
-class _TellsOneOfTheEnd(Sharding):
+class _TellsOneOfTheEnd(ShardingState):
     """Who has no part when the queue has ended is told so, though others still have some to come."""
 
     def _why_no_part(self, queue, closed):

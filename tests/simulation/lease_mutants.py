@@ -11,7 +11,7 @@ from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.queueing.queue import Queue
-from rlinf_scheduler.queueing.sharding import Sharding
+from rlinf_scheduler.queueing.sharding import ShardingState
 
 
 def _with_leases(leases):
@@ -150,7 +150,7 @@ class _LetsAllWaitForOne(Queue):
             super()._serve(closed, out)
 
 
-class _ForgetsThatAPartIsDone(Sharding):
+class _ForgetsThatAPartIsDone(ShardingState):
     """What a rank has acknowledged comes to its successor."""
 
     def finish(self, index):

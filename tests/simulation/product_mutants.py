@@ -12,9 +12,9 @@ from rlinf.testing.simulation.run import PRODUCT, run_script
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import Deliveries
-from rlinf_scheduler.channel.features.leases import Leases
+from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
-from rlinf_scheduler.channel.outbox import Outbox
+from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.channel.server import ChannelServer
@@ -147,8 +147,10 @@ def _spends_without_end(may_put):
 
 
 PRODUCT_MUTANTS = {
-    "drops a response of the server": Mutant(Outbox, "respond", _drops_some_responses),
-    "believes that its outbox is about to be sent": Mutant(Outbox, "flush", _forgets_what_gathered_meanwhile),
+    "drops a response of the server": Mutant(ResponseOutbox, "respond", _drops_some_responses),
+    "believes that its outbox is about to be sent": Mutant(
+        ResponseOutbox, "flush", _forgets_what_gathered_meanwhile
+    ),
     "gives the items of a run to each other's gets": Mutant(
         Receiving, "receive_run", _swaps_the_frames_of_a_run
     ),
@@ -157,7 +159,7 @@ PRODUCT_MUTANTS = {
     "sends no bytes of what was announced": Mutant(OperationSender, "fill", _nothing),
     "leaves the timer of a lease that is over": Mutant(LeaseRenewal, "end", _keeps_the_timer),
     "keeps no lease alive": Mutant(LeaseRenewal, "_plan", _nothing),
-    "lets no lease lapse": Mutant(Leases, "_start", _nothing),
+    "lets no lease lapse": Mutant(LeasesFeature, "_start", _nothing),
     "confirms what was dropped": Mutant(ChannelClient, "drop", _confirms_what_is_dropped),
     "never gives an operation up": Mutant(ChannelClient, "_expire", _nothing),
     "never looks what was taken": Mutant(Deliveries, "_on_soon", _nothing),

@@ -16,7 +16,7 @@ from rlinf.scheduler import Channel, Worker
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Starter, control_wire
 from rlinf_scheduler.channel.features import recording
-from rlinf_scheduler.channel.features.recording import Recording
+from rlinf_scheduler.channel.features.recording import RecordingFeature
 from rlinf_scheduler.channel.spec import channels_of
 from rlinf_scheduler.comm import encode
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
@@ -504,7 +504,7 @@ def test_the_step_of_a_get_that_is_refused_is_forgotten(channels):
     server = current_session().service(Starter)._servers["prompts"]
     with Worker.at_step(3), pytest.raises(ChannelError, match="gives slots"):
         prompts.get_group(2, "paced")
-    assert not server.find(Recording)._steps
+    assert not server.find(RecordingFeature)._steps
 
 
 class SlowDisk:

@@ -22,7 +22,7 @@ NOT_NEEDED = (
     "rlinf_scheduler.events",
     "rlinf_scheduler.mailbox.mailbox",
     "rlinf_scheduler.planning.planner",
-    "rlinf_scheduler.queueing",
+    "rlinf_scheduler.queueing.state",
     "rlinf_scheduler.session.heartbeat_monitor",
     "rlinf_scheduler.worker.fallbacks",
     "rlinf_scheduler.weights",

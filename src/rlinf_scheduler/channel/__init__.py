@@ -34,7 +34,7 @@ from rlinf_scheduler.lazy import loader
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.batch import Batch, GroupBatch, ShardBatch
     from rlinf_scheduler.channel.channel import Channel
-    from rlinf_scheduler.channel.checkpoint import Checkpoint, load_job
+    from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable, load_job
     from rlinf_scheduler.channel.dead_letter import DeadLetter
     from rlinf_scheduler.channel.durable import DurableChannel
     from rlinf_scheduler.channel.lease import Lease, LeaseContext, LeaseLoop
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
     from rlinf_scheduler.channel.report import ChannelReport, QueueReport
     from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop
-    from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, Restorable, save_job
+    from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
     from rlinf_scheduler.channel.server import ChannelServer
     from rlinf_scheduler.channel.shard import Shard, ShardLease
     from rlinf_scheduler.channel.slot import Slot
@@ -78,7 +78,7 @@ _MODULES = {
     "QueueDepth": "rlinf_scheduler.queueing",
     "QueueReport": "rlinf_scheduler.channel.report",
     "RequestLoop": "rlinf_scheduler.channel.request",
-    "Restorable": "rlinf_scheduler.channel.saving",
+    "Restorable": "rlinf_scheduler.channel.checkpoint",
     "SAVE_TIMEOUT_S": "rlinf_scheduler.channel.saving",
     "Shard": "rlinf_scheduler.channel.shard",
     "ShardBatch": "rlinf_scheduler.channel.batch",

@@ -22,6 +22,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_timeout,
     or_forever,
 )
+from rlinf_scheduler.channel.checkpoint import Restorable
 from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf_scheduler.channel.inspecting import Inspecting
@@ -36,7 +37,7 @@ from rlinf_scheduler.channel.options import (
     checked_successor,
 )
 from rlinf_scheduler.channel.producer import Producer
-from rlinf_scheduler.channel.saving import Restorable, Saving, file_to_restore
+from rlinf_scheduler.channel.saving import Saving, file_to_restore
 from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import (
     ChannelRef,

@@ -25,7 +25,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CheckpointError
-from rlinf_scheduler.queueing import ChannelData, Places, as_name
+from rlinf_scheduler.queueing import ChannelData, ProducerPlaces, as_name
 
 # What a folder's files are called: the one that counts, and the ending of those that it names.
 INDEX = "checkpoint"
@@ -48,7 +48,7 @@ class ChannelHead(msgspec.Struct, array_like=True, tag="channel"):
     num_payloads: int
     spec: ChannelSpec
     state: ChannelData
-    producers: Places
+    producers: ProducerPlaces
     saved_at: float
     places: list[int] = []
 
@@ -131,6 +131,10 @@ class Checkpoint:
             there = ", ".join(f"'{name}'" for name in self.channels) or "no channel"
             raise CheckpointError(self.path, f"channel '{channel}' is not in it: it has {there}")
         return self.channels.get(channel)
+
+
+# What may be restored from: a channel's file, or a job's checkpoint that has it.
+Restorable = str | os.PathLike[str] | Checkpoint
 
 
 def write_channel(path: str, head: ChannelHead, items: Iterable[Sequence[Buffer]]) -> int:

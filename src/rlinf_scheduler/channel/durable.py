@@ -13,7 +13,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.checkpoint import SavedChannel
 from rlinf_scheduler.channel.features import FEATURES, record_of, resume
 from rlinf_scheduler.channel.features.checkpoints import restore
-from rlinf_scheduler.channel.features.explain import Explain
+from rlinf_scheduler.channel.features.explain import ExplainFeature
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import FoundCommit, FoundJournal, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
@@ -174,11 +174,11 @@ class DurableChannel:
         if self._is_over or self._server is None:
             return None
         self._runtime.settle()
-        return self._server.feature(Explain).activity()
+        return self._server.feature(ExplainFeature).activity()
 
     def _stats(self) -> ChannelStats | None:
         """The same in a few numbers; what is said now and not written yet has not happened."""
-        return None if self._is_over or self._server is None else self._server.feature(Explain).stats()
+        return None if self._is_over or self._server is None else self._server.feature(ExplainFeature).stats()
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.

@@ -18,7 +18,7 @@ from rlinf_scheduler.channel.journal import FramesOnDisk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import ChannelData, Item, Places, Snapshot, with_rest
+from rlinf_scheduler.queueing import ChannelData, Item, ProducerPlaces, Snapshot, with_rest
 
 # So many frames are looked at together, whether they are small.
 JOINED = 100
@@ -87,7 +87,7 @@ class ServerRecord(NamedTuple):
         clients: where each is, and its name.
     """
 
-    producers: Places
+    producers: ProducerPlaces
     lease_dues: dict[int, tuple[float, int]]
     arrivals: list[tuple[str, int, float]] | None
     clients: dict[str, tuple[Endpoint, str]]

@@ -7,7 +7,7 @@ lives, and does not come to an end, is given back here, when its `work_deadline_
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.batch import Delivery
@@ -16,12 +16,24 @@ from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.client import ChannelClient
-
 # Of the time that a lease lasts, how much passes before it is kept alive again: two such messages may be late.
 SHARE = 3
 OVERDUE = "its consumer did not come to an end in {:g} s"
+
+
+class TellsServer(Protocol):
+    """A `ChannelClient`, as its leases see it."""
+
+    def ask_at_once(
+        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+    ) -> None:
+        """Send a request before what was dropped since it was handed over."""
+
+    def settled(self, operation: Operation) -> None:
+        """Expect nothing more of items on lease."""
+
+    def tell(self, message: control_wire.Control) -> None:
+        """Send what nobody waits for the answer of."""
 
 
 class _Kept:
@@ -44,7 +56,7 @@ class LeaseRenewal:
         messenger: this process's messenger.
     """
 
-    def __init__(self, client: ChannelClient, messenger: Messenger) -> None:
+    def __init__(self, client: TellsServer, messenger: Messenger) -> None:
         self._client = client
         self._messenger = messenger
         self._kept: dict[int, _Kept] = {}

@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.features.checkpoints import restore
-from rlinf_scheduler.channel.features.explain import Explain
+from rlinf_scheduler.channel.features.explain import ExplainFeature
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import (
     FoundCommit,
@@ -105,7 +105,7 @@ def _open(
     server = ChannelServer(session.messenger, spec, FEATURES)
     if saved is not None:
         restore(server, saved)
-    explain = partial(server.feature, Explain)
+    explain = partial(server.feature, ExplainFeature)
     forget = watch_channel(session, spec, lambda: explain().activity(), lambda: explain().stats())
 
     def records() -> bool:

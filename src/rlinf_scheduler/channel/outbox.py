@@ -20,7 +20,7 @@ from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell, rounded
 
 
-class Outbox:
+class ResponseOutbox:
     """The responses of one channel's server: they gather for each client, and are sent together.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess
 from rlinf_scheduler.channel.arguments import check_host_items, checked_timeout, or_forever
-from rlinf_scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote
+from rlinf_scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote, Restorable
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease
 from rlinf_scheduler.checks import absolute_path
@@ -28,8 +28,6 @@ from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, Checkpoin
 
 # A channel's process has so long to write what it holds.
 SAVE_TIMEOUT_S = 600.0
-# What may be restored from: a channel's file, or a job's checkpoint that has it.
-Restorable = str | os.PathLike[str] | Checkpoint
 
 
 class Saving(ChannelAccess):

@@ -18,7 +18,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.clients import KnownClient, Users
 from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_consumed
-from rlinf_scheduler.channel.outbox import Outbox, deliver_directly
+from rlinf_scheduler.channel.outbox import ResponseOutbox, deliver_directly
 from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of, state_of
 from rlinf_scheduler.comm.framing import Buffer
@@ -76,7 +76,7 @@ class ChannelServer:
         self.state = state_of(spec, self.max_bytes)
         self.clients: dict[str, KnownClient] = {}
         self.users = Users()
-        self.outbox = Outbox(runtime, spec.channel_id, self.state, self._give_back)
+        self.outbox = ResponseOutbox(runtime, spec.channel_id, self.state, self._give_back)
         self.remote: RemoteItems | None = None
         self.on_delivery: list[Callable[[Deliver, KnownClient], list[Any] | None]] = []
         self.on_open: list[Callable[[str], None]] = []

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rlinf_scheduler.observe.tracks import Activity, Track
+from rlinf_scheduler.observe.tracks import Track, TrackActivity
 
 # Of a step with more pieces, what lies before them is told as one.
 MAX_PIECES = 100_000
@@ -73,7 +73,7 @@ def critical_path(
 
 
 def _thread_behind(
-    tracks: Mapping[str, Track], wait: Activity, waiter: str, moment: float
+    tracks: Mapping[str, Track], wait: TrackActivity, waiter: str, moment: float
 ) -> tuple[str, int] | None:
     """Return the process and thread that ended a wait; None where that is not known."""
     track = tracks.get(wait.by)

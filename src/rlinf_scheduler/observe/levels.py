@@ -34,14 +34,14 @@ class Level(NamedTuple):
     question: Any = None
 
 
-class Question(msgspec.Struct, frozen=True, array_like=True):
+class LevelRequest(msgspec.Struct, frozen=True, array_like=True):
     """Ask a process at a level -> what that replies with."""
 
     level: str
     about: msgspec.Raw = msgspec.Raw(b"\xc0")
 
     @classmethod
-    def at(cls, level: Level, about: Any = None) -> Question:
+    def at(cls, level: Level, about: Any = None) -> LevelRequest:
         """Return the question at a level."""
         return cls(level.name, msgspec.Raw(msgspec.msgpack.encode(about)))
 
@@ -56,7 +56,7 @@ class Levels:
     def __init__(self, session: Session) -> None:
         self._call_later = session.messenger.call_later
         self._answers: dict[str, tuple[Level, Callable[[Any], Any], bool]] = {}
-        session.messenger.serve(SURVEY, self._on_ask, Question)
+        session.messenger.serve(SURVEY, self._on_ask, LevelRequest)
 
     def add(self, level: Level, answer: Callable[[Any], Any], *, beside: bool = False) -> None:
         """Answer at a level from now on.
@@ -73,7 +73,7 @@ class Levels:
         return self._answers[level.name][1](about)
 
     def _on_ask(self, request: Request) -> None:
-        asked: Question = request.head
+        asked: LevelRequest = request.head
         if asked.level not in self._answers:
             request.fail(LookupError(f"nothing is answered at level {asked.level!r}"))
             return

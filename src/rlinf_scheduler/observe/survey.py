@@ -15,7 +15,7 @@ from rlinf_scheduler.comm import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, CommTimeout
-from rlinf_scheduler.observe.levels import SURVEY, Level, Levels, Question
+from rlinf_scheduler.observe.levels import SURVEY, Level, LevelRequest, Levels
 from rlinf_scheduler.observe.own_activity import ACTIVITY, ENLIST, OwnActivity
 from rlinf_scheduler.observe.poll import Inquiry, Poll
 from rlinf_scheduler.observe.process_stats import Enlist, JobActivity
@@ -111,7 +111,7 @@ class Survey:
         everybody = [known for _, known in self._enlisted.values()]
         is_asked = not names or self._session.name in names
         own = (self._levels.now(level, about),) if is_asked else ()
-        question = Question.at(level, about)
+        question = LevelRequest.at(level, about)
         inquiry = Inquiry(SURVEY, level.reply, within_s, by_signal, question, is_patient)
         Poll(self._session, inquiry, asked, everybody, done, own).begin()
 

@@ -19,7 +19,7 @@ _NEAR = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class TrackActivity:
     """What a process was at for a while.
 
     Attributes:
@@ -68,11 +68,11 @@ class Track:
         self._nothing = _ThreadTrack((), is_cut=is_cut, takes_calls=takes_calls)
         self._gifts = _gifts(every)
 
-    def before(self, moment: float, thread: int | None = None) -> Activity:
+    def before(self, moment: float, thread: int | None = None) -> TrackActivity:
         """What a thread was at just before a moment, by default the main one; between what is told of, too."""
         return self._threads.get(self.main if thread is None else thread, self._nothing).before(moment)
 
-    def thread_behind(self, wait: Activity, moment: float, waiter: str) -> int:
+    def thread_behind(self, wait: TrackActivity, moment: float, waiter: str) -> int:
         """Return the thread of this process that ended a wait, of another process or of its own.
 
         Args:
@@ -112,7 +112,7 @@ class _ThreadTrack:
         self._activities = list(_waits_only(spans) if _overlap(spans) else _innermost(spans))
         self._begins = [activity.began for activity in self._activities]
 
-    def before(self, moment: float) -> Activity:
+    def before(self, moment: float) -> TrackActivity:
         """What it was at just before a moment; what it was at between what is told of, too."""
         place = bisect.bisect_left(self._begins, moment) - 1
         if place >= 0 and moment <= self._activities[place].ended:
@@ -121,10 +121,10 @@ class _ThreadTrack:
         following = self._activities[place + 1] if place + 1 < len(self._activities) else None
         ended = math.inf if following is None else following.began
         if place < 0 and self._is_cut:
-            return Activity(began, ended, "not recorded any more")
+            return TrackActivity(began, ended, "not recorded any more")
         if not self._is_idle_between:  # a driver's, which calls others
-            return Activity(began, ended, "its own program")
-        return Activity(began, ended, "idle", True, self._callers.get(ended, ""))
+            return TrackActivity(began, ended, "its own program")
+        return TrackActivity(began, ended, "idle", True, self._callers.get(ended, ""))
 
     def is_at_work_before(self, moment: float) -> bool:
         """Return whether it was at something that is told of, and waited for nobody."""
@@ -151,7 +151,7 @@ def _gifts(spans: Iterable[Span]) -> dict[str, list[Span]]:
     return found
 
 
-def _keys_of_wait(wait: Activity, waiter: str) -> list[str]:
+def _keys_of_wait(wait: TrackActivity, waiter: str) -> list[str]:
     """Return under which keys of `_gifts` the end of a wait stands: its channel or weights, a message, calls."""
     if wait.subject:
         return [wait.subject]
@@ -185,7 +185,7 @@ def _outer_first(span: Span) -> tuple[float, float]:
     return span.began, -span.ended
 
 
-def _innermost(spans: Sequence[Span]) -> Iterator[Activity]:
+def _innermost(spans: Sequence[Span]) -> Iterator[TrackActivity]:
     """The innermost span of each moment, of spans that nest.
 
     >>> spans = Span(CALL, 0, 9, "train", 1), Span(WAIT, 2, 5, "get('tasks')", 1, "env:0")
@@ -206,12 +206,12 @@ def _innermost(spans: Sequence[Span]) -> Iterator[Activity]:
         at = stack.pop().ended
 
 
-def _activity(stack: Sequence[Span], began: float, ended: float) -> Iterator[Activity]:
+def _activity(stack: Sequence[Span], began: float, ended: float) -> Iterator[TrackActivity]:
     if stack and ended > began:
         span = stack[-1]
         is_wait = span.kind == WAIT
         by, subject = (span.by, span.subject) if is_wait else ("", "")
-        yield Activity(began, ended, _words(stack), is_wait, by, subject)
+        yield TrackActivity(began, ended, _words(stack), is_wait, by, subject)
 
 
 def _words(stack: Sequence[Span]) -> str:
@@ -222,11 +222,11 @@ def _words(stack: Sequence[Span]) -> str:
     return ": ".join(filter(None, [method, phase]))
 
 
-def _waits_only(spans: Iterable[Span]) -> Iterator[Activity]:
+def _waits_only(spans: Iterable[Span]) -> Iterator[TrackActivity]:
     """Of what overlaps: a process is woken by the end of a wait, and is at work until the next one ends."""
     ends = sorted((span for span in spans if span.kind == WAIT), key=lambda span: span.ended)
     for before, wait in itertools.pairwise(ends):
         # It is not known when it went back to wait: all of it is one wait, which the later one's end ends.
         if wait.ended > before.ended:
             began = max(before.ended, wait.began)
-            yield Activity(began, wait.ended, f"waits for {wait.name}", True, wait.by, wait.subject)
+            yield TrackActivity(began, wait.ended, f"waits for {wait.name}", True, wait.by, wait.subject)

@@ -32,63 +32,135 @@ streams.py       what the two say to each other, where the server may die and co
 
 from __future__ import annotations
 
-from rlinf_scheduler.queueing.client import (
-    ClientInstruction,
-    ClientState,
-    Confirm,
-    End,
-    Ending,
-    Send,
-    SendItem,
-    SendOutcomeQuery,
-    SendWithdraw,
-)
-from rlinf_scheduler.queueing.cost import Point, checked_table, sampled
-from rlinf_scheduler.queueing.direct import DirectOperations
-from rlinf_scheduler.queueing.fifo import WeightedFifo
-from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.instructions import (
-    Accept,
-    Bury,
-    Deliver,
-    Grant,
-    Instruction,
-    OnLease,
-    OnSlot,
-    Part,
-    Reason,
-    Refuse,
-    Ripen,
-    StartClock,
-    StopClock,
-)
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name, marks_tell
-from rlinf_scheduler.queueing.leases import BuriedItem
-from rlinf_scheduler.queueing.producers import Places, Producers
-from rlinf_scheduler.queueing.queue import NOTHING
-from rlinf_scheduler.queueing.sharding import POLICIES, ShardPlan
-from rlinf_scheduler.queueing.snapshot import ChannelData, QueueData, Snapshot, merged, with_rest
-from rlinf_scheduler.queueing.state import ChannelState
-from rlinf_scheduler.queueing.stats import (
-    ChannelStats,
-    ChannelUser,
-    QueueDepth,
-    QueueStats,
-    QueueUser,
-    Waiting,
-)
-from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
-from rlinf_scheduler.queueing.surveying import Asked, QueueSurvey, UsersByQueue
-from rlinf_scheduler.queueing.taps import TapTerms
-from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
-from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
+from typing import TYPE_CHECKING
+
+from rlinf_scheduler.lazy import loader
+
+if TYPE_CHECKING:  # each is loaded by those who use it only
+    from rlinf_scheduler.queueing.client import (
+        ClientInstruction,
+        ClientState,
+        Confirm,
+        End,
+        Ending,
+        Send,
+        SendItem,
+        SendOutcomeQuery,
+        SendWithdraw,
+    )
+    from rlinf_scheduler.queueing.cost import Point, checked_table, sampled
+    from rlinf_scheduler.queueing.direct import DirectOperations
+    from rlinf_scheduler.queueing.fifo import WeightedFifo
+    from rlinf_scheduler.queueing.groups import GroupName
+    from rlinf_scheduler.queueing.instructions import (
+        Accept,
+        Bury,
+        Deliver,
+        Grant,
+        Instruction,
+        OnLease,
+        OnSlot,
+        Part,
+        Reason,
+        Refuse,
+        Ripen,
+        StartClock,
+        StopClock,
+    )
+    from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name, marks_tell
+    from rlinf_scheduler.queueing.leases import BuriedItem
+    from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
+    from rlinf_scheduler.queueing.queue import NOTHING
+    from rlinf_scheduler.queueing.sharding import POLICIES, ShardPlan
+    from rlinf_scheduler.queueing.snapshot import ChannelData, QueueData, Snapshot, merged, with_rest
+    from rlinf_scheduler.queueing.state import ChannelState
+    from rlinf_scheduler.queueing.stats import (
+        ChannelStats,
+        ChannelUser,
+        QueueDepth,
+        QueueStats,
+        QueueUser,
+        Waiting,
+    )
+    from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
+    from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext, UsersByQueue
+    from rlinf_scheduler.queueing.taps import TapTerms
+    from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
+    from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
+
+_MODULES = {
+    "Accept": "rlinf_scheduler.queueing.instructions",
+    "BuriedItem": "rlinf_scheduler.queueing.leases",
+    "Bury": "rlinf_scheduler.queueing.instructions",
+    "ChannelData": "rlinf_scheduler.queueing.snapshot",
+    "ChannelState": "rlinf_scheduler.queueing.state",
+    "ChannelStats": "rlinf_scheduler.queueing.stats",
+    "ChannelUser": "rlinf_scheduler.queueing.stats",
+    "ClientInstruction": "rlinf_scheduler.queueing.client",
+    "ClientState": "rlinf_scheduler.queueing.client",
+    "Confirm": "rlinf_scheduler.queueing.client",
+    "Deliver": "rlinf_scheduler.queueing.instructions",
+    "DirectOperations": "rlinf_scheduler.queueing.direct",
+    "End": "rlinf_scheduler.queueing.client",
+    "Ending": "rlinf_scheduler.queueing.client",
+    "Grant": "rlinf_scheduler.queueing.instructions",
+    "GroupName": "rlinf_scheduler.queueing.groups",
+    "Instruction": "rlinf_scheduler.queueing.instructions",
+    "Item": "rlinf_scheduler.queueing.item",
+    "LeaseTerms": "rlinf_scheduler.queueing.wanted",
+    "Limits": "rlinf_scheduler.queueing.wanted",
+    "NOTHING": "rlinf_scheduler.queueing.queue",
+    "NO_LIMITS": "rlinf_scheduler.queueing.wanted",
+    "OnLease": "rlinf_scheduler.queueing.instructions",
+    "OnSlot": "rlinf_scheduler.queueing.instructions",
+    "POLICIES": "rlinf_scheduler.queueing.sharding",
+    "Part": "rlinf_scheduler.queueing.instructions",
+    "Point": "rlinf_scheduler.queueing.cost",
+    "ProducerPlaces": "rlinf_scheduler.queueing.producers",
+    "Producers": "rlinf_scheduler.queueing.producers",
+    "QueueData": "rlinf_scheduler.queueing.snapshot",
+    "QueueDepth": "rlinf_scheduler.queueing.stats",
+    "QueueName": "rlinf_scheduler.queueing.item",
+    "QueueStats": "rlinf_scheduler.queueing.stats",
+    "QueueSurvey": "rlinf_scheduler.queueing.surveying",
+    "QueueUser": "rlinf_scheduler.queueing.stats",
+    "Reason": "rlinf_scheduler.queueing.instructions",
+    "Refuse": "rlinf_scheduler.queueing.instructions",
+    "Resumption": "rlinf_scheduler.queueing.streams",
+    "Ripen": "rlinf_scheduler.queueing.instructions",
+    "Send": "rlinf_scheduler.queueing.client",
+    "SendItem": "rlinf_scheduler.queueing.client",
+    "SendOutcomeQuery": "rlinf_scheduler.queueing.client",
+    "SendWithdraw": "rlinf_scheduler.queueing.client",
+    "ServerStreams": "rlinf_scheduler.queueing.streams",
+    "ShardPlan": "rlinf_scheduler.queueing.sharding",
+    "Snapshot": "rlinf_scheduler.queueing.snapshot",
+    "StartClock": "rlinf_scheduler.queueing.instructions",
+    "StopClock": "rlinf_scheduler.queueing.instructions",
+    "Stream": "rlinf_scheduler.queueing.streams",
+    "SurveyContext": "rlinf_scheduler.queueing.surveying",
+    "TapTerms": "rlinf_scheduler.queueing.taps",
+    "Tapped": "rlinf_scheduler.queueing.item",
+    "UsersByQueue": "rlinf_scheduler.queueing.surveying",
+    "Waiting": "rlinf_scheduler.queueing.stats",
+    "WeightedFifo": "rlinf_scheduler.queueing.fifo",
+    "as_name": "rlinf_scheduler.queueing.item",
+    "check_batch_weight": "rlinf_scheduler.queueing.weights",
+    "check_maxsize": "rlinf_scheduler.queueing.weights",
+    "check_weight": "rlinf_scheduler.queueing.weights",
+    "checked_table": "rlinf_scheduler.queueing.cost",
+    "marks_tell": "rlinf_scheduler.queueing.item",
+    "merged": "rlinf_scheduler.queueing.snapshot",
+    "rounded": "rlinf_scheduler.queueing.weights",
+    "sampled": "rlinf_scheduler.queueing.cost",
+    "with_rest": "rlinf_scheduler.queueing.snapshot",
+}
 
 __all__ = [
     "NOTHING",
     "NO_LIMITS",
     "POLICIES",
     "Accept",
-    "Asked",
     "BuriedItem",
     "Bury",
     "ChannelData",
@@ -111,8 +183,8 @@ __all__ = [
     "OnLease",
     "OnSlot",
     "Part",
-    "Places",
     "Point",
+    "ProducerPlaces",
     "Producers",
     "QueueData",
     "QueueDepth",
@@ -134,6 +206,7 @@ __all__ = [
     "StartClock",
     "StopClock",
     "Stream",
+    "SurveyContext",
     "TapTerms",
     "Tapped",
     "UsersByQueue",
@@ -150,3 +223,6 @@ __all__ = [
     "sampled",
     "with_rest",
 ]
+
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = loader(globals(), _MODULES)

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.gate import Gate, Held
+from rlinf_scheduler.queueing.gate import Gate, GatedQueue
 from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
 from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName
 from rlinf_scheduler.queueing.lanes import LanedFifo
@@ -64,7 +64,7 @@ class GrantedSlot(Struct, eq=False, array_like=True):
         self.copies.pop(("", key), None)
 
 
-class Asked(NamedTuple):
+class PermitRequest(NamedTuple):
     """Somebody waits for a slot."""
 
     max_lag: int
@@ -87,7 +87,7 @@ class Move(NamedTuple):
     since: float = 0.0
 
 
-class Versions(Struct, eq=False, array_like=True):
+class VersionState(Struct, eq=False, array_like=True):
     """The version of a queue, its slots, and those who wait for either.
 
     Attributes:
@@ -109,7 +109,7 @@ class Versions(Struct, eq=False, array_like=True):
     num_returned: int = 0
     epoch: int = 0
     making: dict[int, GrantedSlot] = {}
-    asking: dict[Ticket, Asked] = {}
+    asking: dict[Ticket, PermitRequest] = {}
     moving: dict[Ticket, Move] = {}
 
 
@@ -129,7 +129,7 @@ class Admission(Gate):
     def __init__(self, queue: Queue, queues: QueueSet) -> None:
         super().__init__(queue.gate.maxsize, queue.gate.max_bytes)
         self.queue = queue
-        self.kept = Versions()
+        self.kept = VersionState()
         self._queues = queues
         self._owned: dict[Ticket, GrantedSlot] = {}
         # By the latest version that may take them: items that are open; and of these, what was given out and may come
@@ -142,11 +142,11 @@ class Admission(Gate):
 
     # -- room ------------------------------------------------------------------------------------
 
-    def is_full_of_items(self, queue: Held) -> bool:
+    def is_full_of_items(self, queue: GatedQueue) -> bool:
         """Return False: a slot has room for its item."""
         return False
 
-    def has_room(self, queue: Held, size_bytes: int) -> bool:
+    def has_room(self, queue: GatedQueue, size_bytes: int) -> bool:
         """Return whether an item of this size may enter: also if what is here waits for it."""
         if queue.awaited and self.num_free(queue) < min(queue.fifo.num_items, self.num_left):
             return True
@@ -223,7 +223,7 @@ class Admission(Gate):
             slot.end_sent(source)
         self._drop_unwanted(slot)
 
-    def begin_put(self, queue: Held, item: Item) -> str:
+    def begin_put(self, queue: GatedQueue, item: Item) -> str:
         """Let a put with a slot begin; return why that is over, if it is.
 
         Raises:
@@ -289,7 +289,7 @@ class Admission(Gate):
         """How many items the present version still takes."""
         return max(0, self.kept.batch_items - self.kept.num_given)
 
-    def num_free(self, queue: Held) -> int:
+    def num_free(self, queue: GatedQueue) -> int:
         """Return how many of the first items may be taken now."""
         left, lanes, kept = self.num_left, self._lanes, self.kept
         num_free = min(left, lanes.num_items)
@@ -445,7 +445,7 @@ class Admission(Gate):
 
     # -- for snapshots ---------------------------------------------------------------------------
 
-    def load(self, kept: Versions) -> None:
+    def load(self, kept: VersionState) -> None:
         """Take what was kept of another gate; this one must be new."""
         self.kept = kept
         self._owned = {slot.owner: slot for slot in kept.making.values() if slot.owner is not None}
@@ -558,7 +558,7 @@ class Admissions:
             return [queues.refuse_put(client, ticket, queue_name)]
         queue = queues.make(queue_name)
         kept = self.begin(queue).kept
-        kept.asking[client, ticket] = Asked(max_lag, queue.tally.clock.now)
+        kept.asking[client, ticket] = PermitRequest(max_lag, queue.tally.clock.now)
         out = queues.settle((queue,), [])
         if not wait and kept.asking.pop((client, ticket), None) is not None:
             out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))

@@ -15,7 +15,7 @@ from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 
 
-class Held(Protocol):
+class GatedQueue(Protocol):
     """A queue, as its gate sees it."""
 
     name: QueueName
@@ -69,17 +69,17 @@ class Gate:
 
     # -- room ------------------------------------------------------------------------------------
 
-    def is_full_of_items(self, queue: Held) -> bool:
+    def is_full_of_items(self, queue: GatedQueue) -> bool:
         """Return whether no item may enter, however small."""
         return 0 < self.maxsize <= queue.num_held
 
-    def has_room(self, queue: Held, size_bytes: int) -> bool:
+    def has_room(self, queue: GatedQueue, size_bytes: int) -> bool:
         """Return whether an item of this size may enter; into an empty queue any may, unless the channel is full."""
         if not self._is_within_bounds(queue, size_bytes):
             return False
         return not queue.tally.max_bytes or self._has_room_in_channel(queue, size_bytes)
 
-    def free(self, queue: Held) -> tuple[float, float]:
+    def free(self, queue: GatedQueue) -> tuple[float, float]:
         """Return how many items, and how many bytes, find room for certain; nobody waits there."""
         tally, own_bytes = queue.tally, queue.held_bytes
         free_bytes: float = self.max_bytes - own_bytes if self.max_bytes else math.inf
@@ -88,7 +88,7 @@ class Gate:
             free_bytes = min(free_bytes, tally.max_bytes - others_bytes - own_bytes)
         return self.maxsize - queue.num_held if self.maxsize else math.inf, free_bytes
 
-    def line_up(self, queue: Held) -> None:
+    def line_up(self, queue: GatedQueue) -> None:
         """Let a queue stand in line where its first put waits for room that others have, else leave that line."""
         putters = queue.putters
         if putters and self._lacks_room_of_others(queue, next(iter(putters)).item.size_bytes):
@@ -96,25 +96,25 @@ class Gate:
         else:
             self.leave_line(queue)
 
-    def wait_for_room(self, queue: Held) -> None:
+    def wait_for_room(self, queue: GatedQueue) -> None:
         """Let a queue stand in the channel's line with its first put, at the same place if it stands there already."""
         tally = queue.tally
         queue.waits_for_room = True
         # A larger one than the channel may hold enters when nothing is held.
         tally.line.set(queue, min(next(iter(queue.putters)).item.size_bytes, tally.max_bytes))
 
-    def leave_line(self, queue: Held) -> None:
+    def leave_line(self, queue: GatedQueue) -> None:
         """Let a queue wait for no room that others have."""
         if queue.waits_for_room:
             queue.waits_for_room = False
             queue.tally.line.discard(queue)
 
-    def _is_within_bounds(self, queue: Held, size_bytes: int) -> bool:
+    def _is_within_bounds(self, queue: GatedQueue, size_bytes: int) -> bool:
         if self.is_full_of_items(queue):
             return False
         return not (self.max_bytes and queue.num_held and queue.held_bytes + size_bytes > self.max_bytes)
 
-    def _has_room_in_channel(self, queue: Held, size_bytes: int) -> bool:
+    def _has_room_in_channel(self, queue: GatedQueue, size_bytes: int) -> bool:
         tally, own_bytes = queue.tally, queue.held_bytes
         others_bytes = tally.held_bytes - queue.counted_bytes
         if not others_bytes or queue.awaited:
@@ -122,7 +122,7 @@ class Gate:
             return not queue.num_held or own_bytes + size_bytes <= tally.max_bytes
         return others_bytes + own_bytes + size_bytes <= tally.max_bytes
 
-    def _lacks_room_of_others(self, queue: Held, size_bytes: int) -> bool:
+    def _lacks_room_of_others(self, queue: GatedQueue, size_bytes: int) -> bool:
         """Whether an item of this size would enter if others held less; not if this queue alone is in the way."""
         max_bytes = queue.tally.max_bytes
         if not max_bytes or self.has_room(queue, size_bytes):
@@ -132,7 +132,7 @@ class Gate:
 
     # -- what another gate looks at, too ---------------------------------------------------------
 
-    def begin_put(self, queue: Held, item: Item) -> str:
+    def begin_put(self, queue: GatedQueue, item: Item) -> str:
         """Let a put begin; return why it is over before, if it is.
 
         Raises:
@@ -152,7 +152,7 @@ class Gate:
     def check(self, wanted: Wanted | WantedGroup | None) -> None:
         """Raise ValueError if nobody is ever given that."""
 
-    def num_free(self, queue: Held) -> int:
+    def num_free(self, queue: GatedQueue) -> int:
         """Return how many of the first items may be taken now."""
         return queue.fifo.num_items
 

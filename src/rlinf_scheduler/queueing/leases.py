@@ -112,7 +112,7 @@ class LeaseGetter(Getter, tag="lease"):
         return Deliver(*about, None, on_lease, self.group, None, self.queue.name)
 
 
-class Lease(Struct, eq=False, array_like=True):
+class LeaseState(Struct, eq=False, array_like=True):
     """Items that one consumer has, or (getter None) that come back after a delay.
 
     Attributes:
@@ -198,7 +198,7 @@ class Leases:
         self.max_leased = max_leased
         self.dead: dict[int, BuriedItem] = {}
         self._queues = queues
-        self._open: dict[int, Lease] = {}
+        self._open: dict[int, LeaseState] = {}
         self._consumers: dict[str, Consumer] = {}
         self._why_over: OrderedDict[int, str] = OrderedDict()
 
@@ -265,7 +265,7 @@ class Leases:
         letter = self._drop(number)
         return None if letter is None else self._queues.settle((letter.queue,), [])
 
-    def find(self, client: str, generation: int) -> Lease | None:
+    def find(self, client: str, generation: int) -> LeaseState | None:
         """Return a lease that a client has; None if it is over, or another's."""
         lease = self._open.get(generation)
         mine = lease is not None and lease.getter is not None and lease.getter.client.name == client
@@ -275,7 +275,7 @@ class Leases:
         """Return why a lease is over, in a phrase, as far as it is remembered."""
         return self._why_over.get(generation, "it was settled, or its consumer was lost")
 
-    def all(self) -> Iterable[Lease]:
+    def all(self) -> Iterable[LeaseState]:
         """Return everything that is given out, or comes back after a delay."""
         return self._open.values()
 
@@ -352,7 +352,7 @@ class Leases:
 
     # -- for snapshots ---------------------------------------------------------------------------
 
-    def load(self, lease: Lease) -> None:
+    def load(self, lease: LeaseState) -> None:
         """Have a lease again that there was before."""
         self._open_with(lease)
         if lease.getter is not None:
@@ -389,12 +389,12 @@ class Leases:
 
     # --------------------------------------------------------------------------------------------
 
-    def _acknowledge(self, lease: Lease, places: Collection[int] | None, out: list[Instruction]) -> None:
+    def _acknowledge(self, lease: LeaseState, places: Collection[int] | None, out: list[Instruction]) -> None:
         lease.queue.gate.forget(self._remove(lease, self._chosen(lease, places), out))
 
     def _give_back(
         self,
-        lease: Lease,
+        lease: LeaseState,
         places: Collection[int] | None,
         out: list[Instruction],
         *,
@@ -416,7 +416,7 @@ class Leases:
         else:
             queue.restore(living)
 
-    def _lapse(self, lease: Lease, out: list[Instruction]) -> None:
+    def _lapse(self, lease: LeaseState, out: list[Instruction]) -> None:
         if lease.getter is None:
             lease.queue.restore(self._remove(lease, list(lease.items), out))
             return
@@ -425,22 +425,22 @@ class Leases:
         self._give_back(lease, None, out, reason=why)
         out.append(Refuse(*owner, Reason.CANCELLED, why))
 
-    def _chosen(self, lease: Lease, places: Collection[int] | None) -> list[int]:
+    def _chosen(self, lease: LeaseState, places: Collection[int] | None) -> list[int]:
         if places is None:
             return list(lease.items)
         return [place for place in places if place in lease.items]
 
-    def _add(self, queue: Queue, items: list[Item]) -> Lease:
+    def _add(self, queue: Queue, items: list[Item]) -> LeaseState:
         number, now = self._queues.next_number(), queue.tally.clock.now
-        return self._open_with(Lease(number, queue, dict(enumerate(items)), now))
+        return self._open_with(LeaseState(number, queue, dict(enumerate(items)), now))
 
-    def _open_with(self, lease: Lease) -> Lease:
+    def _open_with(self, lease: LeaseState) -> LeaseState:
         self._open[lease.generation] = lease
         lease.queue.num_lent += 1
         lease.queue.lend(len(lease.items), sum(item.size_bytes for item in lease.items.values()))
         return lease
 
-    def _remove(self, lease: Lease, places: list[int], out: list[Instruction]) -> list[Item]:
+    def _remove(self, lease: LeaseState, places: list[int], out: list[Instruction]) -> list[Item]:
         """Take items out of a lease; without any it is over."""
         items = [lease.items.pop(place) for place in places]
         queue, getter = lease.queue, lease.getter
@@ -495,7 +495,7 @@ class Leases:
             letter.queue.bury(-1, -letter.item.size_bytes)
         return letter
 
-    def _remember(self, lease: Lease, why: str) -> None:
+    def _remember(self, lease: LeaseState, why: str) -> None:
         self._why_over.setdefault(lease.generation, why)
         if len(self._why_over) > NUM_REMEMBERED:
             self._why_over.popitem(last=False)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rlinf_scheduler.wording import counted
 
 
-class Places(Struct, eq=False, array_like=True):
+class ProducerPlaces(Struct, eq=False, array_like=True):
     """The places of producers.
 
     Attributes:
@@ -54,7 +54,7 @@ class Producers:
     """
 
     def __init__(self, num_places: int) -> None:
-        self.places = Places(num_places)
+        self.places = ProducerPlaces(num_places)
 
     @property
     def vacancies(self) -> list[int]:
@@ -110,16 +110,16 @@ class Producers:
         if self.places.vacant.pop(vacancy, None) is not None:
             self.places.num_done += 1
 
-    def copy(self) -> Places:
+    def copy(self) -> ProducerPlaces:
         """Return the places as they are now, which do not change."""
         return replace(self.places, at_work=dict(self.places.at_work), vacant=dict(self.places.vacant))
 
-    def resume(self, saved: Places) -> None:
+    def resume(self, saved: ProducerPlaces) -> None:
         """Go on where others have stopped, with the same clients."""
         at_work, vacant = dict(saved.at_work), dict(saved.vacant)
         self.places = replace(saved, num_places=self.places.num_places, at_work=at_work, vacant=vacant)
 
-    def restore(self, saved: Places) -> None:
+    def restore(self, saved: ProducerPlaces) -> None:
         """Begin again where a job that is no more has stopped: who was done is, and the other places are free.
 
         Who was done may begin again, as its program may not know that it was.

@@ -7,11 +7,11 @@ from typing import Any
 
 from rlinf_scheduler.queueing.admission import Admissions
 from rlinf_scheduler.queueing.item import Item, as_name
-from rlinf_scheduler.queueing.leases import BuriedItem, Lease, Leases
+from rlinf_scheduler.queueing.leases import BuriedItem, Leases, LeaseState
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.sharding import PartGetter, Shard, Sharding
+from rlinf_scheduler.queueing.sharding import PartGetter, ShardingState, ShardState
 from rlinf_scheduler.queueing.snapshot import ChannelData, ClientData, QueueData
 from rlinf_scheduler.queueing.taps import Taps, TapTerms
 
@@ -126,7 +126,7 @@ class Restorer:
             queue.delivering += 1
             queue.on_the_way += not getter.arrived
 
-    def _lease(self, queue: Queue, lease: Lease) -> None:
+    def _lease(self, queue: Queue, lease: LeaseState) -> None:
         lease.queue, items = queue, lease.items
         self._each(items.values())
         if lease.getter is not None:
@@ -140,7 +140,7 @@ class Restorer:
         queue.tally.num_gets = max(queue.tally.num_gets, getter.number)
         if isinstance(getter, PartGetter):
             sharding = queue.parts
-            if isinstance(sharding, Sharding):
+            if isinstance(sharding, ShardingState):
                 sharding.shards[getter.shard].waiting = getter
         else:
             getter.line_up()
@@ -150,7 +150,7 @@ class Restorer:
         self._item(putter.item)
         queue.load_put(putter, has_room=putter.has_room)
 
-    def _sharding(self, queue: Queue, sharding: Sharding) -> Sharding:
+    def _sharding(self, queue: Queue, sharding: ShardingState) -> ShardingState:
         for shard in sharding.shards:
             for part in (*shard.parts, *filter(None, (shard.in_hand,))):
                 self._each(part.items)
@@ -158,7 +158,7 @@ class Restorer:
                 self._hold(queue, shard)
         return sharding
 
-    def _hold(self, queue: Queue, shard: Shard) -> None:
+    def _hold(self, queue: Queue, shard: ShardState) -> None:
         """Let somebody have the part of a shard in hand: what it was sent, if it is there still."""
         name, ticket = shard.holder
         holder = self._queues.operation(name, ticket)

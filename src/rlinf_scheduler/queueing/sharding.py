@@ -133,7 +133,7 @@ class PartGetter(Getter, tag="part"):
         self.queue.give_back((self,))
 
 
-class Shard(Struct, eq=False, array_like=True):
+class ShardState(Struct, eq=False, array_like=True):
     """The parts of one shard that it has not done with.
 
     Attributes:
@@ -154,11 +154,11 @@ class Shard(Struct, eq=False, array_like=True):
         return len(self.parts) + (self.in_hand is not None)
 
 
-class Sharding(Struct, Parts, eq=False, array_like=True):
+class ShardingState(Struct, Parts, eq=False, array_like=True):
     """The shards of one queue."""
 
     plan: ShardPlan
-    shards: list[Shard]
+    shards: list[ShardState]
     next_step: int = 0
     num_dealt: int = 0
 
@@ -292,14 +292,14 @@ class Sharding(Struct, Parts, eq=False, array_like=True):
 class Shardings:
     """The queues of a channel that are divided."""
 
-    sharding_type = Sharding
+    sharding_type = ShardingState
 
     def __init__(self, queues: QueueSet) -> None:
         self._queues = queues
 
-    def of(self, queue: Queue) -> Sharding | None:
+    def of(self, queue: Queue) -> ShardingState | None:
         """Return the shards of a queue; None where it is not divided."""
-        return queue.parts if isinstance(queue.parts, Sharding) else None
+        return queue.parts if isinstance(queue.parts, ShardingState) else None
 
     def get(
         self, client: str, ticket: int, queue_name: QueueName, wanted: WantedPart, *, wait: bool = True
@@ -325,7 +325,7 @@ class Shardings:
             return self._queues.refuse_unsubscribed(client, ticket)
         queue.gate.check(Wanted(None, Limits(plan.batch_items or 1)))
         if sharding is None:
-            sharding = self.sharding_type(plan, [Shard() for _ in range(plan.num_shards)])
+            sharding = self.sharding_type(plan, [ShardState() for _ in range(plan.num_shards)])
             queue.decide_by(parts=sharding)
         getter = PartGetter(
             self._queues.client(client), ticket, queue, None, queue.tally.clock.now, shard=index
@@ -335,7 +335,12 @@ class Shardings:
         return self._queues.after_get(getter, out, wait)
 
     def _ask(
-        self, queue: Queue, sharding: Sharding, getter: PartGetter, done_step: int, out: list[Instruction]
+        self,
+        queue: Queue,
+        sharding: ShardingState,
+        getter: PartGetter,
+        done_step: int,
+        out: list[Instruction],
     ) -> None:
         """Let a getter wait for its shard's next part; to settle its queue hands it out."""
         getter.client.operations[getter.ticket] = getter

@@ -20,14 +20,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlinf_scheduler.queueing.admission import Admission, Admissions, Versions
+from rlinf_scheduler.queueing.admission import Admission, Admissions, VersionState
 from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName, Tapped
-from rlinf_scheduler.queueing.leases import BuriedItem, Lease, LeaseGetter, Leases
+from rlinf_scheduler.queueing.leases import BuriedItem, LeaseGetter, Leases, LeaseState
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.sharding import PartGetter, Shard, Sharding
+from rlinf_scheduler.queueing.sharding import PartGetter, ShardingState, ShardState
 from rlinf_scheduler.queueing.taps import Membership, TapQueue, Taps
 
 # So many items are written down at a time: few enough for the garbage collector not to begin for them.
@@ -59,12 +59,12 @@ class QueueData(Struct, array_like=True):
     returned: list[Item] = []
     items: list[Item] = []
     sent: list[AnyGetter] = []
-    leases: list[Lease] = []
+    leases: list[LeaseState] = []
     waiting: list[AnyGetter] = []
     skipped: list[AnyGetter] = []
     putters: list[Putter] = []
-    versions: Versions | None = None
-    sharding: Sharding | None = None
+    versions: VersionState | None = None
+    sharding: ShardingState | None = None
     terms: tuple[Any, int, int] | None = None
     membership: Membership | None = None
 
@@ -263,8 +263,8 @@ class Taker:
         state.now = self._queues.tally.clock.now
         state.num_vacancies = self._taps.num_vacancies
 
-    def _leases_by_queue(self, done: Collection[int]) -> defaultdict[Queue, list[Lease]]:
-        leases: defaultdict[Queue, list[Lease]] = defaultdict(list)
+    def _leases_by_queue(self, done: Collection[int]) -> defaultdict[Queue, list[LeaseState]]:
+        leases: defaultdict[Queue, list[LeaseState]] = defaultdict(list)
         for lease in self._leases.all():
             if lease.generation not in done:
                 leases[lease.queue].append(lease)
@@ -287,7 +287,7 @@ class Taker:
             for item in self._items.each([letter.item], counts_lost=not isinstance(letter.queue, TapQueue))
         ]
 
-    def _queue(self, queue: Queue, sent: Sequence[Getter], leases: Sequence[Lease]) -> QueueData:
+    def _queue(self, queue: Queue, sent: Sequence[Getter], leases: Sequence[LeaseState]) -> QueueData:
         counts_lost = not isinstance(queue, TapQueue)
         returned, rest = queue.fifo.contents()
         if self._at_rest:
@@ -304,7 +304,7 @@ class Taker:
         self._items.all += self._items.chosen(rest, counts_lost=counts_lost)
         self._rest.append(range(begin, len(self._items.all)))
         data.returned = self._items.each(returned, counts_lost=counts_lost)
-        if isinstance(queue.parts, Sharding):
+        if isinstance(queue.parts, ShardingState):
             data.sharding = self._sharding(queue.parts)
         if isinstance(queue, TapQueue):
             read = queue.read
@@ -319,7 +319,7 @@ class Taker:
         return data
 
     def _add_lines(
-        self, data: QueueData, queue: Queue, sent: Iterable[Getter], leases: Iterable[Lease]
+        self, data: QueueData, queue: Queue, sent: Iterable[Getter], leases: Iterable[LeaseState]
     ) -> None:
         data.sent = [self._getter(getter) for getter in sent]
         data.leases = [self._lease(lease) for lease in leases]
@@ -344,11 +344,11 @@ class Taker:
     def _putter(self, putter: Putter) -> Putter:
         return replace(putter, client=putter.client.name, queue=None, item=self._items.add(putter.item))
 
-    def _lease(self, lease: Lease) -> Lease:
+    def _lease(self, lease: LeaseState) -> LeaseState:
         items = {place: self._items.add(item) for place, item in lease.items.items()}
         return replace(lease, queue=None, items=items, getter=None if lease.getter is None else lease.owner)
 
-    def _versions(self, gate: Admission, returned: Iterable[Item]) -> Versions:
+    def _versions(self, gate: Admission, returned: Iterable[Item]) -> VersionState:
         kept = gate.kept
         if self._at_rest:
             num_given = kept.num_given - sum(gate.is_lent(item) for item in returned)
@@ -359,17 +359,17 @@ class Taker:
         }
         return replace(kept, making=making, asking=dict(kept.asking), moving=dict(kept.moving))
 
-    def _sharding(self, sharding: Sharding) -> Sharding:
+    def _sharding(self, sharding: ShardingState) -> ShardingState:
         return replace(sharding, shards=[self._shard(shard) for shard in sharding.shards])
 
-    def _shard(self, shard: Shard) -> Shard:
+    def _shard(self, shard: ShardState) -> ShardState:
         parts = [self._part(part) for part in shard.parts]
         if shard.in_hand is None:
-            return Shard(parts)
+            return ShardState(parts)
         in_hand = self._part(shard.in_hand)
         if self._at_rest:
-            return Shard([in_hand, *parts])
-        return Shard(parts, in_hand, (shard.holder.client.name, shard.holder.ticket))
+            return ShardState([in_hand, *parts])
+        return ShardState(parts, in_hand, (shard.holder.client.name, shard.holder.ticket))
 
     def _part(self, part: Part) -> Part:
         return replace(part, items=self._items.each(part.items))
@@ -447,16 +447,16 @@ class _Merger:
                 out.append(replace(each, payload=len(self._items.all) - 1))
         return out
 
-    def _sharding(self, first: Sharding, second: Sharding | None) -> Sharding:
-        present = [Shard() for _ in first.shards] if second is None else second.shards
+    def _sharding(self, first: ShardingState, second: ShardingState | None) -> ShardingState:
+        present = [ShardState() for _ in first.shards] if second is None else second.shards
         shards = [
-            Shard([*self._missing_parts(shard.parts, {part.step for part in here.parts}), *here.parts])
+            ShardState([*self._missing_parts(shard.parts, {part.step for part in here.parts}), *here.parts])
             for shard, here in zip(first.shards, present, strict=True)
         ]
         next_step, num_dealt = first.next_step, first.num_dealt
         if second is not None:
             next_step, num_dealt = max(next_step, second.next_step), max(num_dealt, second.num_dealt)
-        return Sharding(first.plan, shards, next_step, num_dealt)
+        return ShardingState(first.plan, shards, next_step, num_dealt)
 
     def _missing_parts(self, parts: Iterable[Part], present: set[int]) -> list[Part]:
         return [replace(part, items=self._missing(part.items)) for part in parts if part.step not in present]

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from rlinf_scheduler.queueing.admission import Admission
 from rlinf_scheduler.queueing.item import QueueName
-from rlinf_scheduler.queueing.leases import Lease, LeaseGetter
+from rlinf_scheduler.queueing.leases import LeaseGetter, LeaseState
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.sharding import PartGetter
@@ -37,7 +37,7 @@ _Since: TypeAlias = tuple[str, str, float]
 UsersByQueue: TypeAlias = dict[QueueName, tuple[list[QueueUser], list[QueueUser]]]
 
 
-class Asked(NamedTuple):
+class SurveyContext(NamedTuple):
     """What the state does not know of its channel when that is asked how it is.
 
     Attributes:
@@ -77,18 +77,18 @@ class QueueSurvey:
         """Return calls that each give the depths of the next so many queues, in which others may be by then."""
         return [partial(self._depths_of, queues) for queues in self._parts(size)]
 
-    def every(self, size: int, asked: Asked) -> list[Callable[[], list[QueueStats]]]:
+    def every(self, size: int, asked: SurveyContext) -> list[Callable[[], list[QueueStats]]]:
         """As `depths`, of what every queue holds, and who waits for what, in order of appearance.
 
         What consumers have is told of the deliveries and leases that began first.
         """
         return [partial(self._stats_of, queues, asked) for queues in self._parts(size)]
 
-    def in_use(self, asked: Asked) -> list[QueueStats]:
+    def in_use(self, asked: SurveyContext) -> list[QueueStats]:
         """Return queues at which somebody waits or of which somebody has something: all, or some of many."""
         return self._stats_of(self._in_use(), asked)
 
-    def of(self, names: Iterable[QueueName], asked: Asked) -> list[QueueStats]:
+    def of(self, names: Iterable[QueueName], asked: SurveyContext) -> list[QueueStats]:
         """Return those of these queues that are there."""
         found = (self._state.find(name) for name in names)
         return self._stats_of([queue for queue in found if queue is not None], asked)
@@ -107,7 +107,7 @@ class QueueSurvey:
         self._largest = heapq.nlargest(NUM_LARGEST, found, key=_num_items)
         return found
 
-    def foremost(self, number: int, asked: Asked) -> tuple[list[QueueStats], float | None]:
+    def foremost(self, number: int, asked: SurveyContext) -> tuple[list[QueueStats], float | None]:
         """Return the queues with most items and those of the longest waits, and the age of the oldest next item."""
         looked_at = self.looked_at()
         heads = (queue.fifo.head() for queue in looked_at)
@@ -130,8 +130,8 @@ class QueueSurvey:
     def _depths_of(self, queues: Iterable[Queue]) -> list[QueueDepth]:
         return [queue.depth() for queue in queues if self._is_here(queue)]
 
-    def _stats_of(self, queues: Collection[Queue], asked: Asked) -> list[QueueStats]:
-        leases: dict[Queue, list[Lease]] = {queue: [] for queue in queues}
+    def _stats_of(self, queues: Collection[Queue], asked: SurveyContext) -> list[QueueStats]:
+        leases: dict[Queue, list[LeaseState]] = {queue: [] for queue in queues}
         sent: dict[Queue, list[Getter]] = {queue: [] for queue in queues}
         for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
             if lease.queue in leases:
@@ -194,8 +194,8 @@ def _first_waits(queue: Queue) -> Iterator[float]:
 
 def _stats_of(
     queue: Queue,
-    asked: Asked,
-    leases: Iterable[Lease] = (),
+    asked: SurveyContext,
+    leases: Iterable[LeaseState] = (),
     deliveries: Iterable[Getter] = (),
 ) -> QueueStats:
     """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
@@ -240,7 +240,7 @@ def _waiting_at(queue: Queue) -> Iterator[_Since]:
             yield client, f"admit with max_lag {wish.max_lag}", wish.since
 
 
-def _held_of(queue: Queue, leases: Iterable[Lease], deliveries: Iterable[Getter]) -> Iterator[_Since]:
+def _held_of(queue: Queue, leases: Iterable[LeaseState], deliveries: Iterable[Getter]) -> Iterator[_Since]:
     for lease in islice(leases, NUM_NAMED):
         yield *_of_lease(lease), lease.since
     for getter in islice(deliveries, NUM_NAMED):
@@ -285,7 +285,7 @@ def _of_put(putter: Putter) -> str:
     return "put, whose bytes are on their way" if not putter.complete else "put, behind an earlier one"
 
 
-def _of_lease(lease: Lease) -> tuple[str, str]:
+def _of_lease(lease: LeaseState) -> tuple[str, str]:
     num_questions = sum(item.question is not None for item in lease.items.values())
     count = counted(len(lease.items), "question" if num_questions else "item")
     if lease.getter is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.errors import CommError, ResultTimeout
-from rlinf_scheduler.observe.levels import SURVEY, Question
+from rlinf_scheduler.observe.levels import SURVEY, LevelRequest
 from rlinf_scheduler.observe.profiling import PROFILE, Profile, TakeProfile, speedscope
 from rlinf_scheduler.worker.launched_rank import LaunchedRank
 
@@ -30,7 +30,7 @@ def take_profile(
     """
     with open(path, "wb", opener=private_file):  # before anybody waits for it
         pass
-    wanted = Question.at(PROFILE, TakeProfile(seconds, rate_hz))
+    wanted = LevelRequest.at(PROFILE, TakeProfile(seconds, rate_hz))
     limit_s = seconds + SENDING_S
     asked = {
         str(rank.address): messenger.request(

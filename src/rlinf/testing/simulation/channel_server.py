@@ -45,8 +45,8 @@ from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.shortcut import Way
 from rlinf.testing.simulation.world import Violation
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.features.producers import ProducerPlaces
-from rlinf_scheduler.channel.features.subscriptions import Subscriptions
+from rlinf_scheduler.channel.features.producers import ProducersFeature
+from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
@@ -108,7 +108,7 @@ class ChannelServer:
             self.state, spec, self._call_later, self._subscription_ends, self._on_producers_done
         )
         self._handlers = served.handlers
-        self._desk, self._subscriptions = ProducerPlaces(served), Subscriptions(served)
+        self._desk, self._subscriptions = ProducersFeature(served), SubscriptionsFeature(served)
         self._desk.producers = self._producers
         self._clocks: dict[int, int] = {}  # by the generation of a lease: when its time is over
         self._ledger = ledger

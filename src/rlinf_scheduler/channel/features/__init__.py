@@ -13,68 +13,68 @@ from __future__ import annotations
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.clients import KnownClient
-from rlinf_scheduler.channel.features.admission import Admission
-from rlinf_scheduler.channel.features.checkpoints import Checkpoints
-from rlinf_scheduler.channel.features.ends import Ends
-from rlinf_scheduler.channel.features.explain import Explain
-from rlinf_scheduler.channel.features.leases import Leases
-from rlinf_scheduler.channel.features.operations import Operations
-from rlinf_scheduler.channel.features.producers import ProducerPlaces
-from rlinf_scheduler.channel.features.questions import Questions
-from rlinf_scheduler.channel.features.recording import Recording
-from rlinf_scheduler.channel.features.shortcuts import Shortcuts
-from rlinf_scheduler.channel.features.subscriptions import Subscriptions
+from rlinf_scheduler.channel.features.admission import AdmissionFeature
+from rlinf_scheduler.channel.features.checkpoints import CheckpointsFeature
+from rlinf_scheduler.channel.features.ends import EndsFeature
+from rlinf_scheduler.channel.features.explain import ExplainFeature
+from rlinf_scheduler.channel.features.leases import LeasesFeature
+from rlinf_scheduler.channel.features.operations import OperationsFeature
+from rlinf_scheduler.channel.features.producers import ProducersFeature
+from rlinf_scheduler.channel.features.questions import QuestionsFeature
+from rlinf_scheduler.channel.features.recording import RecordingFeature
+from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
+from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
 from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
 from rlinf_scheduler.channel.server import ChannelServer, Features
 from rlinf_scheduler.queueing import Bury, StartClock, StopClock
 
 FEATURES: Features = {
-    wire.Put: Operations,
-    wire.Puts: Operations,
-    wire.Fill: Operations,
-    wire.Get: Operations,
-    wire.Gets: Operations,
-    wire.Withdraw: Operations,
-    wire.Resend: Operations,
-    wire.QueryOutcome: Shortcuts,
-    control_wire.Invite: Shortcuts,
-    control_wire.Close: Ends,
-    control_wire.EndQueue: Ends,
-    control_wire.Flush: Ends,
-    StartClock: Leases,
-    StopClock: Leases,
-    control_wire.Settle: Leases,
-    control_wire.Extend: Leases,
-    control_wire.DonePart: Leases,
-    control_wire.ListDead: Leases,
-    control_wire.ReadDead: Leases,
-    control_wire.MoveDead: Leases,
-    wire.Admit: Admission,
-    wire.SetVersion: Admission,
-    control_wire.HoldSlot: Admission,
-    control_wire.LetGoOfSlot: Admission,
-    Bury: Questions,
-    control_wire.Retract: Questions,
-    control_wire.Join: ProducerPlaces,
-    control_wire.Leave: ProducerPlaces,
-    control_wire.Subscribe: Subscriptions,
-    control_wire.Unsubscribe: Subscriptions,
-    control_wire.Query: Explain,
-    control_wire.Stats: Explain,
-    control_wire.Explain: Explain,
-    control_wire.Look: Checkpoints,
-    control_wire.Save: Checkpoints,
-    control_wire.Forget: Checkpoints,
-    control_wire.Record: Recording,
+    wire.Put: OperationsFeature,
+    wire.Puts: OperationsFeature,
+    wire.Fill: OperationsFeature,
+    wire.Get: OperationsFeature,
+    wire.Gets: OperationsFeature,
+    wire.Withdraw: OperationsFeature,
+    wire.Resend: OperationsFeature,
+    wire.QueryOutcome: ShortcutsFeature,
+    control_wire.Invite: ShortcutsFeature,
+    control_wire.Close: EndsFeature,
+    control_wire.EndQueue: EndsFeature,
+    control_wire.Flush: EndsFeature,
+    StartClock: LeasesFeature,
+    StopClock: LeasesFeature,
+    control_wire.Settle: LeasesFeature,
+    control_wire.Extend: LeasesFeature,
+    control_wire.DonePart: LeasesFeature,
+    control_wire.ListDead: LeasesFeature,
+    control_wire.ReadDead: LeasesFeature,
+    control_wire.MoveDead: LeasesFeature,
+    wire.Admit: AdmissionFeature,
+    wire.SetVersion: AdmissionFeature,
+    control_wire.HoldSlot: AdmissionFeature,
+    control_wire.LetGoOfSlot: AdmissionFeature,
+    Bury: QuestionsFeature,
+    control_wire.Retract: QuestionsFeature,
+    control_wire.Join: ProducersFeature,
+    control_wire.Leave: ProducersFeature,
+    control_wire.Subscribe: SubscriptionsFeature,
+    control_wire.Unsubscribe: SubscriptionsFeature,
+    control_wire.Query: ExplainFeature,
+    control_wire.Stats: ExplainFeature,
+    control_wire.Explain: ExplainFeature,
+    control_wire.Look: CheckpointsFeature,
+    control_wire.Save: CheckpointsFeature,
+    control_wire.Forget: CheckpointsFeature,
+    control_wire.Record: RecordingFeature,
 }
 
 
 def record_of(server: ChannelServer) -> ServerRecord:
     """Return what a server knows besides its queues, between two turns."""
-    leases, ends = server.find(Leases), server.find(Ends)
+    leases, ends = server.find(LeasesFeature), server.find(EndsFeature)
     since = None if ends is None else ends.since
     return ServerRecord(
-        server.feature(ProducerPlaces).producers.copy(),
+        server.feature(ProducersFeature).producers.copy(),
         {} if leases is None else leases.dues,
         None if since is None else [(*delivery, began) for delivery, began in since.items()],
         {client: (known.endpoint, known.name) for client, known in server.clients.items()},
@@ -86,9 +86,9 @@ def resume(server: ChannelServer, image: LoadedSnapshot) -> None:
     producers, lease_dues, since, clients = image.server
     server.state.restore(image.state, image.items)
     server.clients |= {client: KnownClient(client, *about) for client, about in clients.items()}
-    server.feature(Leases).resume(lease_dues)
-    server.feature(ProducerPlaces).resume(producers)
-    server.feature(Subscriptions).resume()
+    server.feature(LeasesFeature).resume(lease_dues)
+    server.feature(ProducersFeature).resume(producers)
+    server.feature(SubscriptionsFeature).resume()
     if since is not None:
-        server.feature(Ends).begin({(client, ticket): began for client, ticket, began in since})
+        server.feature(EndsFeature).begin({(client, ticket): began for client, ticket, began in since})
     server.carry_out(server.state.ripening())

@@ -12,7 +12,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.queueing import Instruction
 
 
-class Admission:
+class AdmissionFeature:
     """The handlers of slots at one server."""
 
     def __init__(self, server: ChannelServer) -> None:

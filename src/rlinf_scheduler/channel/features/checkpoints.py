@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_channel
-from rlinf_scheduler.channel.features.producers import ProducerPlaces
-from rlinf_scheduler.channel.features.subscriptions import Subscriptions
+from rlinf_scheduler.channel.features.producers import ProducersFeature
+from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
 from rlinf_scheduler.channel.fetching import Fetching
 from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.remote_items import RemoteItem
@@ -45,11 +45,11 @@ def restore(server: ChannelServer, saved: SavedChannel) -> None:
     """Let a server that is new hold what a checkpoint has."""
     server.state.set_clock(server.runtime.now())
     server.state.restore(saved.head.state, saved.items)
-    server.feature(ProducerPlaces).producers.restore(saved.head.producers)
-    server.feature(Subscriptions).resume()
+    server.feature(ProducersFeature).producers.restore(saved.head.producers)
+    server.feature(SubscriptionsFeature).resume()
 
 
-class Checkpoints:
+class CheckpointsFeature:
     """The handlers of checkpoints at one server."""
 
     def __init__(self, server: ChannelServer) -> None:
@@ -107,7 +107,7 @@ class Checkpoints:
         if request.head.token and first is None:
             request.reply(control_wire.Saved(0, problem))
             return
-        producers = self._server.feature(ProducerPlaces).producers
+        producers = self._server.feature(ProducersFeature).producers
         self._line.append(_Writing(self._runtime, request, self._server.spec, first, snapshot, producers))
         if len(self._line) == 1:
             self._begin_to_write()

@@ -21,7 +21,7 @@ ARRIVAL_S = 30.0
 LOOKS = 4
 
 
-class Ends:
+class EndsFeature:
     """The handlers of ends at one server. Once a queue has ended, it looks for what is on its way for too long.
 
     Attributes:

@@ -16,7 +16,6 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.observe.status import MAX_QUEUES
 from rlinf_scheduler.queueing import (
-    Asked,
     ChannelStats,
     ChannelUser,
     QueueDepth,
@@ -24,6 +23,7 @@ from rlinf_scheduler.queueing import (
     QueueStats,
     QueueSurvey,
     QueueUser,
+    SurveyContext,
     Tapped,
 )
 
@@ -33,7 +33,7 @@ NUM_DEPTHS, NUM_REPORTS = 256, 64
 MAX_SHOWN, MAX_LEFT = 32, 16
 
 
-class Explain:
+class ExplainFeature:
     """The handlers of questions about the channel at one server, and what it says in surveys of the job.
 
     What is said of every queue is put together part by part: between two parts others have their turn.
@@ -59,7 +59,7 @@ class Explain:
 
     def _explain(self, request: Request) -> None:
         now, names, _ = self._asked()
-        asked = Asked(now, names, self._server.users.by_queue(names, now))
+        asked = SurveyContext(now, names, self._server.users.by_queue(names, now))
         parts = self._survey.every(NUM_REPORTS, asked)
         _List(request, parts, self._reached, self._submit).go_on()
 
@@ -81,8 +81,8 @@ class Explain:
         counts = self._counts()
         return replace(counts, shown=tuple(shown), num_untold=max(0, counts.num_queues - len(found)))
 
-    def _asked(self) -> Asked:
-        return Asked(self._server.runtime.now(), self._server.names)
+    def _asked(self) -> SurveyContext:
+        return SurveyContext(self._server.runtime.now(), self._server.names)
 
     def _counts(self) -> ChannelStats:
         server = self._server

@@ -25,7 +25,7 @@ class _Clock(NamedTuple):
     timer: Timer
 
 
-class Leases:
+class LeasesFeature:
     """The handlers of leases at one server, and the time that `queueing.Leases` does not know."""
 
     def __init__(self, server: ChannelServer) -> None:

@@ -32,7 +32,7 @@ from rlinf_scheduler.queueing import (
 logger = Reporter(__name__)
 
 
-class Operations:
+class OperationsFeature:
     """The handlers of puts and gets at one server."""
 
     def __init__(self, server: ChannelServer) -> None:

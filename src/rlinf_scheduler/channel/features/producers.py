@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.features.ends import Ends
+from rlinf_scheduler.channel.features.ends import EndsFeature
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Places, Producers
+from rlinf_scheduler.queueing import ProducerPlaces, Producers
 
 
-class ProducerPlaces:
+class ProducersFeature:
     """The handlers of producers at one server, and the time that `queueing.Producers` does not know.
 
     Attributes:
@@ -42,7 +42,7 @@ class ProducerPlaces:
         """A client is gone."""
         self._after_leaving(self.producers.lose(client))
 
-    def resume(self, saved: Places) -> None:
+    def resume(self, saved: ProducerPlaces) -> None:
         """Go on with what another server knew, and keep the places for successors that it has kept."""
         self.producers.resume(saved)
         for vacancy in self.producers.vacancies:
@@ -59,7 +59,7 @@ class ProducerPlaces:
         for vacancy in vacancies:
             self._server.runtime.call_later(self._spec.successor_s, partial(self._give_up, vacancy))
         if self.producers.over:
-            self._server.feature(Ends).end_all()
+            self._server.feature(EndsFeature).end_all()
 
     @timer("producer")
     def _give_up(self, vacancy: int) -> None:

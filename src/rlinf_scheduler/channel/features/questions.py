@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.queueing import Bury
 
 
-class Questions:
+class QuestionsFeature:
     """The handlers of questions at one server."""
 
     def __init__(self, server: ChannelServer) -> None:

@@ -32,7 +32,7 @@ Handler = Callable[..., list[Instruction]]
 
 def end_recording(server: ChannelServer, then: Callable[[], None]) -> None:
     """Record no more at a server, and have `then` called once all is written, or that takes long."""
-    recording = server.find(Recording)
+    recording = server.find(RecordingFeature)
     if recording is None:
         then()
     else:
@@ -41,11 +41,11 @@ def end_recording(server: ChannelServer, then: Callable[[], None]) -> None:
 
 def is_behind(server: ChannelServer) -> bool:
     """Say whether something is recorded and not written yet: its process stays until it is."""
-    recording = server.find(Recording)
+    recording = server.find(RecordingFeature)
     return recording is not None and recording.is_behind
 
 
-class Recording:
+class RecordingFeature:
     """The recordings of one channel. On the I/O thread, which opens and writes nothing itself."""
 
     def __init__(self, server: ChannelServer) -> None:

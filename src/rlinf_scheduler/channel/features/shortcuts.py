@@ -42,7 +42,7 @@ def _descriptors_are_scarce() -> bool:
     return limit != resource.RLIM_INFINITY and 2 * len(os.listdir("/proc/self/fd")) > limit
 
 
-class Shortcuts:
+class ShortcutsFeature:
     """A listening socket in this process's private directory, and what was connected there.
 
     Args:

@@ -17,7 +17,7 @@ logger = Reporter(__name__)
 SHARE = 4
 
 
-class Subscriptions:
+class SubscriptionsFeature:
     """The handlers of subscriptions at one server, and how long the last member of one may be succeeded."""
 
     def __init__(self, server: ChannelServer) -> None:
