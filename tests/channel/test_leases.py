@@ -25,6 +25,7 @@ from rlinf_scheduler.errors import (
     LeaseExpired,
 )
 from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.session import current_session
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -634,6 +635,20 @@ def test_what_was_acknowledged_before_the_rest_is_released_stays_so(backend):
         said = lease.ack(only=0, async_op=True)
         lease.release()
     said.wait(DEADLINE_S)
+    assert list(channel.drain()) == ["b"]
+
+
+def test_what_was_acknowledged_stays_so_where_what_was_asked_before_is_begun_last(in_process):
+    channel, held = filled(in_process, ["a", "b"]), threading.Event()
+    with channel.lease(max_items=2, timeout_s=DEADLINE_S) as lease:
+        # What is said until it goes on travels together; that an item is asked for drops what nobody has any more.
+        current_session().messenger.submit(lambda: held.wait(DEADLINE_S))
+        asked = channel.get("other", async_op=True)
+        said = lease.ack(only=0, async_op=True)
+        lease.release()
+    held.set()
+    said.wait(DEADLINE_S)
+    assert not asked.done()
     assert list(channel.drain()) == ["b"]
 
 

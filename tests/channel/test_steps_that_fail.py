@@ -7,8 +7,9 @@ import pytest
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.channel.client import ChannelClient
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.sender import DirectTransport, OperationSender
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CheckpointError
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelLost, CheckpointError
 
 # Who is not told waits longer.
 DEADLINE_S = 5.0
@@ -112,3 +113,15 @@ def test_a_lease_that_cannot_be_settled_says_so_at_once(settle, channel, monkeyp
         patch.setattr(DirectTransport, "ask", fails)
         with pytest.raises(MemoryError):
             settle(lease)
+
+
+@pytest.mark.timeout(30)
+def test_a_connection_that_is_lost_before_it_was_used_takes_nothing_from_the_next_one(runtime):
+    channel = Channel.create("items")
+    lost = channel._connection()
+    lost.lose("its server is not in reach")
+    channel.put("an item", timeout_s=DEADLINE_S)
+    asked = lost.start(Operation("get", "default", None, lost.now))
+    with pytest.raises(ChannelLost, match="not in reach"):
+        asked.result(DEADLINE_S)
+    assert works(channel)

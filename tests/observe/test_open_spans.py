@@ -17,7 +17,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm import handle, promise, waits
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
-from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
+from rlinf_scheduler.comm.waits import MESSAGE, OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.host import timing
 from rlinf_scheduler.host.timing import Stopwatch, recording
 from rlinf_scheduler.observe import timekeeping
@@ -119,6 +119,24 @@ def wait_unlike_others(event):
     began, kept = waits.now(), Another()
     threading.Event.wait(event, DEADLINE_S)
     waits.account(began, kept.cause(), "")
+
+
+class Awaited(Promise):
+    def awaits(self):
+        return Wait(MESSAGE, "a planted message", peers=("rollout:0",))
+
+
+def test_an_open_wait_tells_who_is_to_end_it():
+    promise = Awaited()
+    thread = threading.Thread(target=promise.wait_described, args=(DEADLINE_S,))
+    thread.start()
+    try:
+        wait_until(
+            lambda: ("a planted message", "rollout:0") in [(each.name, each.by) for each in open_spans()]
+        )
+    finally:
+        promise.set_result(None)
+        thread.join(DEADLINE_S)
 
 
 def test_a_wait_is_found_in_the_variable_that_its_function_names():

@@ -165,11 +165,11 @@ class ChannelClient:
         # First of all what was given up before: it stands in front of what is asked for now.
         if self.dropped:
             self._look_at_dropped()
-        if not self._is_open:
-            self._open()
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
             return
+        if not self._is_open:
+            self._open()
         ticket = operation.ticket
         self.operations[ticket] = operation
         if operation.kind == "set_version":
@@ -388,6 +388,8 @@ class ChannelClient:
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
+        if operation.lease is not None:
+            self.leases.settle(operation)
         if not operation.is_taken:
             self._receiving.stop(operation.ticket)
             operation.stop_clock()

@@ -348,7 +348,9 @@ class ChannelConnection:
     def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
         """Say what became of items on lease, the last ones perhaps; the reply is to come."""
         answer: Promise[Any] = Promise()
-        self._hand_over(self._client.leases.settle, (operation, message, is_last, answer))
+        # Not in the inbox: what comes before it there may find that the rest of the lease was dropped.
+        operation.settlements.append((message, is_last, answer))
+        self._hand_over(self._client.leases.settle, operation)
         return answer
 
     def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation
-from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 
@@ -88,9 +88,15 @@ class LeaseRenewal:
         self.extend(operation.ticket, message.for_s or 0.0)
         self._client.ask_at_once(message, control_wire.Done, "extend", ANSWER_S, answer)
 
-    def settle(self, what: tuple[Operation, control_wire.Settle, bool, Promise[Any]]) -> None:
-        """Say what became of items on lease; after the last ones nothing is to follow."""
-        operation, message, is_last, answer = what
+    def settle(self, operation: Operation) -> None:
+        """Say what became of items on lease, unless that is said; after the last ones nothing is to follow."""
+        while operation.settlements:
+            message, is_last, answer = operation.settlements.popleft()
+            ending(partial(self._settle, operation, message, is_last, answer), answer.set_exception)()
+
+    def _settle(
+        self, operation: Operation, message: control_wire.Settle, is_last: bool, answer: Promise[Any]
+    ) -> None:
         if is_last:
             self._client.settled(operation)
         self._client.ask_at_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
@@ -100,7 +101,7 @@ class Leasing(ChannelAccess):
         if work_deadline_s is not None:
             work_deadline_s = checked_seconds(self._name, "work_deadline_s", work_deadline_s)
         operation.keep_s = or_forever(work_deadline_s)
-        operation.copies = {}
+        operation.copies, operation.settlements = {}, deque()
 
         def load(items: Delivery) -> Batch:
             with read_on_lease(operation):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.promise import NOWHERE, ConsumedFlag, Promise, PromiseRef
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
@@ -52,6 +52,8 @@ class Operation(ConsumedFlag):
         batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
         begins: of a `set_version`: its caller begins with this version.
         keep_s: for how long this process keeps a lease alive.
+        settlements: of a lease: what became of its items, until the server is told: what is to be sent, whether they
+            are the last ones, and the reply to come.
         payload: the item of a put, until the server has answered.
         step: the training step that its caller works at; None where nobody said.
         trace: what its item was made of; None where nobody said.
@@ -84,6 +86,7 @@ class Operation(ConsumedFlag):
         "priority",
         "question",
         "queue_name",
+        "settlements",
         "shard",
         "slot",
         "started",
@@ -100,6 +103,7 @@ class Operation(ConsumedFlag):
     channel: str
     copies: dict[int, list[Callable[[], None]]]
     keep_s: float
+    settlements: deque[tuple[control_wire.Settle, bool, Promise[Any]]]
     max_lag: int
     batch_items: int
     begins: bool

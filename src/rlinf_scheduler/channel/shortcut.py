@@ -214,7 +214,7 @@ class ShortcutOpening:
 
     def begin(self, request: ShortcutRequest) -> None:
         """Get a shortcut for a thread, unless what arrives here is held back: nothing would be on its way past that."""
-        if self._messenger.arrivals is not None:
+        if self._is_over or self._messenger.arrivals is not None:
             return
         self._invite().add_done_callback(partial(self._on_invited, request))
 

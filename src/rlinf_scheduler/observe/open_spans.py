@@ -16,7 +16,7 @@ from rlinf_scheduler.observe.stacks import (
     loop_run_in,
     wait_in,
 )
-from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span, cause_of
+from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span, cause_of, ender_of
 
 # So many are told of, those that began first.
 MAX_OPEN = 256
@@ -65,4 +65,5 @@ def _wait_in(frames: list[FrameType], thread: int) -> Iterator[Span]:
     else:
         return
     if cause is not None:
-        yield Span(WAIT, began, began, cause.operation, thread, "", cause.subject)
+        by = "" if wait is None else ender_of(wait)
+        yield Span(WAIT, began, began, cause.operation, thread, by, cause.subject)

@@ -282,6 +282,14 @@ def cause_of(wait: Wait) -> Cause:
     return Cause(wait.kind, wait.operation, wait.subject)
 
 
+def ender_of(wait: Wait) -> str:
+    """Return who ends a wait, where only one process can; else "".
+
+    Those of a channel are who holds it, and not who puts or takes.
+    """
+    return wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
+
+
 def _on_stack(frame: FrameType | None) -> tuple[Cause | None, str]:
     """What the function of `frame`, or one around it, has waited for, and who ends that; None: that was no wait."""
     caller = frame
@@ -298,9 +306,7 @@ def _on_stack(frame: FrameType | None) -> tuple[Cause | None, str]:
                 break
             if wait is None or wait.kind == IDLE:
                 return None, ""
-            # Of a channel they are who holds it, and not who puts or takes.
-            peer = wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
-            return cause_of(wait), peer
+            return cause_of(wait), ender_of(wait)
         frame = frame.f_back
     return Cause(OTHER, "" if caller is None else caller.f_code.co_qualname), ""
 

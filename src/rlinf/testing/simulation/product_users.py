@@ -340,7 +340,7 @@ class ChannelUsers:
 
     def _plan_lease(self, call: ProductCall, operation: Operation) -> None:
         operation.lease = wire.LeaseRequest(call.step.ttl_us / 1e6, self.name)
-        operation.copies = {}
+        operation.copies, operation.settlements = {}, deque()
         call.work_us = self._draw.choice(WORK_US)
         call.fate = self._draw.choices(FATES, SHARES)[0]
         operation.keep_s = call.work_us / 2e6 if call.fate == "late" else math.inf
