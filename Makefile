@@ -80,7 +80,7 @@ fuzz: $(VENV)/.ready ## Fuzz placements and whole configs (SECONDS=600)
 	$(BIN)/python tests/fuzz/fuzz_configs.py $(SECONDS)
 
 simulate: $(VENV)/.ready ## Tell stories of a simulated cluster, with cuts, pauses and deaths (SEEDS=10000)
-	$(BIN)/python -m rlinf.testing.simulation --seeds $(SEEDS)
+	$(BIN)/python -m simulator --seeds $(SEEDS)
 
 rlinf: $(VENV)/.ready ## Run RLinf's own tests of its scheduler, and import all its modules, on this one (RLINF=/path/to/checkout TABLE=results.md)
 	@$(BIN)/python tests/face/rlinf_checkout.py $(RLINF) $(if $(TABLE),--table $(TABLE)) $(if $(COMPARE),--compare) --tests "$(TESTS)"

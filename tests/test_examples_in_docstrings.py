@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOTS = (ROOT / "src", ROOT / "examples" / "cartpole", ROOT / "examples" / "grpo")
+# Folders with modules, and where their names begin.
+FOLDERS = {
+    ROOT / "src": ROOT / "src",
+    ROOT / "simulator": ROOT,
+    ROOT / "examples" / "cartpole": ROOT / "examples" / "cartpole",
+    ROOT / "examples" / "grpo": ROOT / "examples" / "grpo",
+}
 
 
 def num_examples(path):
@@ -15,8 +21,12 @@ def num_examples(path):
 
 
 def modules_with_examples():
-    found = [(path, root) for root in ROOTS for path in sorted(root.rglob("*.py")) if num_examples(path)]
-    return [pytest.param(path, root, id=str(path.relative_to(root))) for path, root in found]
+    return [
+        pytest.param(path, root, id=str(path.relative_to(root)))
+        for folder, root in FOLDERS.items()
+        for path in sorted(folder.rglob("*.py"))
+        if num_examples(path)
+    ]
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

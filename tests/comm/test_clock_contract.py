@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from rlinf.testing.simulation.world import Process, World
 from rlinf_scheduler.comm import ClusterSecret, Messenger
 from rlinf_scheduler.comm.loop import Clock, IoLoop
+from simulator.world import Process, World
 
 DEADLINE_S = 60.0
 LATER_S = 0.02

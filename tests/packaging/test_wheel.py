@@ -77,6 +77,7 @@ def test_wheel_holds_the_package_and_its_data(wheel):
     files = [path for path in sources.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {str(path.relative_to(sources)) for path in files} <= set(names)
     assert "rlinf/__init__.py" not in names  # another distribution's may lie beside ours
+    assert not [name for name in names if "simulat" in name]  # it lies beside `src/`, for those who develop
     assert {name.split("/")[0] for name in names} == {
         "rlinf",
         "rlinf_scheduler",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.admission import Admission, Admissions
 from rlinf_scheduler.queueing.lanes import LanedFifo
+from simulator import Machines
 
 
 def _with_admission(admission_type):

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
 from rlinf_scheduler.queueing.sharding import ShardState
 from rlinf_scheduler.queueing.snapshot import Taker
+from simulator import Machines
 
 
 class _LeavesOutWhatIsOnLease(Taker):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
 from rlinf_scheduler.comm.device.pool import BucketPool
 from rlinf_scheduler.queueing import ChannelState
+from simulator import Machines
 
 
 class FillsWhatIsRead(BucketPool):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlinf.testing.simulation import Machines
-from rlinf.testing.simulation.durable import SimulatedJournal
 from rlinf_scheduler.queueing import Resumption, ServerStreams, Stream
+from simulator import Machines
+from simulator.durable import SimulatedJournal
 
 
 class _AnswersFirst(SimulatedJournal):

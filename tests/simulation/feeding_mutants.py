@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.groups import GroupIndex
@@ -12,6 +11,7 @@ from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
 from rlinf_scheduler.queueing.sharding import Shardings, ShardingState
 from rlinf_scheduler.queueing.wanted import Wanted
+from simulator import Machines
 
 
 def with_queue(queue_type):

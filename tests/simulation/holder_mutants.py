@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.channel.node_holder import HeldItemTable
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.queue import Queue
+from simulator import Machines
 
 
 class ForgetsLosses(ChannelState):

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue, with_sharding
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.sharding import ShardingState
+from simulator import Machines
 
 
 def _with_leases(leases):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rlinf.testing.simulation import Machines, Report, simulate
+from simulator import Machines, Report, simulate
 
 WITHIN_SEEDS = 600
 FILE = Path(__file__).parent / "mutant_seeds.json"

@@ -16,13 +16,13 @@ from lease_mutants import LEASE_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
 from tap_mutants import TAP_MUTANTS
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
 from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendOutcomeQuery, SendWithdraw
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.queue import Queue
+from simulator import Machines
 
 # -- the channel's server -------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.comm.device.pins import Pins
 from rlinf_scheduler.comm.shm.blocks import BlockStore
+from simulator import Machines
 
 
 class PunchesWhatIsPinned(BlockStore):

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
-from rlinf.testing.simulation import Machines, Report, draw_script
-from rlinf.testing.simulation.run import PRODUCT, run_script
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import Deliveries
@@ -21,6 +19,8 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 from rlinf_scheduler.queueing.client import ClientState
+from simulator import Machines, Report, draw_script
+from simulator.run import PRODUCT, run_script
 
 
 class Mutant(NamedTuple):

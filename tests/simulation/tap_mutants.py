@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.testing.simulation import Machines
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.leases import LeaseGetter
 from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.taps import TapQueue, Taps
+from simulator import Machines
 
 
 class _ShowsWhatWasThere(Taps):

@@ -10,7 +10,7 @@ from mutant_seeds import WITHIN_SEEDS, first_broken, first_found, known_seeds
 from mutants import MUTANTS
 from product_mutants import PRODUCT_MUTANTS
 
-from rlinf.testing.simulation import Machines, shrink, simulate, tell
+from simulator import Machines, shrink, simulate, tell
 
 KNOWN = known_seeds()
 # A story about items on devices that finds each of the machines of which these have to tell.

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from effort import tries
-from rlinf.testing.simulation import Machines, draw_script, tell
-from rlinf.testing.simulation.run import PRODUCT, run_script
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState
+from simulator import Machines, draw_script, tell
+from simulator.run import PRODUCT, run_script
 
 pytestmark = pytest.mark.xdist_group("stories")
 

@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from effort import tries
-from rlinf.testing.simulation import draw_script, simulate, tell
-from rlinf.testing.simulation.__main__ import main
-from rlinf.testing.simulation.script import Fault
+from simulator import draw_script, simulate, tell
+from simulator.__main__ import main
+from simulator.script import Fault
 
+ROOT = Path(__file__).parents[2]
 # In one process: each story is simulated once for all of them.
 pytestmark = pytest.mark.xdist_group("stories")
 
@@ -40,12 +42,10 @@ def test_the_same_seed_gives_the_same_history():
 
 
 def test_a_history_does_not_depend_on_the_process_that_tells_it():
-    program = (
-        "from rlinf.testing.simulation import simulate; print(*(simulate(seed).digest for seed in range(20)))"
-    )
+    program = "from simulator import simulate; print(*(simulate(seed).digest for seed in range(20)))"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     told = subprocess.run(
-        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=True
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True
     )
     assert told.stdout.decode().split() == [simulate(seed).digest for seed in range(20)]
 

@@ -22,23 +22,24 @@ class Import:
         return f"{self.importer}:{self.line} imports {self.imported}"
 
 
-def module_files(root: Path) -> dict[str, Path]:
-    """The modules under a folder that holds top-level packages, by name."""
+def module_files(root: Path, *packages: Path) -> dict[str, Path]:
+    """The modules under a folder that holds top-level packages, and those of packages elsewhere, by name."""
     files = {}
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for base, folder in [(root, root), *((package.parent, package) for package in packages)]:
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(base).with_suffix("").parts
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return files
 
 
-def imports_of(root: Path) -> list[Import]:
-    """What the modules under a folder import of each other.
+def imports_of(root: Path, *packages: Path) -> list[Import]:
+    """What the modules under a folder, and those of packages elsewhere, import of each other.
 
     Whoever imports a module imports the packages that it lies in too, save those that it lies in itself. A string that
     is the name of a module counts as an import of it: `import_module` and tables of lazy names take such strings. So
     does the end of one, where `import_module` is given an f-string that begins with the rest.
     """
-    files = module_files(root)
+    files = module_files(root, *packages)
     found: dict[tuple[str, str, bool], Import] = {}
     for name, path in files.items():
         is_package = path.name == "__init__.py"

@@ -5,12 +5,14 @@
 - A `text` block right after a program is what that prints.
 - A program with a cluster writes `Cluster(simulate="2x4")` (or a config with it): the tests run these on one cluster.
 - One with `Cluster(job=...)` is a program of its own on the Ray of that cluster.
+- One that imports the simulator, which is not installed, runs as one that was saved at the root of a clone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from rlinf_scheduler.channel import channels_of
 from rlinf_scheduler.session import current_or_none
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
 FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
 SAVED = ("yaml", "toml")
 
@@ -37,6 +40,10 @@ class Program:
     @property
     def needs_ray(self):
         return "Cluster(" in self.code
+
+    @property
+    def needs_clone(self):
+        return "from simulator import" in self.code
 
     @property
     def takes_part(self):
@@ -78,7 +85,8 @@ def save(page, folder):
 
 def printed_by_process(program, folder):
     """What a program prints, run as a reader runs it."""
-    done = run_program(program.file, cwd=folder, timeout=90, with_ray=program.needs_ray)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)} if program.needs_clone else None
+    done = run_program(program.file, cwd=folder, env=environment, timeout=90, with_ray=program.needs_ray)
     assert done.returncode == 0, f"{program.file}:\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -1,0 +1,54 @@
+"""The real state machines in a simulated world.
+
+Virtual time, a network that is late, cut and stalled, processes that pause, die and are followed by others, users that
+leave their calls at every step: all of it decided by a seed, so that a story that fails is told again the same way.
+
+world.py           virtual time, processes, the history
+network.py         streams between processes
+peer_sessions.py   the real sessions over them: nothing lost and nothing twice
+host.py            a process: its sessions and the services on them
+users.py           the users' threads of a process
+cluster.py         all processes, what breaks, and the parts that run there
+channel*.py        a part: a channel, around the real machines of its server and its clients
+durable.py         what a durable channel writes down, and what its clients and its successors make of it
+holders.py         the processes that hold the items of nodes
+shortcut.py        what lies between a user's thread and a server that it asks by itself
+shortcut_user.py   that thread
+kernel.py          sockets, readiness and the I/O threads of processes that run the product
+product.py         a part: the product's own channel, server and clients, on that kernel
+product_users.py   the users of its clients
+watched.py         its state machine, which tells the books of every event
+mailbox.py         a part: a mailbox in every process, around the same machines
+weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
+buckets.py         memory of a device that processes share, around the real `BucketPool`, `OpenBuckets`, `HolderTable`
+devices.py         a part: weights on a device, in such buckets
+device_item*.py    a part: items of a channel in such buckets, around the real `ChannelState`
+pinning.py         a part: memory that devices read by themselves, around `BlockStore`, `HolderTable` and `Pins`
+admission.py       a part: a queue that admits, around the same machines
+admission_oracle.py  it as it must be
+makers.py          who makes its items, and who takes them
+ranks.py           data-parallel ranks that train on their parts of a queue
+ledger.py          what queues promise, checked at every step
+bounds.py          what queues may hold
+queue_oracle.py      one queue as it must be
+tap_oracle.py        a subscription as it must be
+shard_oracle.py      its parts as they must be
+lease_oracle.py      items on lease as they must be
+lease_user.py      what a process does with items on lease
+producer_oracle.py   the places of producers as they must be
+checkpoints.py     a channel that is saved, and a job that restarts from that
+machines.py        the machines under test
+script.py          what happens in the story of a seed
+run.py             tell a story
+shrink.py          a short history of one that fails
+__main__.py        many stories on all cores
+"""
+
+from __future__ import annotations
+
+from simulator.machines import Machines
+from simulator.run import Report, run_script, simulate
+from simulator.script import Script, draw_script
+from simulator.shrink import shrink, tell
+
+__all__ = ["Machines", "Report", "Script", "draw_script", "run_script", "shrink", "simulate", "tell"]

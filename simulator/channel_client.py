@@ -1,0 +1,447 @@
+"""What a process does on a channel, around the real `ClientState`: the I/O thread's side of its users' calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from rlinf_scheduler.queueing import Deliver, Grant, Reason, Refuse
+from rlinf_scheduler.queueing.client import (
+    ClientInstruction,
+    Confirm,
+    End,
+    Ending,
+    Send,
+    SendItem,
+    SendOutcomeQuery,
+    SendWithdraw,
+)
+from simulator import channel_wire as wire
+from simulator.channel_server import ChannelServer
+from simulator.durable import SimulatedReconnectingTransport
+from simulator.holders import HOLDER, At, Drop, Fetch, Fetched, Held, Hold, Holders
+from simulator.host import Host
+from simulator.lease_user import LeaseUser
+from simulator.ledger import Ledger
+from simulator.machines import Machines
+from simulator.script import SHARDS
+from simulator.shortcut_user import DirectUsers, ShortcutUser
+from simulator.users import UserCall
+
+# So soon, and so late, a process looks whether delivered items were taken.
+LOOK_US = 2_000
+MAX_LOOK_US = 1_000_000
+# What begins anew has another ticket.
+ANEW = 10_000_000
+
+
+class Trainer(Protocol):
+    """What asks for the parts of a shard.
+
+    Attributes:
+        done_step: it has done with it.
+    """
+
+    done_step: int
+
+    def ended(self, call: UserCall) -> None:
+        """A call of it has ended."""
+
+
+class ChannelClient(DirectUsers):
+    """One process's side of a channel.
+
+    Attributes:
+        state: the machine under test.
+        ranks: who asks here for parts, by shard.
+        cut_off: the server is gone, or holds this process for dead.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        ledger: Ledger,
+        machines: Machines,
+        credit_bytes: int,
+        server: ChannelServer,
+        holders: Holders | None,
+        lifeline: Callable[[ChannelClient], SimulatedReconnectingTransport] | None = None,
+    ) -> None:
+        super().__init__(host)
+        self._holders = holders
+        self._handing: dict[int, str] = {}  # puts whose items are on their way to a holder
+        self._at: dict[int, At] = {}  # and those that it has
+        self._fetches: dict[int, tuple[wire.FromHolders, set[str]]] = {}
+        self._lost_holders: set[str] = set()
+        self.state = machines.client(credit_bytes)
+        self.cut_off = False
+        self._ledger = ledger
+        self._delivered: dict[int, UserCall] = {}
+        self._confirmed: list[int] = []
+        self._outbox: list[wire.Operation] = []
+        self._held: set[int] = set()
+        self._asked: set[int] = set()
+        self.ranks: dict[int, Trainer] = {}
+        # Who waits until certain puts are over before it asks the server, and for which.
+        self._after_puts: list[tuple[UserCall, list[UserCall]]] = []
+        self._num_sent = 0
+        self._shortcuts = ShortcutUser(self, server)
+        self._leases = LeaseUser(host, self._say, self._leave_lease, self._forget_lease)
+        host.serve(HOLDER, _FromHolders(self))
+        self._lifeline = lifeline(self) if lifeline is not None else None
+        if self._lifeline is None:
+            host.serve(wire.CHANNEL, self)
+
+    # -- what the server says ----------------------------------------------------------------------
+
+    def receive(self, _sender: str, message: wire.News) -> None:
+        """News from the server."""
+        accepted, answers = message
+        self._shortcuts.note()
+        for ticket in accepted:
+            self._at.pop(ticket, None)
+            self._carry_out(self.state.accepted(ticket))
+        for answer in answers:
+            self._carry_out(self._hear(answer))
+        self.on_turn()
+
+    def look(self) -> None:
+        """Another process holds the channel."""
+        if self._lifeline is not None:
+            self._lifeline.look()
+
+    def lost(self, peer: str) -> None:
+        """The server has gone, or holds this process for dead."""
+        if peer == wire.SERVER:
+            self.world.note(self.name, "loses the server")
+            self.cut_off = True
+            self._carry_out(self.state.lose())
+            self._drop_failed_puts()
+            self._shortcuts.lose()
+            for ticket in sorted(self._asked):
+                self.tell(self.calls[ticket], Ending.LOST, None)
+
+    def _hear(self, answer: wire.Answer) -> list[ClientInstruction]:
+        match answer:
+            case Grant(_, ticket):
+                return self.state.granted(ticket)
+            case wire.FromHolders(deliver, places):
+                self._fetch(deliver.ticket, answer, places)
+                return []
+            case Deliver(_, ticket, items):
+                self._fetches.pop(ticket, None)
+                if answer.part is not None:
+                    self.calls[ticket].part_step = answer.part.step
+                if answer.lease is not None:
+                    self._leases.note(ticket, answer.lease)
+                return self.state.delivered(ticket, [item.payload for item in items])
+            case Refuse(_, ticket, reason, _):
+                return self.state.refused(ticket, reason.value, withdrawn=reason is Reason.CANCELLED)
+            case wire.Done(ticket, problem):
+                self._asked.discard(ticket)
+                self.tell(self.calls[ticket], Ending.REFUSED if problem else Ending.ACCEPTED, problem)
+                return []
+
+    # -- items that stay on their nodes ------------------------------------------------------------
+
+    def _holder_for(self, call: UserCall) -> str | None:
+        step = call.step
+        if self._holders is None or step.kind != "put" or not wire.is_announced(step) or step.queue == SHARDS:
+            return None
+        holder = self._holders.of(self.name)
+        return None if holder in self._lost_holders else holder
+
+    def hear_holder(self, sender: str, message: Held | Fetched) -> None:
+        """A holder has an item of a put, or gives those of a delivery."""
+        match message:
+            case Held(ticket, number) if ticket in self._handing and self.state.knows(ticket):
+                del self._handing[ticket]
+                self._at[ticket] = At(sender, number)
+                self._carry_out(self.state.ready(ticket, 0))
+            case Held(_, number):
+                self.host.send(sender, HOLDER, Drop(number))
+            case Fetched(ticket, missing) if ticket in self._fetches:
+                answer, waits_for = self._fetches[ticket]
+                waits_for.discard(sender)
+                if missing:
+                    self._not_fetched(ticket)
+                elif not waits_for:
+                    self._carry_out(self._hear(answer.deliver))
+        self.on_turn()
+
+    def lose_holder(self, holder: str) -> None:
+        """A holder is gone: its items go as bytes, or come by way of the server."""
+        self._lost_holders.add(holder)
+        for ticket in [ticket for ticket, its in self._handing.items() if its == holder]:
+            del self._handing[ticket]
+            self._carry_out(self.state.ready(ticket, 0))
+        for ticket in [ticket for ticket, (_, its) in self._fetches.items() if holder in its]:
+            self._not_fetched(ticket)
+        self.on_turn()
+
+    def _fetch(self, ticket: int, answer: wire.FromHolders, places: dict[int, At]) -> None:
+        numbers: dict[str, list[int]] = {}
+        for at in places.values():
+            numbers.setdefault(at.holder, []).append(at.number)
+        self._fetches[ticket] = (answer, set(numbers))
+        if not self._lost_holders.isdisjoint(numbers):
+            self._not_fetched(ticket)
+            return
+        for holder, its_numbers in numbers.items():
+            self.host.send(holder, HOLDER, Fetch(ticket, tuple(its_numbers)))
+
+    def _not_fetched(self, ticket: int) -> None:
+        del self._fetches[ticket]
+        if not self.cut_off:
+            self._outbox.append(wire.Resend(ticket))
+
+    def _drop_failed_puts(self) -> None:
+        """Tell holders of puts that came to nothing."""
+        for ticket in [ticket for ticket in self._at if not self.state.knows(ticket)]:
+            at = self._at.pop(ticket)
+            self.host.send(at.holder, HOLDER, Drop(at.number))
+
+    # -- what users do -----------------------------------------------------------------------------
+
+    def start(self, call: UserCall) -> None:
+        """The user's thread asks for it, and waits. A call that blocks may go by a shortcut."""
+        if self._holder_for(call) is not None or not self._shortcuts.take(call):
+            super().start(call)
+
+    def sent_before(self) -> int | None:
+        """How many messages an operation by a shortcut stands behind; None if there is something to be sent yet."""
+        if self.cut_off or self.is_busy or self._outbox or self._held:
+            return None
+        return self._num_sent
+
+    def on_begin(self, call: UserCall) -> None:
+        """A call begins."""
+        step = call.step
+        if self.cut_off:
+            self.tell(call, Ending.LOST, None)
+        elif step.kind == "put":
+            inline_bytes = 0 if wire.is_announced(step) else step.size_bytes
+            holder = self._holder_for(call)
+            instructions = self.state.put(call.ticket, step.queue, inline_bytes, is_ready=holder is None)
+            if not instructions:
+                self._held.add(call.ticket)
+            if holder is not None:
+                self._handing[call.ticket] = holder
+                self.host.send(holder, HOLDER, Hold(call.ticket, step.number))
+            self._carry_out(instructions)
+        elif step.kind in wire.REQUESTS:
+            self._asked.add(call.ticket)
+            puts = [each for each in self.calls.values() if each.step.kind == "put" and not each.outcome]
+            self._after_puts.append((call, puts if wire.is_after_puts(step) else []))
+        else:
+            self._carry_out(self.state.get(call.ticket, step.queue))
+
+    def on_drop(self, call: UserCall) -> None:
+        """A user has left a call."""
+        self._delivered.pop(call.ticket, None)
+        self._leases.ended(call.ticket)
+        if call.step.kind in wire.REQUESTS:
+            # Whoever is interrupted on the way in or out leaves as one who failed.
+            number = call.step.turn or call.ticket
+            if call.step.kind in ("join", "leave"):
+                self._outbox.append(wire.Leave(call.ticket, number, failed=True))
+            elif call.step.kind in ("subscribe", "unsubscribe"):
+                self._outbox.append(wire.Unsubscribe(call.ticket, number, failed=True))
+            return
+        if self._shortcuts.knows(call):
+            self.query_outcome(call)
+        else:
+            self._carry_out(self.state.drop(call.ticket))
+
+    def on_cancel(self, call: UserCall) -> None:
+        """A user asks for the end of a call."""
+        if not self._shortcuts.break_off(call):
+            self._carry_out(self.state.cancel(call.ticket))
+
+    def query_outcome(self, call: UserCall) -> None:
+        """A user's thread has sent an operation and cannot wait for its answer, or has left it."""
+        if self.cut_off:
+            self.tell(call, Ending.LOST, None)
+            return
+        self._shortcuts.note()
+        if call.outcome not in ("", "dropped"):
+            return  # what it waited for came another way
+        if not self.state.knows(call.ticket):
+            self.state.direct(call.ticket, call.step.queue, is_get=call.step.kind != "put")
+        if call.outcome:
+            self._carry_out(self.state.drop(call.ticket))
+        elif call.limit_us is not None and self.world.now_us >= call.began_us + call.limit_us:
+            self.start_clock(call)
+        else:
+            self._carry_out(self.state.cancel(call.ticket))
+            self.start_clock(call)
+
+    def expect(self, call: UserCall) -> None:
+        """The items of a call that went by a shortcut come the usual way."""
+        if self.cut_off:
+            self.tell(call, Ending.LOST, None)
+            return
+        self._shortcuts.note()
+        self.start_clock(call)
+
+    def know_direct(self, call: UserCall) -> None:
+        """A user's thread has sent a get, or is about to: what it takes is to be confirmed."""
+        self.state.direct(call.ticket, call.step.queue, is_get=True)
+        self._delivered[call.ticket] = call
+
+    def on_expire(self, call: UserCall) -> None:
+        """A deadline has passed."""
+        self._carry_out(self.state.expire(call.ticket))
+
+    def on_give_up(self, call: UserCall) -> None:
+        """A deadline has passed a while ago, and nothing has come of it."""
+        self._carry_out(self.state.give_up(call.ticket))
+
+    def on_turn(self) -> None:
+        """Everything that was handed over has been done."""
+        self._shortcuts.note()
+        self._look()
+        self._look_at_puts()
+        if self._at:
+            self._drop_failed_puts()
+        self._flush()
+
+    def told_begin(self, call: UserCall) -> None:
+        """For the checks: a user begins."""
+        step = call.step
+        if step.kind == "step":
+            call.done_step = self.ranks[step.weight].done_step
+        if step.kind == "put":
+            self._ledger.put_begins(
+                self.name, step.number, step.queue, step.size_bytes, step.weight, step.priority, step.group
+            )
+
+    def told_end(self, call: UserCall) -> None:
+        """For the checks: a user's call has ended."""
+        self._shortcuts.ended(call)
+        if call.step.kind == "put":
+            self._ledger.put_ends(call.step.number, call.outcome)
+        elif call.step.kind == "step":
+            index, items = call.step.weight, call.items
+            if call.outcome == "taken" and items is not None:
+                self._ledger.trains(self.name, call.step.queue, index, call.part_step, items)
+            self.ranks[index].ended(call)
+        elif call.outcome == "taken" and call.step.kind == "lease":
+            self._leases.taken(call)
+        elif call.outcome == "taken" and call.items is not None:
+            self._ledger.takes(self.name, call.items, call.step.queue)
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def _say(self, message: wire.Operation) -> None:
+        if not self.cut_off:
+            self._outbox.append(message)
+            self._flush()
+
+    def acknowledge_part(self, index: int, step: int) -> None:
+        """A rank is done with its part, and says so before it asks for the next one."""
+        self._say(wire.DonePart(index, step))
+
+    def _leave_lease(self, call: UserCall) -> None:
+        self._carry_out(self.state.drop(call.ticket))
+        self._flush()
+
+    def _forget_lease(self, ticket: int) -> None:
+        self.state.settled(ticket)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _look_at_puts(self) -> None:
+        """Ask what was to be asked after certain puts that are over now."""
+        waiting, self._after_puts = self._after_puts, []
+        for call, puts in waiting:
+            left = [put for put in puts if not put.outcome]
+            if left:
+                self._after_puts.append((call, left))
+            elif not self.cut_off and not call.outcome:
+                self._outbox.append(wire.request(call, self.name))
+
+    def _look(self) -> None:
+        """See what users took, or left, of what was delivered."""
+        for ticket, call in [(ticket, call) for ticket, call in self._delivered.items() if call.outcome]:
+            del self._delivered[ticket]
+            dropped = call.outcome == "dropped"
+            if call.step.kind == "lease" and not dropped:
+                continue  # until it is settled
+            self._carry_out(self.state.drop(ticket) if dropped else self.state.taken(ticket))
+
+    def _look_later(self, call: UserCall, after_us: int) -> None:
+        """Look by itself, ever more rarely; the first time, say what has arrived and was not taken."""
+        self._look()
+        if call.ticket in self._delivered:
+            if after_us == LOOK_US:
+                self._outbox.append(wire.Arrived(call.ticket))
+            self.host.later(after_us, self._look_later, call, min(2 * after_us, MAX_LOOK_US))
+        self._flush()
+
+    def _carry_out(self, instructions: list[ClientInstruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case End(ticket, ending, detail):
+                    call = self.calls[ticket]
+                    if ending is Ending.DELIVERED:
+                        self._delivered[ticket] = call
+                        self._leases.came(call)
+                        self.host.later(LOOK_US, self._look_later, call, LOOK_US)
+                    else:
+                        self._held.discard(ticket)
+                        self._delivered.pop(ticket, None)
+                        self._leases.ended(ticket)
+                    if ending is Ending.CANCELLED and self._shortcuts.knows(call):
+                        self.begin_anew(call)
+                    else:
+                        self.tell(call, ending, detail)
+                case Send(ticket):
+                    self._held.discard(ticket)
+                    self._outbox.append(wire.opening(self.calls[ticket], self._at.get(ticket)))
+                case SendItem(ticket):
+                    self._outbox.append(wire.Fill(ticket, self.calls[ticket].step.number))
+                case SendWithdraw(ticket):
+                    self._outbox.append(wire.Withdraw(ticket))
+                case SendOutcomeQuery(ticket):
+                    self._outbox.append(wire.QueryOutcome(ticket))
+                case Confirm(ticket):
+                    self._confirmed.append(ticket)
+
+    def begin_anew(self, call: UserCall) -> None:
+        """A call has put or taken nothing by a shortcut: it goes the usual way, as another operation."""
+        self._shortcuts.forget(call)
+        call.ticket += ANEW
+        self.calls[call.ticket] = call
+        if call.step.kind == "put":
+            self._ledger.put_again(self.name, call.ticket, call.step.number)
+        super().start(call)
+
+    def goes_by_itself(self, call: UserCall) -> None:
+        """For the checks: a call goes by a shortcut."""
+        if call.step.kind == "put":
+            self._ledger.put_goes_by_itself(call.step.number)
+
+    def _flush(self) -> None:
+        if self._outbox or self._confirmed:
+            message = (self._confirmed, self._outbox)
+            self._confirmed, self._outbox = [], []
+            self._num_sent += 1
+            if self._lifeline is not None:
+                self._lifeline.send(message)
+            else:
+                self.host.send(wire.SERVER, wire.CHANNEL, message)
+
+
+class _FromHolders:
+    """What holders say to a client."""
+
+    def __init__(self, client: ChannelClient) -> None:
+        self._client = client
+
+    def receive(self, sender: str, message: Held | Fetched) -> None:
+        self._client.hear_holder(sender, message)
+
+    def lost(self, peer: str) -> None:
+        if peer.startswith(HOLDER):
+            self._client.lose_holder(peer)

@@ -1,0 +1,613 @@
+"""The process that holds a channel, around the real `ChannelState`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.features.producers import ProducersFeature
+from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.queueing import (
+    NO_LIMITS,
+    Accept,
+    Bury,
+    Deliver,
+    DirectOperations,
+    Grant,
+    Instruction,
+    LeaseTerms,
+    Refuse,
+    Ripen,
+    ShardPlan,
+    StartClock,
+    StopClock,
+    Tapped,
+)
+from rlinf_scheduler.queueing.operations import Getter
+from simulator.channel_wire import (
+    CHANNEL,
+    Again,
+    Answer,
+    Arrived,
+    Direct,
+    Done,
+    DonePart,
+    Elsewhere,
+    EndQueue,
+    Extend,
+    Fill,
+    Flush,
+    FromHolders,
+    Get,
+    Join,
+    Leave,
+    News,
+    Operation,
+    Operations,
+    Put,
+    QueryOutcome,
+    Request,
+    Resend,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Withdraw,
+)
+from simulator.durable import JournaledHost
+from simulator.holders import HOLDER, Holders, ServerSide
+from simulator.host import Host
+from simulator.ledger import Ledger
+from simulator.machines import Machines
+from simulator.producer_oracle import ProducerOracle
+from simulator.queue_oracle import Asked
+from simulator.script import SHARDS, TAP, Script
+from simulator.shortcut import Way
+from simulator.world import Violation
+
+# Of a delivery, so many bytes go by a shortcut.
+DIRECT_BYTES = 64 << 10
+# So many puts lie in shared memory that the server cannot read.
+UNREADABLE_SHARE = 0.03
+MAX_VACANCIES = 1000
+NEVER_US = 1 << 60
+
+
+class ChannelServer:
+    """Hears clients one after the other, and answers each with what has gathered.
+
+    Attributes:
+        state: the machine under test.
+    """
+
+    def __init__(
+        self,
+        host: Host | JournaledHost,
+        ledger: Ledger,
+        machines: Machines,
+        script: Script,
+        holders: Holders | None,
+    ) -> None:
+        self._remote = ServerSide(host, holders) if holders is not None and isinstance(host, Host) else None
+        self._plan = script.plan or ShardPlan(1)
+        self._places = ProducerOracle(script.producers, script.successor_us)
+        spec = ChannelSpec(CHANNEL, producers=script.producers, successor_s=script.successor_us / 1e6)
+        self._spec = spec
+        self._producers = machines.producers(script.producers)
+        self.host = host
+        self.name = host.name
+        self.world = host.world
+        self.state = machines.server(script.maxsize, 0, script.total_bytes)
+        self.state.leases.max_attempts = script.max_attempts
+        self.state.leases.max_leased = script.max_leased
+        # In microseconds, as its clock here.
+        self.state.tally.clock.priority_wait_s = script.priority_wait_us
+        self._tap, self._successor_us = script.tap, script.successor_us
+        served: Any = _Served(
+            self.state, spec, self._call_later, self._subscription_ends, self._on_producers_done
+        )
+        self._handlers = served.handlers
+        self._desk, self._subscriptions = ProducersFeature(served), SubscriptionsFeature(served)
+        self._desk.producers = self._producers
+        self._clocks: dict[int, int] = {}  # by the generation of a lease: when its time is over
+        self._ledger = ledger
+        self._gone: set[str] = set()
+        self._news: dict[str, News] = {}
+        self._make_direct = machines.direct
+        self._direct: dict[str, DirectOperations[Way, Put | Get]] = {}
+        self._ways: dict[str, list[Way]] = {}
+        self._draw = host.world.randomness("channel server")
+        host.serve(CHANNEL, self)
+        if isinstance(host, Host):
+            host.serve(HOLDER, _Ignored())
+
+    def receive(self, sender: str, message: Operations) -> None:
+        """Handle what a client sent, one after the other."""
+        if sender in self._gone:
+            return
+        self._tick()
+        confirmed, operations = message
+        for ticket in confirmed:
+            self.world.note(self.name, "hears", sender, "Confirm", ticket)
+            self._ledger.confirmed(sender, ticket)
+            self._carry_out(self.state.confirm(sender, ticket))
+        for operation in operations:
+            self.world.note(self.name, "hears", sender, type(operation).__name__, *operation)
+            self._carry_out(self._handle(sender, operation))
+        for _, direct in self._direct_of(sender).read():
+            self._run_direct(sender, direct)
+
+    def _tick(self) -> None:
+        """Something is about to happen."""
+        now_us = self.host.now_us
+        self.state.set_clock(now_us)
+        self._ledger.ticks(now_us)
+
+    # -- shortcuts ---------------------------------------------------------------------------------
+
+    def connect(self, client: Host) -> Way | None:
+        """A shortcut for a thread of a client; None if that cannot be."""
+        if isinstance(self.host, JournaledHost):
+            return None
+        if not self.host.alive or client.name in self._gone:
+            return None
+        way = Way(client, self.host, self._on_calls)
+        self._ways.setdefault(client.name, []).append(way)
+        return way
+
+    def died(self, name: str) -> None:
+        """A process has died: its ends are closed by the kernel."""
+        for client, ways in self._ways.items():
+            for way in ways:
+                if client == name:
+                    way.leave()
+                elif name == self.name:
+                    way.break_off()
+
+    def _on_calls(self, way: Way) -> None:
+        if way.calls:
+            self._read_call(way)
+        if way.left and not way.calls:
+            self.close_way(way)
+            self._direct_of(way.client).leave(way)
+
+    def close_way(self, way: Way) -> None:
+        """Close this end of a shortcut."""
+        ways = self._ways.get(way.client, [])
+        if way in ways:
+            ways.remove(way)
+            way.break_off()
+
+    def _read_call(self, way: Way) -> None:
+        self._tick()
+        direct: Direct = way.calls.popleft()
+        operation = direct.operation
+        self.world.note(self.name, "hears", way.client, "Direct", direct.after, *operation)
+        if self._direct_of(way.client).arrive(way, operation.ticket, operation, direct.after):
+            self._run_direct(way.client, operation)
+
+    def _read_all(self, client: str) -> None:
+        for way in list(self._ways.get(client, ())):
+            while way.calls:
+                self._read_call(way)
+
+    def _run_direct(self, client: str, operation: Put | Get) -> None:
+        if type(operation) is Put and self._draw.random() < UNREADABLE_SHARE:
+            way = self._direct_of(client).end(operation.ticket)
+            if way is not None:
+                way.answer(Again(operation.ticket))
+            return
+        self._carry_out(self._handle(client, operation, is_direct=True))
+
+    def _query_outcome(self, client: str, ticket: int) -> list[Instruction]:
+        out = self._direct_of(client).query_outcome(client, ticket, self.state, self._read_all)
+        if out == [Accept(client, ticket)]:
+            # It is only said again.
+            self._to_client(client)[0].append(ticket)
+            return []
+        return out
+
+    def _direct_of(self, client: str) -> DirectOperations[Way, Put | Get]:
+        direct = self._direct.get(client)
+        if direct is None:
+            direct = self._direct[client] = self._make_direct()
+        return direct
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def lost(self, peer: str) -> None:
+        """A client has gone, or is held for dead; or a holder."""
+        if self._remote is not None and peer.startswith(HOLDER):
+            self._lose_items(self._remote.lose(peer), peer)
+        elif peer not in self._gone:
+            self.world.note(self.name, "loses", peer)
+            self._gone.add(peer)
+            self._news.pop(peer, None)
+            for way in list(self._ways.get(peer, ())):
+                self.close_way(way)
+            taken = {
+                ticket
+                for ticket, items in self.state.deliveries(peer)
+                if self._ledger.is_marked(peer, [item.payload for item in items])
+            }
+            for ticket in taken:
+                self._ledger.confirmed(peer, ticket)
+            self._ledger.loses(peer, self.world.now_us + self._successor_us)
+            self._carry_out(self.state.lose(peer, taken))
+            self._places.lose(peer, self.world.now_us)
+            self._desk.lose(peer)
+            self._subscriptions.lose(peer)
+
+    def _lose_items(self, gone: set[int], holder: str) -> None:
+        self.world.note(self.name, "loses", holder, *sorted(gone))
+        self._ledger.loses_items(gone)
+        self._carry_out(self.state.lose_items(lambda item: f"went with {holder}" if item in gone else ""))
+
+    def _resend(self, client: str, ticket: int) -> list[Instruction]:
+        """A client cannot fetch what was delivered to it: it comes here first."""
+        out = self.state.deliver_again(client, ticket)
+        items = [item.payload for each in out if isinstance(each, Deliver) for item in each.items]
+        gone = set() if self._remote is None else self._remote.bring(items)
+        if gone:
+            self._lose_items(gone, "somebody")
+            out = self.state.deliver_again(client, ticket)
+        for each in out:
+            if isinstance(each, Deliver):
+                self._ledger.delivers_again(client, ticket, [item.payload for item in each.items])
+        return out
+
+    def release_all(self) -> None:
+        """Let holders drop what is not needed any more."""
+        if self._remote is not None:
+            self._remote.release(self._needed)
+
+    def _needed(self) -> set[int]:
+        """The items that are still somewhere here."""
+        state = self.state
+        queued = [item for queue in state.all() for item in queue.items()]
+        leased = [item for lease in state.leases.all() for item in lease.items.values()]
+        dead = [letter.item for letter in state.leases.dead.values()]
+        numbers = {item.payload for item in (*queued, *leased, *dead)}
+        for client in state.clients.values():
+            for operation in client.operations.values():
+                items = operation.items or () if isinstance(operation, Getter) else (operation.item,)
+                numbers.update(item.payload for item in items)
+        return numbers
+
+    def check_rest(self) -> None:
+        """Check, when the world is at rest, that a channel without producers has ended."""
+        self._ledger.leases.check_rest()
+        self._places.check_rest(self.world.now_us, ended=self.state.has_ended("a queue of nobody"))
+
+    def end(self, queue: str) -> None:
+        """End a queue."""
+        self._ledger.ends(queue)
+        self._carry_out(self.state.end(queue))
+
+    def close(self) -> None:
+        """Close the channel."""
+        self.world.note(self.name, "closes")
+        self._ledger.closes()
+        self._carry_out(self.state.close())
+
+    # -- of a durable channel ----------------------------------------------------------------------
+
+    def joined(self, peer: str) -> None:
+        """A client is there that was given up before it had begun."""
+        self._gone.discard(peer)
+
+    def image(self) -> tuple[Any, ...]:
+        """What it knows."""
+        snapshot = self.state.snapshot()
+        return snapshot, self._producers.copy(), dict(self._clocks), set(self._gone)
+
+    def resume(self, image: tuple[Any, ...]) -> None:
+        """Go on with what another one knew."""
+        (record, payloads), producers, self._clocks, self._gone = image
+        self.state.restore(record, payloads)
+        self._desk.resume(producers)
+        self._subscriptions.resume()
+        for generation, due_us in self._clocks.items():
+            self.host.later(max(11, due_us - self.host.now_us), self._lapse, generation)
+        self._carry_out(self.state.ripening())
+
+    def believe(self, ledger: Any, places: Any) -> tuple[Any, Any]:
+        """Tell others than before what is heard and said; those."""
+        before = self._ledger, self._places
+        self._ledger, self._places = ledger, places
+        return before
+
+    def check_state(self) -> None:
+        """Check that it knows what it has promised."""
+        self._ledger.follow([], self.state, self.world.now_us)
+
+    def _handle(self, client: str, operation: Operation, *, is_direct: bool = False) -> list[Instruction]:
+        state, ledger = self.state, self._ledger
+        match operation:
+            case Put():
+                return self._put(client, operation, is_direct=is_direct)
+            case Fill(ticket, item):
+                return state.fill(client, ticket, item)
+            case Get():
+                return self._get(client, operation)
+            case Settle() | Extend() | DonePart():
+                return self._settle(client, operation)
+            case Withdraw() | QueryOutcome() | Resend():
+                return self._take_back(client, operation)
+            case Arrived(ticket):
+                ledger.arrived(client, ticket)
+                return state.arrive(client, ticket)
+            case _:
+                return self._answer(client, operation)
+
+    def _take_back(self, client: str, operation: Withdraw | QueryOutcome | Resend) -> list[Instruction]:
+        if isinstance(operation, Withdraw):
+            return self.state.withdraw(client, operation.ticket)
+        take_back = self._query_outcome if isinstance(operation, QueryOutcome) else self._resend
+        return take_back(client, operation.ticket)
+
+    def _put(self, client: str, put: Put, *, is_direct: bool) -> list[Instruction]:
+        ticket, queue, item, weight, size_bytes, wait, priority, group, at = put
+        terms: dict[str, Any] = {"priority": priority, "group": group, "wait": wait}
+        self._ledger.put_arrives(client, ticket)
+        if item is None:
+            return self.state.reserve(client, ticket, queue, weight, size_bytes, **terms)
+        if at is not None and self._remote is not None:
+            if self._remote.put(item, at):
+                self.host.later(1_000, self.lost, at.holder)
+        elif not is_direct:  # of these each thread has one at most
+            self._ledger.bytes_arrive(client, ticket)
+        return self.state.put(client, ticket, queue, item, weight, size_bytes, **terms)
+
+    def _settle(self, client: str, message: Settle | Extend | DonePart) -> list[Instruction]:
+        leases = self._ledger.leases
+        match message:
+            case Settle(generation, True, _, places):
+                out = self.state.acknowledge(client, generation, places)
+                leases.acknowledge(client, generation, places, refused=out is None)
+            case Settle(generation, _, delay_s, places):
+                out = self.state.give_back(client, generation, places, delay_s=delay_s)
+                leases.give_back(client, generation, places, refused=out is None, delayed=delay_s > 0)
+            case DonePart(index, step):
+                out = self.state.finish_part(client, SHARDS, index, step)
+                self._ledger.part_is_done(client, SHARDS, index, step, refused=out is None)
+            case Extend(generation):
+                leases.hear(client, generation, self.host.heard_us)
+                out = self.state.extend(client, generation)
+        return out or []
+
+    def _keep_time(self, instruction: StartClock | StopClock) -> None:
+        generation = instruction.generation
+        if isinstance(instruction, StopClock):
+            self._clocks.pop(generation, None)
+            return
+        after_us = int(instruction.after_s * 1e6)
+        due_us = self.host.now_us + after_us
+        if due_us > self._clocks.get(generation, -1):
+            self._clocks[generation] = due_us
+            self.host.later(after_us, self._lapse, generation)
+
+    def _lapse(self, generation: int) -> None:
+        # A process that was paused is late.
+        now_us = self.host.now_us
+        if self._clocks.get(generation, now_us + 1) <= now_us:
+            del self._clocks[generation]
+            self._ledger.leases.lapse(generation, self.world.now_us)
+            self._carry_out(self.state.lapse(generation))
+
+    def empty_dead_letters(self, again: bool) -> None:
+        """Put all of them back, or drop them."""
+        oracle = self._ledger.leases
+        for letter in self.state.leases.dead_letters():
+            name = TAP if isinstance(letter.queue.name, Tapped) else letter.queue.name
+            (oracle.put_back if again else oracle.discard)(letter.item.payload, name)
+            move = self.state.put_back if again else self.state.discard
+            self._carry_out(move(letter.number) or [])
+
+    def _subscribe(self, client: str, request: Subscribe | Unsubscribe) -> None:
+        if self._tap is None:
+            return
+        self._to_client(client)[1].append(Done(request.ticket))
+        match request:
+            case Subscribe(ticket):
+                queue, *bounds = self._tap
+                self._ledger.subscribes(client, ticket, self._tap)
+                self._ask(client, control_wire.Subscribe(ticket, TAP, queue, *bounds))
+            case Unsubscribe(_, number, failed):
+                until_us = self.world.now_us + (self._successor_us if failed else 0)
+                self._ledger.unsubscribes(client, number, until_us)
+                self._ask(client, control_wire.Unsubscribe(number, TAP, failed))
+
+    def give_up_subscription(self) -> None:
+        """Nobody comes any more, whatever the time."""
+        for vacancy in range(1, MAX_VACANCIES) if self._ledger.has_subscription else ():
+            if self.state.give_up_subscription(TAP, vacancy) is not None:
+                self._ledger.subscription_ends(NEVER_US)
+                return
+
+    def _ask(self, client: str, message: Any) -> Any:
+        """Ask a feature of the real server."""
+        request = _Asked(client, message)
+        self._handlers[type(message)](request)
+        return request.answer
+
+    def _subscription_ends(self, instructions: list[Instruction]) -> None:
+        self._ledger.subscription_ends(self.world.now_us)
+        self._carry_out(instructions)
+
+    def _get(self, client: str, asked: Get) -> list[Instruction]:
+        """Ask the queue that is meant; the books know the subscription's by another name."""
+        state, ledger = self.state, self._ledger
+        get = asked._replace(queue=Tapped(TAP)) if asked.queue == TAP else asked
+        match get:
+            case Get(ticket, queue, batch_weight, wait, limits) if get.ttl_us:
+                wanted = NO_LIMITS if limits is None else limits
+                what = Asked(limits is not None, batch_weight, wanted, wait, ttl_us=get.ttl_us)
+                ledger.get_arrives(client, ticket, asked.queue, what)
+                terms = LeaseTerms(get.ttl_us / 1e6, client)
+                return state.lease(client, ticket, queue, terms, batch_weight, limits, wait=wait)
+            case Get(ticket, queue, _, wait, _, _, (index, done_step)):
+                ledger.part_arrives(client, ticket, queue, index, done_step)
+                return state.get_part(client, ticket, queue, self._plan, index, done_step, wait=wait)
+            case Get(ticket, queue, None, wait, None, 0):
+                ledger.get_arrives(client, ticket, asked.queue, Asked(wait=wait))
+                return state.get(client, ticket, queue, wait=wait)
+            case Get(ticket, queue, None, wait, None, size):
+                ledger.get_arrives(client, ticket, asked.queue, Asked(wait=wait, group_size=size))
+                return state.get_group(client, ticket, queue, size, wait=wait)
+            case Get(ticket, queue, batch_weight, wait, limits):
+                limits = NO_LIMITS if limits is None else limits
+                ledger.get_arrives(client, ticket, asked.queue, Asked(True, batch_weight, limits, wait))
+                return state.get_batch(client, ticket, queue, batch_weight, limits, wait=wait)
+
+    def _answer(self, client: str, request: Request) -> list[Instruction]:
+        """Do what is no operation, and say so."""
+        state, ledger, answers = self.state, self._ledger, self._to_client(client)[1]
+        match request:
+            case EndQueue(ticket, queue):
+                ledger.ends(queue)
+                answers.append(Done(ticket))
+                return state.end(queue)
+            case Flush(ticket, queue):
+                ledger.flushes(queue)
+                answers.append(Done(ticket))
+                return state.flush(queue)
+            case Join(ticket, name):
+                problem = self._ask(client, control_wire.Join(ticket, name)).problem
+                self._places.join(client, ticket, name, self.world.now_us, admitted=not problem)
+                answers.append(Done(ticket, "no place" if problem else ""))
+                return []
+            case Subscribe() | Unsubscribe():
+                self._subscribe(client, request)
+                return []
+            case Leave(ticket, number, failed):
+                self._places.leave(client, number, self.world.now_us, failed=failed)
+                answers.append(Done(ticket))
+                self._ask(client, control_wire.Leave(number, failed))
+                return []
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            client = instruction.client
+            self.world.note(self.name, "says", *_in_words(instruction))
+            if isinstance(instruction, StartClock | StopClock):
+                self._keep_time(instruction)
+                continue
+            if isinstance(instruction, Bury):  # nobody here asks: questions are items to the queue
+                continue
+            if isinstance(instruction, Ripen):
+                self.host.later(int(instruction.after_s * 1e6), self._ripen, client, instruction.ticket)
+                continue
+            if client in self._gone:
+                message = f"the server answers {client}, which has gone"
+                raise Violation(message, (client,))
+            if self._is_said_directly(instruction):
+                continue
+            accepted, answers = self._to_client(client)
+            if isinstance(instruction, Accept):
+                accepted.append(instruction.ticket)
+            else:
+                answers.append(self._as_answer(instruction))
+        self._ledger.follow(instructions, self.state, self.host.heard_us)
+        if self._remote is not None:
+            self.host.later(1, self.release_all)
+
+    def _as_answer(self, instruction: Deliver | Grant | Refuse) -> Answer:
+        if self._remote is None or not isinstance(instruction, Deliver):
+            return instruction
+        places = self._remote.places(item.payload for item in instruction.items)
+        return FromHolders(instruction, places) if places else instruction
+
+    def _call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.host.later(int(delay_s * 1e6), self._give_up, action)
+
+    def _give_up(self, action: Callable[[], None]) -> None:
+        action()
+        self._places.given_up(self.world.now_us)
+
+    def _on_producers_done(self) -> None:
+        if not self.state.has_ended("a queue of nobody"):
+            self.world.note(self.name, "has no producers any more")
+        self._places.ends(self.world.now_us)
+        self._ledger.ends_all()
+        self._carry_out(self.state.end_all())
+
+    def _ripen(self, client: str, ticket: int) -> None:
+        if client not in self._gone:
+            self._tick()
+            self._ledger.waited(client, ticket)
+            self._carry_out(self.state.ripen(client, ticket))
+
+    def _is_said_directly(self, instruction: Instruction) -> bool:
+        direct = self._direct_of(instruction.client)
+        is_accept = isinstance(instruction, Accept)
+        way = (direct.accept if is_accept else direct.end)(instruction.ticket)
+        if way is None:
+            return False
+        if isinstance(instruction, Deliver) and sum(i.size_bytes for i in instruction.items) > DIRECT_BYTES:
+            way.answer(Elsewhere(instruction.ticket))
+            return False
+        return way.answer(instruction)
+
+    def _to_client(self, client: str) -> News:
+        if not self._news:
+            self.host.later(10, self._flush)
+        return self._news.setdefault(client, ([], []))
+
+    def _flush(self) -> None:
+        news, self._news = self._news, {}
+        for client, its_news in news.items():
+            self.host.send(client, CHANNEL, its_news)
+
+
+class _Served:
+    """A server, as producers and subscriptions see it."""
+
+    def __init__(
+        self,
+        state: Any,
+        spec: ChannelSpec,
+        call_later: Callable[[float, Callable[[], None]], None],
+        carry_out: Callable[[list[Instruction]], None],
+        end_all: Callable[[], None],
+    ) -> None:
+        self.state, self.spec, self.max_bytes = state, spec, 0
+        self.call_later, self.carry_out, self.end_all = call_later, carry_out, end_all
+        self.runtime = self
+        self.handlers: dict[type, Callable[..., Any]] = {}
+        self.on_lost: list[Callable[[str], None]] = []
+
+    def feature(self, _kind: Any) -> Any:
+        """The ends."""
+        return self
+
+
+class _Asked:
+    """A request to it."""
+
+    def __init__(self, client: str, message: Any) -> None:
+        self.peer_id, self.head, self.answer = client, message, None
+
+    def reply(self, answer: Any) -> None:
+        """Answer."""
+        self.answer = answer
+
+
+class _Ignored:
+    """Hears holders, and has nothing to say."""
+
+    def receive(self, _sender: str, _message: None) -> None:
+        pass
+
+    def lost(self, _peer: str) -> None:
+        pass
+
+
+def _in_words(instruction: Instruction) -> tuple[Any, ...]:
+    words = (type(instruction).__name__, instruction.client, instruction.ticket)
+    if isinstance(instruction, Deliver):
+        return *words, *(item.payload for item in instruction.items)
+    if isinstance(instruction, Refuse):
+        return *words, instruction.reason.value
+    return words

@@ -1,0 +1,444 @@
+"""The users' threads of a process that runs the product: what `Channel` and its handles do, step by step.
+
+A user begins an operation, is told by its promise, and takes what it brought by stores, as `ChannelConnection.run` and
+`AsyncHandle.wait` do. In between it may be interrupted, drop its handle, or give the operation up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.access import load_all
+from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.channel.lease import Lease, LeaseContext
+from rlinf_scheduler.channel.operation import Operation, OperationPromise
+from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import (
+    BatchImpossible,
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelError,
+    ChannelFull,
+    ChannelLost,
+    ChannelTimeout,
+    ChannelUnanswered,
+    ItemsLost,
+    LeaseExpired,
+)
+from rlinf_scheduler.queueing import Tapped
+from simulator.host import Host
+from simulator.ledger import Ledger
+from simulator.ranks import Rank
+from simulator.script import BATCHES, NOWAIT, SHARDS, TAP, Call, Script
+from simulator.users import UserCall
+from simulator.watched import Names
+from simulator.world import Violation
+
+KINDS = {"put": "put", "get": "get", "peek": "get", "group": "get_group", "lease": "lease"}
+# What the server is asked for that is no operation.
+REQUESTS = ("end", "flush", "join", "leave", "subscribe", "unsubscribe")
+OUTCOMES: dict[type[BaseException], str] = {
+    ChannelFull: "full",
+    ChannelEmpty: "empty",
+    ChannelLost: "lost",
+    ItemsLost: "lost",
+    ChannelUnanswered: "unanswered",
+    ChannelTimeout: "timed out",
+    BatchImpossible: "impossible",
+}
+ASK_S = 5.0
+# How long a user works at what it has on lease, and what becomes of it: done, failed, failed and to be tried later,
+# left without a word, or so late that its own process has given the items back before.
+WORK_US = (0, 2_000, 100_000, 2_000_000)
+FATES = ("done", "failed", "failed, later", "left", "late")
+SHARES = (60, 15, 10, 10, 5)
+DELAYS_S = (0.002, 1.0)
+# Of a lease that lasts so long two signs of life may be late.
+HEARD_US = 500_000
+# So much later than it may an end come, on an I/O thread with much to do.
+LATE_US = 10_000
+
+
+class ProductCall(UserCall):
+    """One call, as its user sees it.
+
+    Attributes:
+        operation: what it asks for; None of a request.
+        promise: of its end, as long as the user has that.
+        lease: what it has on lease, as long as it keeps that.
+        work_us: how long it works at that.
+        fate: what becomes of that.
+        hindered_us: how long nothing could be done or said until it began.
+    """
+
+    __slots__ = ("fate", "hindered_us", "lease", "operation", "promise", "work_us")
+
+    def __init__(self, step: Call) -> None:
+        super().__init__(step)
+        self.operation: Operation | None = None
+        self.promise: OperationPromise | None = None
+        self.lease: Lease | None = None
+        self.work_us = self.hindered_us = 0
+        self.fate = ""
+
+    @property
+    def limit_us(self) -> int | None:
+        """How long it may take, with the server's time to answer; None for ever."""
+        operation = self.operation
+        if operation is None:
+            return int(ASK_S * 1e6)
+        if operation.timeout_s is None and operation.wait:
+            return None
+        if not operation.wait:
+            return 5_000_000
+        return int((max(operation.timeout_s or 0.0, 0.01) + operation.grace_s) * 1e6)
+
+
+class ChannelUsers:
+    """Users of one channel in one process.
+
+    Attributes:
+        calls: everything that was asked, by number.
+        ranks: who asks here for parts, by shard.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        messenger: Messenger,
+        connection: ChannelConnection,
+        ledger: Ledger,
+        names: Names,
+        script: Script,
+        hindered_us: Callable[[], int],
+    ) -> None:
+        self.host = host
+        self.name = host.name
+        self.world = host.world
+        self.calls: dict[int, ProductCall] = {}
+        self.ranks: dict[int, Rank] = {}
+        self._messenger = messenger
+        self._connection = connection
+        self._ledger = ledger
+        self._names = names
+        self._script = script
+        self._hindered_us = hindered_us
+        self._draw = host.world.randomness("users", host.name)
+        # What one thread does, one after the other; the first is under way.
+        self._thread: deque[ProductCall] = deque()
+
+    # -- users' threads ------------------------------------------------------------------------------
+
+    def call(self, step: Call) -> None:
+        """A user calls; one that blocks when its thread is free."""
+        call = ProductCall(step)
+        if not step.blocking:
+            self._begin(call)
+            return
+        self._thread.append(call)
+        if len(self._thread) == 1:
+            self._begin(call)
+
+    def _begin(self, call: ProductCall) -> None:
+        step = call.step
+        call.began_us, call.paused_us = self.world.now_us, self.host.paused_us
+        self.calls[step.number] = call
+        self.world.note(self.name, "begins", step.kind, step.number, step.queue, step.timeout_us)
+        if step.kind not in REQUESTS:
+            self._start(call)
+        elif step.kind in ("end", "flush", "leave") and not step.fails:
+            self._ask_after_puts(call)
+        else:
+            self._ask(call)
+        if step.drop == "begun":
+            self._drop(call)
+        elif step.drop in ("later", "cancel"):
+            action = self._drop if step.drop == "later" else self._cancel
+            self.host.later(int(5_000 * self._draw.random()), action, call)
+
+    def _start(self, call: ProductCall) -> None:
+        step = call.step
+        call.hindered_us = self._hindered_us()
+        operation = call.operation = self._operation(call)
+        operation.blocks = step.blocking
+        self._names.calls[self.name, operation.ticket] = step.number
+        encoded = None
+        if step.kind == "put":
+            encoded = encode(_payload(step))
+            size_bytes = encoded.object_bytes
+            self._ledger.put_begins(
+                self.name, step.number, step.queue, size_bytes, step.weight, step.priority, step.group
+            )
+        call.promise = self._connection.start(operation, encoded)
+        call.promise.add_done_callback(partial(self._on_done, call))
+
+    def _operation(self, call: ProductCall) -> Operation:
+        """Return what a call asks for, as `Channel` does."""
+        step = call.step
+        timeout_s = None if step.timeout_us in (None, NOWAIT) else (step.timeout_us or 0) / 1e6
+        limits, weight = None, None
+        if step.kind in BATCHES or (step.kind == "lease" and step.limits is not None):
+            limits = None if step.limits is None else wire.BatchLimits(*step.limits)
+            weight = step.weight or None
+            if limits is None and weight is None:
+                limits = wire.BatchLimits(1, 0, 0, None)
+        operation = Operation(
+            KINDS.get(step.kind, "get_batch"),
+            Tapped(TAP) if step.queue == TAP else step.queue,
+            timeout_s,
+            self._connection.now,
+            wait=step.timeout_us != NOWAIT,
+        )
+        operation.batch_weight, operation.limits = weight, limits
+        operation.channel = self._connection.ref.spec.name
+        if step.kind == "put":
+            operation.weight, operation.priority, operation.group = step.weight, step.priority, step.group
+        elif step.kind == "group":
+            operation.group_size = step.weight
+        elif step.kind == "lease":
+            self._plan_lease(call, operation)
+        elif step.kind == "step" and self._script.plan is not None:
+            call.done_step = self.ranks[step.weight].done_step
+            operation.shard = wire.ShardRequest(step.weight, call.done_step, *self._script.plan)
+        return operation
+
+    def _drop(self, call: ProductCall) -> None:
+        """The user is interrupted, or drops the handle."""
+        if call.outcome:
+            return
+        if call.operation is None:
+            self._leave(call.step)
+        elif call.step.blocking:
+            self._connection.drop(call.operation)
+        call.promise = None
+        self._end(call, "dropped")
+
+    def _cancel(self, call: ProductCall) -> None:
+        """The user asks for the end and waits for it."""
+        self._messenger.submit(partial(self._cancel_now, call))
+
+    def _cancel_now(self, call: ProductCall) -> None:
+        if not call.outcome and call.promise is not None:
+            call.promise.cancel()
+
+    def _on_done(self, call: ProductCall, promise: Promise[Any]) -> None:
+        """The end of an operation has come; its user finds it a little later."""
+        if call.outcome:
+            return
+        call.ended_us = self.world.now_us
+        outcome = _outcome(promise)
+        if outcome or call.operation is None or call.operation.kind == "put":
+            call.promise = None
+            self._end(call, outcome or "accepted")
+            return
+        # Most users wait for it; some look at their handles some time.
+        soon = call.step.blocking or self._draw.random() < 0.7
+        self.host.later(self._draw.randrange(100 if soon else 3_000_000), self._wake, call)
+
+    def _wake(self, call: ProductCall) -> None:
+        """The user finds items: from here on it alone decides whether they are taken."""
+        operation, promise = call.operation, call.promise
+        if call.outcome or operation is None or promise is None:
+            return
+        if call.step.drop == "delivered":
+            del promise
+            self._drop(call)
+            return
+        if not call.step.blocking:
+            self._connection.look_after(operation)
+        items = promise.result(0)
+        if items.told.part is not None:
+            call.part_step = items.told.part.step
+        if operation.lease is not None:
+            self._open(call, operation, promise)
+            return
+        call.items = [_number(item.load()) for item in items]
+        del promise
+        operation.mark[0] = 1
+        operation.taken = True
+        call.promise = None
+        self._end(call, "taken")
+
+    def _end(self, call: ProductCall, outcome: str) -> None:
+        step = call.step
+        call.outcome = outcome
+        if not call.ended_us:
+            call.ended_us = self.world.now_us
+        items = call.items if outcome == "taken" and call.items is not None else []
+        self.world.note(self.name, "ends", step.kind, step.number, outcome, *items)
+        if step.kind == "put":
+            self._ledger.put_ends(step.number, outcome)
+        elif step.kind == "step":
+            if outcome == "taken":
+                self._ledger.trains(self.name, SHARDS, step.weight, call.part_step, items)
+            self.ranks[step.weight].ended(call)
+        elif items and call.lease is None:
+            self._ledger.takes(self.name, items, step.queue)
+        if step.blocking:
+            self._thread.popleft()
+            if self._thread:
+                self.host.later(self._draw.randrange(50), self._begin, self._thread[0])
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    def _ask_after_puts(self, call: ProductCall) -> None:
+        over: Promise[None] = Promise()
+        over.add_done_callback(lambda _: self.host.later(self._draw.randrange(60), self._ask, call))
+        self._connection._hand_over(self._connection._client.finish_puts, over)
+
+    def _ask(self, call: ProductCall) -> None:
+        if call.outcome:
+            return
+        # Its puts were waited for: that takes as long as it takes.
+        call.began_us, call.paused_us = self.world.now_us, self.host.paused_us
+        message, answer = self._request(call.step)
+        asked = self._connection.begin_to_ask(message, answer, ASK_S)
+        asked.add_done_callback(partial(self._on_done, call))
+
+    def _request(self, step: Call) -> tuple[Any, Any]:
+        match step.kind:
+            case "end":
+                return control_wire.EndQueue(step.queue), None
+            case "flush":
+                return control_wire.Flush(step.queue), None
+            case "join":
+                return control_wire.Join(step.number, self.name.partition(".")[0]), control_wire.Joined
+            case "leave":
+                return control_wire.Leave(step.turn, step.fails), None
+            case "subscribe":
+                queue, *bounds = self._script.tap or (None, 0, 0)
+                return control_wire.Subscribe(step.number, TAP, queue, *bounds), control_wire.Joined
+            case _:
+                return self._unsubscribes(step.turn, failed=step.fails), None
+
+    def _unsubscribes(self, number: int, *, failed: bool) -> control_wire.Unsubscribe:
+        self._names.leaving.setdefault((self.name, number), deque()).append(failed)
+        return control_wire.Unsubscribe(number, TAP, failed)
+
+    def _leave(self, step: Call) -> None:
+        """Whoever is interrupted on the way in or out leaves as one who failed."""
+        number = step.turn or step.number
+        if step.kind in ("join", "leave"):
+            self._connection.tell(control_wire.Leave(number, failed=True))
+        elif step.kind in ("subscribe", "unsubscribe"):
+            self._connection.tell(self._unsubscribes(number, failed=True))
+
+    def acknowledge_part(self, index: int, step: int) -> None:
+        """A rank is done with its part, and says so before it asks for the next one."""
+        done = control_wire.DonePart(SHARDS, index, step)
+        self._connection.begin_to_ask(done, control_wire.Done, ASK_S)
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def _plan_lease(self, call: ProductCall, operation: Operation) -> None:
+        operation.lease = wire.LeaseRequest(call.step.ttl_us / 1e6, self.name)
+        operation.copies, operation.settlements = {}, deque()
+        call.work_us = self._draw.choice(WORK_US)
+        call.fate = self._draw.choices(FATES, SHARES)[0]
+        operation.keep_s = call.work_us / 2e6 if call.fate == "late" else math.inf
+
+    def _open(self, call: ProductCall, operation: Operation, promise: OperationPromise) -> None:
+        """The user's block begins; at its end it says what became of the items."""
+        context = LeaseContext(self._connection, operation, load_all)
+        lease = call.lease = context._open(operation, promise.result(0))
+        call.items = [_number(item) for item in lease.items]
+        self._end(call, "taken")
+        if len(lease.items) > 1 and self._draw.random() < 0.5:
+            # The first one is settled by itself.
+            settle = lease.ack if self._draw.random() < 0.7 else lease.nack
+            self._later(call, call.work_us // 3, partial(settle, only=0, async_op=True))
+        match call.fate:
+            case "left":
+                self.host.later(call.work_us, self._forget_lease, call)
+            case "done" | "late":
+                self._later(call, call.work_us, partial(lease.ack, async_op=True))
+            case _:
+                delay_s = self._draw.choice(DELAYS_S) if call.fate == "failed, later" else 0.0
+                self._later(call, call.work_us, partial(lease.nack, delay_s, async_op=True))
+
+    def _later(self, call: ProductCall, delay_us: int, settle: Callable[[], AsyncHandle[Any]]) -> None:
+        self.host.later(delay_us, self._settle, call, settle)
+
+    def _settle(self, call: ProductCall, settle: Callable[[], AsyncHandle[Any]]) -> None:
+        lease = call.lease
+        if lease is None or not lease.num_left:
+            # It is over: what is left of the block keeps nothing.
+            self._forget_lease(call)
+            return
+        self.world.note(self.name, "settles lease", call.step.number, call.fate, *(call.items or ()))
+        handle = settle()
+        handle.settled.add_done_callback(lambda _: self.host.later(10, self._settled, call, handle))
+        if not lease.num_left:
+            self._forget_lease(call)
+
+    def _settled(self, call: ProductCall, handle: AsyncHandle[Any]) -> None:
+        """What it has said was believed, or came too late."""
+        try:
+            handle.wait()
+        except LeaseExpired:
+            self.world.note(self.name, "settled lease too late", call.step.number)
+            is_heard_of = call.step.ttl_us >= HEARD_US and self._hindered_us() == call.hindered_us
+            if is_heard_of and call.fate != "late":
+                message = (
+                    f"what call {call.step.number} has on lease is given to others, and its process lives"
+                )
+                raise Violation(message, (call.step.number,)) from None
+        except (ChannelLost, ChannelUnanswered):
+            return
+
+    def _forget_lease(self, call: ProductCall) -> None:
+        call.lease = call.promise = None
+
+    # -- at the end ----------------------------------------------------------------------------------
+
+    def check_calls(self) -> None:
+        """Check that every call has ended, and by its deadline."""
+        for number, call in self.calls.items():
+            if not call.outcome:
+                message = f"{call.step.kind} {number} of {self.name} never ends"
+                raise Violation(message, (number,))
+            if call.limit_us is None:
+                continue
+            may_take_us = call.limit_us + LATE_US
+            took_us = call.ended_us - call.began_us - (self.host.paused_us - call.paused_us)
+            if took_us > may_take_us:
+                message = f"{call.step.kind} {number} took {took_us} µs of {call.limit_us}"
+                raise Violation(message, (number,))
+
+
+def _payload(step: Call) -> bytes:
+    return step.number.to_bytes(8, "little") + bytes(step.size_bytes)
+
+
+def _number(payload: Any) -> int:
+    if not isinstance(payload, bytes) or any(payload[8:]):
+        message = "an item is not what was put"
+        raise Violation(message)
+    return int.from_bytes(payload[:8], "little")
+
+
+def _outcome(promise: Promise[Any]) -> str:
+    """Return how a call ended, of which nothing came; "" if something did."""
+    if promise.cancelled():
+        return "cancelled"
+    error = promise.exception(0)
+    if error is None:
+        problem = getattr(getattr(promise.result(0), "head", None), "problem", "")
+        return "no place" if problem else ""
+    if isinstance(error, ChannelClosed):
+        return "ended" if "has ended" in str(error) else "closed"
+    if type(error) is ChannelError and "another one asks for" in str(error):
+        return "succeeded"
+    for kind, outcome in OUTCOMES.items():
+        if isinstance(error, kind):
+            return outcome
+    message = f"a call fails with {error!r}"
+    raise Violation(message)

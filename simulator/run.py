@@ -1,0 +1,78 @@
+"""Tell one story: run its world to the end, or to the first promise that is broken."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.admission import AdmissionPart
+from simulator.channel import ChannelPart
+from simulator.cluster import Cluster, Part
+from simulator.device_items import DeviceItemsPart
+from simulator.devices import DevicePart
+from simulator.machines import Machines
+from simulator.mailbox import MailboxPart
+from simulator.pinning import PinningPart
+from simulator.product import ProductPart, errors_are_found
+from simulator.script import Script, draw_script
+from simulator.weights import WeightsPart
+from simulator.world import Violation, World
+
+PRODUCT = (ProductPart,)
+"""The parts that run the product."""
+PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one story showed.
+
+    Attributes:
+        script: the story.
+        violation: the promise that was broken; None if all were kept.
+        about: what the violation concerns: numbers of calls and items, names of processes.
+        history: every event as (time in µs, who, what, details...).
+        digest: what identifies the history.
+    """
+
+    script: Script
+    violation: str | None
+    about: frozenset[Any]
+    history: tuple[tuple[Any, ...], ...]
+    digest: str
+
+
+def simulate(seed: int, machines: Machines | None = None) -> Report:
+    """Tell the story of a seed; the same seed gives the same history.
+
+    >>> simulate(7).violation is None, simulate(7).digest == simulate(7).digest
+    (True, True)
+    """
+    return run_script(draw_script(seed), machines)
+
+
+def run_script(
+    script: Script, machines: Machines | None = None, parts: tuple[Callable[..., Part], ...] = ()
+) -> Report:
+    """Tell a story of these parts, or of all that can tell it."""
+    world = World(script.seed)
+    violation: str | None = None
+    about: frozenset[Any] = frozenset()
+    try:
+        with errors_are_found():
+            Cluster(world, script, machines or Machines()).run(parts or _parts_of(script))
+    except Violation as broken:
+        violation, about = str(broken), broken.about
+    except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        violation = f"{where.name} raises {error!r} in line {where.lineno} of {where.filename}"
+    if violation is not None:
+        world.note("checker", "finds", violation)
+    return Report(script, violation, about, tuple(world.history), world.digest())
+
+
+def _parts_of(script: Script) -> tuple[Callable[..., Part], ...]:
+    # What outlives its process, and what stays on nodes, only twins tell of.
+    return PARTS if script.durable or script.has_holders else (*PARTS, *PRODUCT)
