@@ -295,6 +295,14 @@ def test_who_was_passed_over_can_leave():
     assert counts(state) == (1, 0, 0)
 
 
+def test_a_lease_that_does_not_wait_looks_at_its_own_queue_alone():
+    state = filled(0)
+    state.put("p", 1, "other", "elsewhere")
+    (told,) = state.lease("c", 1, Q, TERMS, wait=False)
+    (of_get,) = state.get("c", 2, Q, wait=False)
+    assert told.state == of_get.state == "0 items of weight 0"
+
+
 def test_who_was_passed_over_stands_at_the_old_place_again():
     state = filled(2, max_leased=1)
     of_first, _ = lease_of(state.lease("first", 1, Q, TERMS))

@@ -13,6 +13,8 @@ from rlinf_scheduler.queueing import (
     Reason,
     Refuse,
     ShardPlan,
+    Tapped,
+    TapTerms,
 )
 
 TERMS = LeaseTerms(60.0, "actor:0")
@@ -229,3 +231,12 @@ def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_bac
     assert (twin.num_lost, twin.lost_bytes, twin.num_accepted, twin.num_items("q")) == (3, 30, 4, 1)
     as_it_is = state.snapshot().data
     assert (as_it_is.num_lost, as_it_is.lost_bytes) == (1, 10)
+
+
+def test_what_a_subscriptions_shard_has_lost_is_counted_where_it_was_put_alone():
+    state = ChannelState()
+    state.subscribe("reader", 1, "log", TapTerms(None))
+    put(state, "a")
+    assert delivered(state.get_part("reader", 1, Tapped("log"), ShardPlan(1, batch_items=1), 0)) == ["a"]
+    state.lose_items(why("a"))
+    assert state.num_lost == state.snapshot(at_rest=True).data.num_lost == 1

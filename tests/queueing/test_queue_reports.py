@@ -1,5 +1,7 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
+from time import process_time
+
 from rlinf_scheduler.queueing import (
     ChannelState,
     LeaseTerms,
@@ -105,6 +107,16 @@ def test_an_overview_has_what_all_queues_hold_and_who_has_waited_longest():
         ("empty", 0, None),
     ]
     assert shown[1].waiting == (Waiting("taker", "get", 8.0), Waiting("late", "get", 7.0))
+
+
+def test_an_overview_looks_at_no_more_of_a_queue_when_it_holds_more():
+    state = state_at(10.0)
+    for number in range(30_000):
+        state.put("producer", number, "prompts", "x", group=number)
+    began = process_time()
+    shown, _ = QueueSurvey(state).foremost(1, AT_20)
+    assert (shown[0].depth.num_items, shown[0].depth.groups) == (30_000, ())
+    assert process_time() - began < 0.05
 
 
 def test_in_an_overview_items_that_subscriptions_see_are_not_counted_again():

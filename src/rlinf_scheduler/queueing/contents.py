@@ -211,8 +211,9 @@ class Contents:
         if self.taps:
             self.tally.touched.update(dict.fromkeys(self.taps))
 
-    def depth(self) -> QueueDepth:
+    def depth(self, *, with_groups: bool = True) -> QueueDepth:
         """Return what is here, as data."""
+        groups = self.fifo.groups
         return QueueDepth(
             name=self.name,
             num_items=len(self.fifo),
@@ -224,24 +225,26 @@ class Contents:
             num_leased=self.lent_items,
             num_dead=self.num_dead,
             num_lost=len(self.lost),
-            groups=() if self.fifo.groups is None else tuple(self.fifo.groups.counts().items()),
+            groups=tuple(groups.counts().items()) if groups is not None and with_groups else (),
         )
 
     def describe(self) -> str:
         """Return what is here in a phrase, for error texts."""
-        depth, maxsize, tally = self.depth(), self.gate.maxsize, self.tally
-        num_items = depth.num_items
+        fifo, maxsize, tally = self.fifo, self.gate.maxsize, self.tally
+        num_items = fifo.num_items
         there = f"{num_items} of {maxsize} items" if maxsize else counted(num_items, "item")
-        parts = [f"{there} of weight {depth.weight:g}"]
-        if depth.groups:
-            largest, most = max(depth.groups, key=_count_of)
-            parts[0] += f" in {counted(len(depth.groups), 'group')} (the largest, {largest!r}, has {most})"
-        if depth.num_getters:
-            parts.append(f"{counted(depth.num_getters, 'getter')} waiting")
-        if depth.num_putters:
-            parts.append(f"{counted(depth.num_putters, 'put')} waiting")
-        if depth.num_delivering:
-            parts.append(f"{depth.num_delivering} in delivery")
+        parts = [f"{there} of weight {rounded(fifo.weight):g}"]
+        groups = {} if fifo.groups is None else fifo.groups.counts()
+        if groups:
+            largest, most = max(groups.items(), key=_count_of)
+            parts[0] += f" in {counted(len(groups), 'group')} (the largest, {largest!r}, has {most})"
+        num_getters = len(self.getters) + len(self.skipped) + len(self.parts.getters)
+        if num_getters:
+            parts.append(f"{counted(num_getters, 'getter')} waiting")
+        if self.putters or self.reserved:
+            parts.append(f"{counted(len(self.putters) + self.reserved, 'put')} waiting")
+        if self.delivering:
+            parts.append(f"{self.delivering} in delivery")
         parts += [*tally.lender.describe(self), *self.parts.describe(), *self.gate.describe()]
         if 0 < tally.max_bytes < 2 * tally.held_bytes:
             parts.append(f"{tally.held_bytes} of {tally.max_bytes} bytes in all queues of the channel")

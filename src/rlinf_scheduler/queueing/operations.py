@@ -37,6 +37,7 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
         group: that was delivered.
         arrived: the items are in the client's process; they may still come back.
         counts: its queue counts it as in delivery.
+        is_part: it asks for what was cut, and stands in no line.
     """
 
     client: Any
@@ -53,6 +54,7 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
     arrived: bool = False
 
     counts: ClassVar[bool] = True
+    is_part: ClassVar[bool] = False
 
     @property
     def may_have_more(self) -> bool:

@@ -246,7 +246,7 @@ class QueueSet:
         if isinstance(operation, Putter):
             return text
         text += self.tally.lender.describe_bound(operation)
-        if operation.wanted is None and operation.counts and not waited:
+        if operation.wanted is None and not operation.is_part and not waited:
             return text
         # What subscriptions have is there for them alone.
         others = [

@@ -119,6 +119,7 @@ class PartGetter(Getter, tag="part"):
     part: Part | None = None
 
     counts: ClassVar[bool] = False
+    is_part: ClassVar[bool] = True
 
     def leave(self) -> None:
         """Wait no more."""

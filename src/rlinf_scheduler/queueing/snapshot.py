@@ -305,7 +305,7 @@ class Taker:
         self._rest.append(range(begin, len(self._items.all)))
         data.returned = self._items.each(returned, counts_lost=counts_lost)
         if isinstance(queue.parts, ShardingState):
-            data.sharding = self._sharding(queue.parts)
+            data.sharding = self._sharding(queue.parts, counts_lost=counts_lost)
         if isinstance(queue, TapQueue):
             read = queue.read
             data.terms = queue.terms
@@ -359,20 +359,21 @@ class Taker:
         }
         return replace(kept, making=making, asking=dict(kept.asking), moving=dict(kept.moving))
 
-    def _sharding(self, sharding: ShardingState) -> ShardingState:
-        return replace(sharding, shards=[self._shard(shard) for shard in sharding.shards])
+    def _sharding(self, sharding: ShardingState, *, counts_lost: bool) -> ShardingState:
+        shards = [self._shard(shard, counts_lost=counts_lost) for shard in sharding.shards]
+        return replace(sharding, shards=shards)
 
-    def _shard(self, shard: ShardState) -> ShardState:
-        parts = [self._part(part) for part in shard.parts]
+    def _shard(self, shard: ShardState, *, counts_lost: bool) -> ShardState:
+        parts = [self._part(part, counts_lost=counts_lost) for part in shard.parts]
         if shard.in_hand is None:
             return ShardState(parts)
-        in_hand = self._part(shard.in_hand)
+        in_hand = self._part(shard.in_hand, counts_lost=counts_lost)
         if self._at_rest:
             return ShardState([in_hand, *parts])
         return ShardState(parts, in_hand, (shard.holder.client.name, shard.holder.ticket))
 
-    def _part(self, part: Part) -> Part:
-        return replace(part, items=self._items.each(part.items))
+    def _part(self, part: Part, *, counts_lost: bool = True) -> Part:
+        return replace(part, items=self._items.each(part.items, counts_lost=counts_lost))
 
 
 def _is_removed(queue: Queue) -> bool:

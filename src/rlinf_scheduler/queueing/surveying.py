@@ -116,7 +116,7 @@ class QueueSurvey:
         longest = heapq.nsmallest(NUM_LONGEST, waits, key=lambda wait: wait[0])
         queues = dict.fromkeys(heapq.nlargest(number, looked_at, key=_num_items))
         queues |= dict.fromkeys(queue for _, queue in longest)
-        stats = [_stats_of(queue, asked) for queue in queues]
+        stats = [_stats_of(queue, asked, is_brief=True) for queue in queues]
         return stats, None if oldest is None else max(0.0, asked.now - oldest)
 
     def _parts(self, size: int) -> Iterator[list[Queue]]:
@@ -197,14 +197,19 @@ def _stats_of(
     asked: SurveyContext,
     leases: Iterable[LeaseState] = (),
     deliveries: Iterable[Getter] = (),
+    *,
+    is_brief: bool = False,
 ) -> QueueStats:
-    """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
+    """Return how a queue is, of which these items are on lease, and these deliveries not confirmed.
+
+    In brief without its groups and questions, for which it takes as long as there are items.
+    """
     head, users = queue.fifo.head(), asked.users
     putters, getters = ((), ()) if users is None else users.get(queue.name, ((), ()))
     return QueueStats(
-        queue.depth(),
+        queue.depth(with_groups=not is_brief),
         None if head is None else max(0.0, asked.now - head.since),
-        asked.all(_waiting_at(queue)),
+        asked.all(_waiting_at(queue, with_questions=not is_brief)),
         asked.all(_held_of(queue, leases, deliveries)),
         tuple(_limits_of(queue)) if queue.putters else (),
         queue.ended,
@@ -224,13 +229,13 @@ def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
 # -- operations in words -----------------------------------------------------------------------------
 
 
-def _waiting_at(queue: Queue) -> Iterator[_Since]:
+def _waiting_at(queue: Queue, *, with_questions: bool) -> Iterator[_Since]:
     """The first of those who wait in each line of a queue, which are the oldest."""
     for getter in islice(chain(queue.getters, queue.skipped, queue.parts.getters), NUM_NAMED):
         yield getter.client.name, _of_get(getter), getter.since
     for putter in islice(chain(queue.putters, *queue.streams.values()), NUM_NAMED):
         yield putter.client.name, _of_put(putter), putter.since
-    for item in queue.fifo.first(NUM_NAMED):
+    for item in queue.fifo.first(NUM_NAMED) if with_questions else ():
         if item.question is not None:
             yield item.question[0], "ask, and nobody has taken the question", item.since
     if isinstance(queue.gate, Admission):

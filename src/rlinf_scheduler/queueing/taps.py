@@ -116,9 +116,9 @@ class TapQueue(Queue):
         """It stays until it is removed."""
         return False
 
-    def depth(self) -> QueueDepth:
+    def depth(self, *, with_groups: bool = True) -> QueueDepth:
         """Return what is here, as data."""
-        return replace(super().depth(), num_dropped=self.read.num_dropped)
+        return replace(super().depth(with_groups=with_groups), num_dropped=self.read.num_dropped)
 
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters; items that come back after its removal are dropped."""

@@ -29,7 +29,7 @@ def check_weight(weight: Any) -> int | float:
     if number is None or not 0 <= number < math.inf:
         message = f"a weight is a finite number of at least 0, not {weight!r}"
         raise ValueError(message)
-    return rounded(exact(number))
+    return number if isinstance(number, float) and not number.is_integer() else rounded(exact(number))
 
 
 def check_batch_weight(batch_weight: Any) -> int | float:

@@ -119,6 +119,7 @@ class RecordingFeature:
         elif self._log is not None and log is None:
             handlers |= self._replaced
             observers.remove(self.note)
+            self._steps.clear()
         self._log = log
         self._again.clear()
 
