@@ -65,3 +65,20 @@ def test_a_get_that_ends_at_its_deadline_holds_up_nobody(channel, io_steps):
     with pytest.raises(ChannelTimeout):
         channel.get("none", timeout_s=1.0)
     assert io_steps.longest_s < STEP_S, io_steps.culprit
+
+
+def test_who_looks_at_a_channel_every_second_does_not_count_its_groups(in_process, io_steps):
+    channel = Channel.create(in_process.name())
+    puts = [channel.put(number, group=f"prompt {number}", async_op=True) for number in range(NUM_QUEUES)]
+    for put in puts:
+        put.wait(DEADLINE_S)
+    waiting = channel.get_group(2, async_op=True)
+    assert len(channel.stats().queues[0].groups) == NUM_QUEUES
+    io_steps.forget()
+    session = current_session()
+    for service in (OwnActivity, OwnStats):
+        said = on_io_thread(session.service(service).now)
+        (shown,) = next(each for each in said.channels if each.name == channel.name).shown
+        assert (shown.depth.num_items, shown.depth.groups) == (NUM_QUEUES, ())
+        assert [each.operation for each in shown.waiting] == ["get_group of 2 items"]
+    waiting.cancel()

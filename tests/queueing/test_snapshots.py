@@ -448,6 +448,15 @@ def test_a_question_is_not_at_rest():
     assert [item.payload for item in state.snapshot().items] == ["what?", "item"]
 
 
+def test_a_queue_with_questions_is_known_as_such_again():
+    state, again = ChannelState(), ChannelState()
+    state.put("asker", 1, "default", "what?", question=5)
+    restore(again, state.snapshot())
+    asked = SurveyContext(0.0, {"asker": "rollout:0"}, in_full=False)
+    (queue,) = QueueSurvey(again).in_use(asked)
+    assert [each.operation for each in queue.waiting] == ["ask, and nobody has taken the question"]
+
+
 def test_a_channel_that_holds_something_takes_no_record():
     state = ChannelState()
     state.put("p", 1, "default", "item")

@@ -33,6 +33,8 @@ class Restorer:
         self._taps = taps
         self._payloads = payloads
         self._now = 0.0
+        # An item of the queue that is filled is a question.
+        self._has_questions = False
 
     def restore(self, data: ChannelData) -> None:
         """Hold all of it."""
@@ -77,7 +79,7 @@ class Restorer:
         return tap
 
     def _fill(self, queue: Queue, data: QueueData) -> None:
-        queue.flushed = data.flushed
+        queue.flushed, self._has_questions = data.flushed, False
         returned, rest = self._each(data.returned), self._each(data.items)
         if data.versions is not None:
             gate = self._admissions.begin(queue)
@@ -99,12 +101,15 @@ class Restorer:
             getter.skip()
         for putter in data.putters:
             self._put(queue, putter)
+        if self._has_questions:
+            self._queues.note_asked(queue.name)
         queue.count()
 
     def _item(self, item: Item) -> Item:
         item.payload = self._payloads[item.payload]
         item.group = as_name(item.group)
         item.since = item.since or self._now
+        self._has_questions = self._has_questions or item.question is not None
         return item
 
     def _each(self, items: Iterable[Item]) -> list[Item]:

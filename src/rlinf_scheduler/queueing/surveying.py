@@ -44,11 +44,14 @@ class SurveyContext(NamedTuple):
         now: the time, on its clock.
         names: of the processes that use it, by client.
         users: of each queue.
+        in_full: what takes long to find in a queue of many items is told, too: its groups, and questions where none
+            are known to be.
     """
 
     now: float
     names: Mapping[str, str]
     users: UsersByQueue | None = None
+    in_full: bool = True
 
     def all(self, operations: Iterable[_Since]) -> tuple[Waiting, ...]:
         """Return operations that are not over."""
@@ -109,14 +112,14 @@ class QueueSurvey:
 
     def foremost(self, number: int, asked: SurveyContext) -> tuple[list[QueueStats], float | None]:
         """Return the queues with most items and those of the longest waits, and the age of the oldest next item."""
-        looked_at = self.looked_at()
+        looked_at, asked = self.looked_at(), asked._replace(in_full=False)
         heads = (queue.fifo.head() for queue in looked_at)
         oldest = min((head.since for head in heads if head is not None), default=None)
         waits = ((since, queue) for queue in self._in_use() for since in _first_waits(queue))
         longest = heapq.nsmallest(NUM_LONGEST, waits, key=lambda wait: wait[0])
         queues = dict.fromkeys(heapq.nlargest(number, looked_at, key=_num_items))
         queues |= dict.fromkeys(queue for _, queue in longest)
-        stats = [_stats_of(queue, asked, is_brief=True) for queue in queues]
+        stats = [_stats_of(queue, asked, self._may_have_questions(queue, asked)) for queue in queues]
         return stats, None if oldest is None else max(0.0, asked.now - oldest)
 
     def _parts(self, size: int) -> Iterator[list[Queue]]:
@@ -145,8 +148,13 @@ class QueueSurvey:
             ):
                 sent[each.queue].append(each)
         return [
-            _stats_of(queue, asked, leases[queue], sent[queue]) for queue in queues if self._is_here(queue)
+            _stats_of(queue, asked, self._may_have_questions(queue, asked), leases[queue], sent[queue])
+            for queue in queues
+            if self._is_here(queue)
         ]
+
+    def _may_have_questions(self, queue: Queue, asked: SurveyContext) -> bool:
+        return asked.in_full or queue.name in self._state.asked_at
 
     def _first_operations(self) -> Iterator[_Operation]:
         """Operations that are not over: all, or the first of each client."""
@@ -195,21 +203,17 @@ def _first_waits(queue: Queue) -> Iterator[float]:
 def _stats_of(
     queue: Queue,
     asked: SurveyContext,
+    may_have_questions: bool,
     leases: Iterable[LeaseState] = (),
     deliveries: Iterable[Getter] = (),
-    *,
-    is_brief: bool = False,
 ) -> QueueStats:
-    """Return how a queue is, of which these items are on lease, and these deliveries not confirmed.
-
-    In brief without its groups and questions, for which it takes as long as there are items.
-    """
+    """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
     head, users = queue.fifo.head(), asked.users
     putters, getters = ((), ()) if users is None else users.get(queue.name, ((), ()))
     return QueueStats(
-        queue.depth(with_groups=not is_brief),
+        queue.depth(with_groups=asked.in_full),
         None if head is None else max(0.0, asked.now - head.since),
-        asked.all(_waiting_at(queue, with_questions=not is_brief)),
+        asked.all(_waiting_at(queue, may_have_questions)),
         asked.all(_held_of(queue, leases, deliveries)),
         tuple(_limits_of(queue)) if queue.putters else (),
         queue.ended,
@@ -229,13 +233,13 @@ def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
 # -- operations in words -----------------------------------------------------------------------------
 
 
-def _waiting_at(queue: Queue, *, with_questions: bool) -> Iterator[_Since]:
+def _waiting_at(queue: Queue, may_have_questions: bool) -> Iterator[_Since]:
     """The first of those who wait in each line of a queue, which are the oldest."""
     for getter in islice(chain(queue.getters, queue.skipped, queue.parts.getters), NUM_NAMED):
         yield getter.client.name, _of_get(getter), getter.since
     for putter in islice(chain(queue.putters, *queue.streams.values()), NUM_NAMED):
         yield putter.client.name, _of_put(putter), putter.since
-    for item in queue.fifo.first(NUM_NAMED) if with_questions else ():
+    for item in queue.fifo.first(NUM_NAMED) if may_have_questions else ():
         if item.question is not None:
             yield item.question[0], "ask, and nobody has taken the question", item.since
     if isinstance(queue.gate, Admission):

@@ -58,7 +58,7 @@ class ExplainFeature:
         _List(request, self._survey.depths(NUM_DEPTHS), self._counts, self._submit).go_on()
 
     def _explain(self, request: Request) -> None:
-        now, names, _ = self._asked()
+        now, names, *_ = self._asked()
         asked = SurveyContext(now, names, self._server.users.by_queue(names, now))
         parts = self._survey.every(NUM_REPORTS, asked)
         _List(request, parts, self._reached, self._submit).go_on()
@@ -82,7 +82,7 @@ class ExplainFeature:
         return replace(counts, shown=tuple(shown), num_untold=max(0, counts.num_queues - len(found)))
 
     def _asked(self) -> SurveyContext:
-        return SurveyContext(self._server.runtime.now(), self._server.names)
+        return SurveyContext(self._server.runtime.now(), self._server.names, in_full=False)
 
     def _counts(self) -> ChannelStats:
         server = self._server
