@@ -109,12 +109,12 @@ class ReplayedConnection:
         return self._replied(type(message).__name__.lower())
 
     def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
-        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
+        """Say what became of items, the last ones perhaps; the reply is to come."""
         del operation, message, is_last
         return self._replied("settle")
 
     def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
-        """Let items be on lease for longer; the reply is to come."""
+        """Let them be kept for longer; the reply is to come."""
         del operation, message
         return self._replied("extend")
 
