@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
-from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
-from rlinf_scheduler.queueing.stats import QueueDepth
+from rlinf_scheduler.queueing.stats import QueueDepth, phrase_of
 from rlinf_scheduler.queueing.tally import Tally, Tap
 from rlinf_scheduler.queueing.weights import rounded
-from rlinf_scheduler.wording import counted
 
 
 class Parts:
@@ -230,26 +228,4 @@ class Contents:
 
     def describe(self) -> str:
         """Return what is here in a phrase, for error texts."""
-        fifo, maxsize, tally = self.fifo, self.gate.maxsize, self.tally
-        num_items = fifo.num_items
-        there = f"{num_items} of {maxsize} items" if maxsize else counted(num_items, "item")
-        parts = [f"{there} of weight {rounded(fifo.weight):g}"]
-        groups = {} if fifo.groups is None else fifo.groups.counts()
-        if groups:
-            largest, most = max(groups.items(), key=_count_of)
-            parts[0] += f" in {counted(len(groups), 'group')} (the largest, {largest!r}, has {most})"
-        num_getters = len(self.getters) + len(self.skipped) + len(self.parts.getters)
-        if num_getters:
-            parts.append(f"{counted(num_getters, 'getter')} waiting")
-        if self.putters or self.reserved:
-            parts.append(f"{counted(len(self.putters) + self.reserved, 'put')} waiting")
-        if self.delivering:
-            parts.append(f"{self.delivering} in delivery")
-        parts += [*tally.lender.describe(self), *self.parts.describe(), *self.gate.describe()]
-        if 0 < tally.max_bytes < 2 * tally.held_bytes:
-            parts.append(f"{tally.held_bytes} of {tally.max_bytes} bytes in all queues of the channel")
-        return ", ".join(parts)
-
-
-def _count_of(group: tuple[GroupName, int]) -> int:
-    return group[1]
+        return phrase_of(self)

@@ -407,12 +407,6 @@ class Queue(Contents):
 
     # -- losses ----------------------------------------------------------------------------------
 
-    def fail(self, getter: Getter, out: list[Instruction]) -> None:
-        """Give back the items of a delivery that are not lost, as others are, and tell the getter of these."""
-        self.give_back((getter,))
-        self.drop_lost(getter)
-        self.tell_of_lost(getter, out)
-
     def drop_lost(self, failed: Getter | None = None) -> None:
         """Take out what is lost; also of a delivery that did not arrive."""
         self.fifo.drop_lost()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import QueueName, Tapped, as_name
+from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, size_text
 
 
@@ -243,3 +245,30 @@ class ChannelStats:
                 if isinstance(depth.name, Tapped)
             ),
         )
+
+
+def phrase_of(queue: Any) -> str:
+    """Return what a queue holds, and who waits for it, in a phrase."""
+    fifo, maxsize, tally = queue.fifo, queue.gate.maxsize, queue.tally
+    num_items = fifo.num_items
+    there = f"{num_items} of {maxsize} items" if maxsize else counted(num_items, "item")
+    parts = [f"{there} of weight {rounded(fifo.weight):g}"]
+    groups = {} if fifo.groups is None else fifo.groups.counts()
+    if groups:
+        largest, most = max(groups.items(), key=_count_of)
+        parts[0] += f" in {counted(len(groups), 'group')} (the largest, {largest!r}, has {most})"
+    num_getters = len(queue.getters) + len(queue.skipped) + len(queue.parts.getters)
+    if num_getters:
+        parts.append(f"{counted(num_getters, 'getter')} waiting")
+    if queue.putters or queue.reserved:
+        parts.append(f"{counted(len(queue.putters) + queue.reserved, 'put')} waiting")
+    if queue.delivering:
+        parts.append(f"{queue.delivering} in delivery")
+    parts += [*tally.lender.describe(queue), *queue.parts.describe(), *queue.gate.describe()]
+    if 0 < tally.max_bytes < 2 * tally.held_bytes:
+        parts.append(f"{tally.held_bytes} of {tally.max_bytes} bytes in all queues of the channel")
+    return ", ".join(parts)
+
+
+def _count_of(group: tuple[GroupName, int]) -> int:
+    return group[1]
