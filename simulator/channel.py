@@ -85,7 +85,7 @@ class ChannelPart(Part):
             self._script.credit_bytes,
             self._server,
             self._cluster.holders,
-            partial(self._lifeline, host) if self._script.durable else None,
+            partial(self._reconnecting, host) if self._script.durable else None,
         )
         self._clients[host.name] = client
         if 0 <= number < self._num_shards:
@@ -127,7 +127,7 @@ class ChannelPart(Part):
             self._outside.go_live()
         return ChannelServer(self._outside, self._ledger, cluster.machines, self._script, None)
 
-    def _lifeline(self, host: Host, client: ChannelClient) -> SimulatedReconnectingTransport:
+    def _reconnecting(self, host: Host, client: ChannelClient) -> SimulatedReconnectingTransport:
         return SimulatedReconnectingTransport(
             host, client, lambda: self._cluster.channel_host, self._cluster.machines
         )

@@ -65,7 +65,7 @@ class ChannelClient(DirectUsers):
         credit_bytes: int,
         server: ChannelServer,
         holders: Holders | None,
-        lifeline: Callable[[ChannelClient], SimulatedReconnectingTransport] | None = None,
+        reconnecting: Callable[[ChannelClient], SimulatedReconnectingTransport] | None = None,
     ) -> None:
         super().__init__(host)
         self._holders = holders
@@ -88,8 +88,8 @@ class ChannelClient(DirectUsers):
         self._shortcuts = ShortcutUser(self, server)
         self._leases = LeaseUser(host, self._say, self._leave_lease, self._forget_lease)
         host.serve(HOLDER, _FromHolders(self))
-        self._lifeline = lifeline(self) if lifeline is not None else None
-        if self._lifeline is None:
+        self._reconnecting = reconnecting(self) if reconnecting is not None else None
+        if self._reconnecting is None:
             host.serve(wire.CHANNEL, self)
 
     # -- what the server says ----------------------------------------------------------------------
@@ -107,8 +107,8 @@ class ChannelClient(DirectUsers):
 
     def look(self) -> None:
         """Another process holds the channel."""
-        if self._lifeline is not None:
-            self._lifeline.look()
+        if self._reconnecting is not None:
+            self._reconnecting.look()
 
     def lost(self, peer: str) -> None:
         """The server has gone, or holds this process for dead."""
@@ -427,8 +427,8 @@ class ChannelClient(DirectUsers):
             message = (self._confirmed, self._outbox)
             self._confirmed, self._outbox = [], []
             self._num_sent += 1
-            if self._lifeline is not None:
-                self._lifeline.send(message)
+            if self._reconnecting is not None:
+                self._reconnecting.send(message)
             else:
                 self.host.send(wire.SERVER, wire.CHANNEL, message)
 

@@ -1,7 +1,7 @@
 """A simulated channel that survives its process: what stands between its server and the world, and leads to it.
 
-As `channel.journaled` and `channel.lifeline`, around the real `Stream` and `ServerStreams`. Writing takes its time, and
-so does everything after it: the process dies before, in between and behind.
+As `channel.journaled` and `channel.reconnecting_transport`, around the real `Stream` and `ServerStreams`. Writing takes
+its time, and so does everything after it: the process dies before, in between and behind.
 """
 
 from __future__ import annotations

@@ -392,19 +392,19 @@ class SimulatedSockets(Sockets):
             self.me.process_id, process_id, number, self._loop.now(), grace_s=grace_s
         )
 
-    def watch(self, line: Watched) -> None:
+    def watch(self, transport: Watched) -> None:
         """Look after connections: the kernel notices when the other machine falls silent, and says so if asked."""
-        self._watched.add(line)
+        self._watched.add(transport)
 
     def look(self) -> None:
         """See what has fallen silent, or is heard again."""
-        for line in sorted(self._watched, key=_process_id):
-            if not line.look():
-                self._watched.discard(line)
+        for transport in sorted(self._watched, key=_process_id):
+            if not transport.look():
+                self._watched.discard(transport)
 
 
-def _process_id(line: Any) -> str:
-    name: str = line.endpoint.process_id
+def _process_id(transport: Any) -> str:
+    name: str = transport.endpoint.process_id
     return name
 
 

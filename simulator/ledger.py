@@ -447,7 +447,7 @@ class Ledger:
     def _refuse(self, ticket: Ticket, reason: Reason) -> None:
         if ticket in self._puts:
             self._refuse_put(ticket, reason)
-        elif ticket in self._gets:  # one that was recalled may never have gone
+        elif ticket in self._gets:  # one whose outcome was asked for may never have gone
             self._refuse_get(ticket, reason)
 
     def _refuse_put(self, ticket: Ticket, reason: Reason) -> None:

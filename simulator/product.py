@@ -310,8 +310,8 @@ class ProductPart(Part):
     def _check_sessions_rest(self) -> None:
         """Check that nothing is under way when the world rests."""
         for name, process in self._processes.items():
-            for line in process.messenger.peers.transports() if process.host.alive else ():
-                session, peer = line.session, self.names.processes[line.endpoint.process_id]
+            for transport in process.messenger.peers.transports() if process.host.alive else ():
+                session, peer = transport.session, self.names.processes[transport.endpoint.process_id]
                 if session.state is not State.DEAD and (
                     session.state is not State.CONNECTED or session.num_unacknowledged
                 ):

@@ -157,7 +157,7 @@ def end_job(session: Session) -> None:
 
 
 def detached_jobs(address: str | None, timeout_s: float) -> list[DetachedJobReport]:
-    """The jobs that are kept on a Ray, by name.
+    """The detached jobs on a Ray, by name.
 
     Args:
         address: of the Ray; None: the one that runs here.

@@ -101,7 +101,7 @@ def test_a_job_that_outlives_its_drivers_is_chosen_by_its_name_too(monkeypatch):
         jobs[2],
     ]
     with pytest.raises(
-        ClusterError, match=r"no job's job server or name is 'nigth' .*did you mean 'night'\?"
+        ClusterError, match=r"no job of this machine is called 'nigth'; .*did you mean 'night'\?"
     ):
         job_file.find_job("nigth")
     with pytest.raises(

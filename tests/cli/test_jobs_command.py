@@ -46,7 +46,7 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
 
 def test_a_job_server_of_another_cluster_is_not_said_to_end_with_its_driver():
     shown = jobs._other(RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
-    assert re.search(r"^process 4711 has kept job 'serving' on another cluster since ", shown)
+    assert re.search(r"^process 4711 has served job 'serving' on another cluster since ", shown)
 
 
 def test_without_a_cluster_there_is_nothing_to_stop(no_cluster):
@@ -61,7 +61,7 @@ def test_kept_jobs_that_say_nothing_that_can_be_read_are_shown_with_the_reason()
         records = {"old": msgspec.msgpack.encode(replace(job, version="9.9")), "odd one": b"\xc1"}
         reports = [detached._report(*each, time.monotonic() + 30.0) for each in records.items()]
     old, unknown, odd = jobs._lines(reports)
-    assert old.startswith(f"old: kept by process {os.getpid()} since ")
+    assert old.startswith(f"old: served by process {os.getpid()} since ")
     assert re.search("^  who takes part is not known: the job of process .* runs on version 9.9", unknown)
     assert re.search(
         "^odd one: what its job server says cannot be read .*stop 'odd one' --force` ends it", odd

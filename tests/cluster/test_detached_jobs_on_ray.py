@@ -90,7 +90,7 @@ def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp
             {"name": name, "world_size": 1, "ends_with": ""} for name in ("policy", "stays")
         ]
         shown = rlinf().splitlines()
-        assert shown[0].startswith(f"serving: kept by process {kept['pid']} since ")
+        assert shown[0].startswith(f"serving: served by process {kept['pid']} since ")
         assert shown[1].startswith(f"  driver {os.getpid()} on ")
         assert "  group 'policy': 1 rank, detached" in shown
     assert printed_by_process(ask, tmp_path) == ask.output
@@ -99,7 +99,7 @@ def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp
 
 
 def test_with_its_job_server_stopped_or_not_all_of_a_job_ends_and_its_devices_and_name_are_free(ray_here):
-    with pytest.raises(ClusterError, match="no job 'fragile' is kept on this Ray: there is none; "):
+    with pytest.raises(ClusterError, match="no detached job 'fragile' runs on this Ray: there is none; "):
         Cluster(job="fragile")
     cluster = Cluster(job="fragile", detached=True)
     with pytest.raises(ConfigError, match="this process has part in job 'fragile' already"):

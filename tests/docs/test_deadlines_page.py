@@ -106,7 +106,7 @@ def test_fixed_waits_are_those_of_the_code():
         "a job server that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
         "a job server that does not say that a group has ended, beyond what `shutdown` gives its calls": END_WITHIN_S,
         "a job server that nobody has had opened, or that could not be, ends": UNOPENED_S,
-        "a kept job that does not end when it is stopped": STOP_WITHIN_S,
+        "a detached job that does not end when it is stopped": STOP_WITHIN_S,
         "a node whose raylet does not answer is told of": TOLD_AFTER_S,
         "a node whose raylet does not answer is gone": GRACE_S,
         "a job whose Ray's head has ended, on a machine that answers, ends": REFUSED_FOR_S,

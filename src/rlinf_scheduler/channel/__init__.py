@@ -10,12 +10,12 @@
   processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
 - `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
-  in it; `journaled.py`, between its server and the world; `reconnecting.py`, the line that leads to it,
-  `durable_wire.py`; `found_journal.py`, what a process finds that comes to hold it
+  in it; `journaled.py`, between its server and the world; `reconnecting_transport.py`, what leads
+  to it, `durable_wire.py`; `found_journal.py`, what a process finds that comes to hold it
 - `batch.py`, `producer.py`, `shard.py`, `lease.py`, `dead_letter.py`, `slot.py`: what operations
   return
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
-- `lease_keeper.py`: what a process does for the leases that it has
+- `lease_renewal.py`: what a process does for the leases that it has
 - `report.py`: what goes on in a channel, for people
 - `heap.py`: the memory of its process after a peak
 - `saving.py`: checkpoints, as users take them

@@ -55,7 +55,7 @@ class ChannelClient:
     Args:
         session: this process's.
         ref: the channel.
-        line: leads to its server.
+        transport: leads to its server.
         on_lost: called when its server is gone.
 
     Attributes:
@@ -73,7 +73,7 @@ class ChannelClient:
     """
 
     def __init__(
-        self, session: Session, ref: ChannelRef, line: ServerTransport, on_lost: Callable[[], None]
+        self, session: Session, ref: ChannelRef, transport: ServerTransport, on_lost: Callable[[], None]
     ) -> None:
         messenger = session.messenger
         elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
@@ -93,7 +93,7 @@ class ChannelClient:
         self.name = ref.spec.name
         self._ref = ref
         self._messenger = messenger
-        self._line = line
+        self._transport = transport
         self._on_lost = on_lost
         self._is_open = False
         self._state = ClientState(ref.spec.credit_bytes)
@@ -101,7 +101,7 @@ class ChannelClient:
         # Those that wait for credit; and whether what was handed over is being looked at.
         self._held: dict[int, Operation] = {}
         self._busy = False
-        self.sender = OperationSender(line, ref, self._on_unsent)
+        self.sender = OperationSender(transport, ref, self._on_unsent)
         self.outbox = self.sender.waiting
         # Who waits until certain puts are over, and for which.
         self._awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
@@ -212,8 +212,8 @@ class ChannelClient:
     def _open(self) -> None:
         if self._is_open:
             return
-        self._line.begin(self._on_responses, self.lose)
-        opened = self._line.ask(control_wire.Open(self._messenger.endpoint))
+        self._transport.begin(self._on_responses, self.lose)
+        opened = self._transport.ask(control_wire.Open(self._messenger.endpoint))
         self._is_open = True
         opened.add_done_callback(self._on_opened)
 
@@ -240,7 +240,7 @@ class ChannelClient:
             return
         self._open()
         self.flush()
-        asked = self._line.ask(message, timeout_s, kind)
+        asked = self._transport.ask(message, timeout_s, kind)
 
         def answered(reply: Any) -> None:
             error = reply.exception()
@@ -259,10 +259,10 @@ class ChannelClient:
     @property
     def condition(self) -> str:
         """Why nothing comes from the server now; from any thread."""
-        return self._line.condition
+        return self._transport.condition
 
     def _failure(self, error: BaseException, what: str, queue: Any) -> BaseException:
-        failure = request_error(self.name, error, what, queue, self._line.condition)
+        failure = request_error(self.name, error, what, queue, self._transport.condition)
         if self.lost is not None and isinstance(failure, ChannelLost):
             return self.lost  # for the first reason
         return failure
@@ -280,7 +280,7 @@ class ChannelClient:
 
     def _invite(self) -> Promise[Reply]:
         self._open()
-        return self._line.ask(control_wire.Invite(), None, control_wire.Invitation)
+        return self._transport.ask(control_wire.Invite(), None, control_wire.Invitation)
 
     def _note_direct(self) -> None:
         """Know of the gets that users' threads have sent: their items are to be confirmed."""
@@ -572,7 +572,7 @@ class ChannelClient:
         elif ending is Ending.LOST:
             promise.set_exception(self.lost or gone_error(self.name, NO_ANSWER))
         elif ending is Ending.UNANSWERED:
-            promise.set_exception(unanswered_error(self.name, operation, self._line.condition))
+            promise.set_exception(unanswered_error(self.name, operation, self._transport.condition))
         else:
             promise.set_exception(ending_error(self.name, operation, ending, detail))
 
@@ -611,7 +611,7 @@ class ChannelClient:
         if self.lost is not None:
             return
         self.lost = lost
-        self._line.end()
+        self._transport.end()
         self._on_lost()
         self.sender.clear()
         self._carry_out(self._state.lose())

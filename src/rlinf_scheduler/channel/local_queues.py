@@ -170,7 +170,7 @@ class LocalQueues:
         return Cause(CHANNEL, operation.kind, self._spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """See `PromiseOwner`; nobody but this process can end such a wait."""
+        """Add nothing: nobody but this process can end such a wait."""
 
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         """Give one up."""

@@ -87,7 +87,7 @@ def _read(
     """Read what a channel is to hold, on a thread of its own."""
     try:
         saved = _read_saved(spec)
-    except Exception as error:  # noqa: BLE001 - it belongs to the caller for the channel
+    except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the channel
         opened.set_exception(error)
     else:
         session.messenger.submit(partial(opening, saved))
@@ -186,7 +186,7 @@ class _DurableOpening:
             except BaseException:
                 journal.close()
                 raise
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller for the channel
+        except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the channel
             self.opened.set_exception(error)
         else:
             self._session.messenger.submit(partial(self._begin, journal, found, saved))
@@ -266,7 +266,7 @@ class _DurableOpening:
     def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller for the channel
+        except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the channel
             channel.stop()
             self.opened.set_exception(error)
 

@@ -317,7 +317,7 @@ class PromiseOwner(Protocol):
 
 
 class _Unclaimed:
-    """Hurries the I/O thread when a promise is gone, unless somebody has what came; see `comm.promise.Wake`."""
+    """Wakes the I/O thread when a promise is gone, unless somebody has what came; see `comm.promise.Wake`."""
 
     __slots__ = ("_consumed", "_wake")
 

@@ -191,7 +191,7 @@ class OperationSender:
                 operation, its_frames = self.waiting.popleft()
                 try:
                     head = _head_of(operation, len(its_frames))
-                except Exception as error:  # noqa: BLE001 - it belongs to the caller for the operation
+                except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the operation
                     self._on_unsent([operation], error)
                     continue
                 sent.append(operation)

@@ -41,20 +41,20 @@ def show(
         from rlinf_scheduler.session.job_file import running_jobs  # noqa: PLC0415
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
-        kept = _kept(found, deadline - time.monotonic()) if found != "" else []
-        homes = {report.job.home for report in kept if report.job is not None}
+        detached = _detached(found, deadline - time.monotonic()) if found != "" else []
+        homes = {report.job.home for report in detached if report.job is not None}
         # Of a job server that does not answer the file that it left here tells.
-        silent = {report.name for report in kept if report.job is None}
+        silent = {report.name for report in detached if report.job is None}
         others = [job for job in running_jobs() if job.home not in homes and job.kept not in silent]
     if as_json:
         typer.echo(
-            json.dumps({"kept": list(map(_as_data, kept)), "others": _others_as_data(others)}, indent=2)
+            json.dumps({"kept": list(map(_as_data, detached)), "others": _others_as_data(others)}, indent=2)
         )
-    elif not kept and not others:
+    elif not detached and not others:
         typer.echo("no job runs here")
         raise typer.Exit(ANSWER_IS_NO)
     else:
-        typer.echo("\n".join([*_lines(kept), *map(_other, others)]))
+        typer.echo("\n".join([*_lines(detached), *map(_other, others)]))
 
 
 @jobs.command()
@@ -82,19 +82,19 @@ def stop(
     typer.echo(f"job '{name}' has ended")
 
 
-def _kept(address: str | None, timeout_s: float) -> list[DetachedJobReport]:
+def _detached(address: str | None, timeout_s: float) -> list[DetachedJobReport]:
     from rlinf_scheduler.detached import detached_jobs  # noqa: PLC0415 - as above
 
     return detached_jobs(address, timeout_s)
 
 
-def _lines(kept: list[DetachedJobReport]) -> Iterator[str]:
-    for report in kept:
+def _lines(detached: list[DetachedJobReport]) -> Iterator[str]:
+    for report in detached:
         if report.job is None:
             force = f"`rlinf jobs stop {shlex.quote(report.name)} --force` ends it"
             yield f"{report.name}: {printable(report.problem)}; {force}"
             continue
-        yield f"{report.name}: kept by process {report.job.pid} since {clock_text(report.job.started)}"
+        yield f"{report.name}: served by process {report.job.pid} since {clock_text(report.job.started)}"
         if report.now is None:
             yield f"  who takes part is not known: {printable(report.problem)}"
             continue
@@ -109,8 +109,8 @@ def _lines(kept: list[DetachedJobReport]) -> Iterator[str]:
 def _other(job: RunningJob) -> str:
     process, since = f"process {job.pid}", clock_text(job.started)
     if job.kept:
-        kept = f"{process} has kept job '{job.kept}' on another cluster since {since}"
-        return f"{kept}; `rlinf jobs --address` shows that"
+        served = f"{process} has served job '{job.kept}' on another cluster since {since}"
+        return f"{served}; `rlinf jobs --address` shows that"
     return f"{process} has run a job of its own since {since}, until it ends: {printable(job.program)}"
 
 

@@ -56,10 +56,10 @@ class _AllDone(Promise[None]):
     def __init__(self, handles: Sequence[AsyncHandle[Any]], what: str, join: Join | None) -> None:
         super().__init__()
         if join is None:  # they are taken by one store, and until then all of them may go back
-            fates = [handle._consumed for handle in handles]
-            self.consumed.mark = _ConsumedBytes(fates)
-            for consumed in fates:
-                consumed.whole = self.consumed
+            flags = [handle._consumed for handle in handles]
+            self.consumed.mark = _ConsumedBytes(flags)
+            for flag in flags:
+                flag.whole = self.consumed
         self.handles = tuple(handles)
         self._what = what
         self._join = join
@@ -129,16 +129,16 @@ class _AllDone(Promise[None]):
 
 
 class _ConsumedBytes:
-    """The marks of several values, see `ConsumedFlag`."""
+    """The `mark` of a `ConsumedFlag` of several values."""
 
-    __slots__ = ("_fates",)
+    __slots__ = ("_flags",)
 
-    def __init__(self, fates: Sequence[ConsumedFlag]) -> None:
-        self._fates = fates
+    def __init__(self, flags: Sequence[ConsumedFlag]) -> None:
+        self._flags = flags
 
     def __setitem__(self, place: int, mark: int) -> None:
-        for consumed in self._fates:
-            consumed.mark[place] = mark
+        for flag in self._flags:
+            flag.mark[place] = mark
 
 
 def _on_done(waiting: weakref.ref[_AllDone], ended: Promise[Any]) -> None:

@@ -242,7 +242,7 @@ class Peer:
         transport: what leads to it.
         pending: our requests that it has not answered.
         incoming: its requests that we have not answered.
-        unconfirmed: answers whose fate somebody wants to know.
+        unconfirmed: answers of which somebody wants to know whether they were taken.
         lost: why it is gone, "" as long as it is there.
         has_lied: it has said that it is another process.
     """

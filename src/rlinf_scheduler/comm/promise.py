@@ -286,7 +286,7 @@ class PromiseRef(weakref.ref[Promise[Any]]):
 
 
 class Wake:
-    """Calls something when it is dropped. An interruption may prevent that: it only hurries what happens anyhow."""
+    """Calls something when it is dropped. An interruption may prevent that: what it wakes for happens anyhow, later."""
 
     __slots__ = ("_tell",)
 

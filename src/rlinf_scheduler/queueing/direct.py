@@ -2,7 +2,7 @@
 
 What a thread sends by its shortcut may overtake what its process has sent the usual way before. So each such operation
 says how many messages stand before it, and waits until they were read. It is answered where it came from. If its
-thread cannot wait for the answer any more, its process recalls it the usual way, and hears what became of it.
+thread cannot wait for the answer any more, its process asks the usual way what became of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OperationT = TypeVar("OperationT")
 
 
 class DirectOperations(Generic[WayT, OperationT]):
-    """When it is an operation's turn, where its answer goes, and what is said when it is recalled.
+    """When it is an operation's turn, where its answer goes, and what is said when somebody asks what became of it.
 
     A way carries one operation at a time: the next one comes when the last one was answered, or not at all.
 

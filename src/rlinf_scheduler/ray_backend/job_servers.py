@@ -45,7 +45,7 @@ def join_lasting(address: str | None, timeout_s: float) -> RayBackend:
 
 
 def detached_names() -> list[str]:
-    """The names of the jobs that are kept on the Ray that this process is connected to.
+    """The names of the detached jobs on the Ray that this process is connected to.
 
     Raises:
         ClusterError: Ray does not say.
@@ -209,5 +209,5 @@ def _no_such_job(name: str) -> ClusterError:
     start = "Cluster(job=..., detached=True) begins one"
     hint = did_you_mean(name, there)
     return ClusterError(
-        "; ".join(filter(None, [f"no job '{name}' is kept on this Ray: {listed}", hint, start]))
+        "; ".join(filter(None, [f"no detached job '{name}' runs on this Ray: {listed}", hint, start]))
     )

@@ -1,4 +1,4 @@
-"""Every process tells the job's home that its I/O thread runs; what that makes of it is in `hearts`."""
+"""Every process tells the job's home that its I/O thread runs; what that makes of it is in `heartbeat_monitor`."""
 
 from __future__ import annotations
 

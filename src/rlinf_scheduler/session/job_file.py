@@ -159,14 +159,14 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
         raise ClusterError(f"{problem}, `--job {named[0].pid}` for one: {_known(named)}")
     if named:
         return named[0]
-    what = (
-        f"driver is process {wanted}"
+    unknown = (
+        f"no job's driver is process {wanted} of this machine"
         if wanted.isdecimal()
-        else f"job server or name is '{printable(wanted)}'"
+        else f"no job of this machine is called '{printable(wanted)}'"
     )
     near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
     hint = f"; did you mean '{near}'?" if near else ""
-    raise ClusterError(f"no job's {what} of this machine; there are {_known(jobs) or 'none'}{hint}")
+    raise ClusterError(f"{unknown}; there are {_known(jobs) or 'none'}{hint}")
 
 
 def _known(jobs: list[RunningJob]) -> str:

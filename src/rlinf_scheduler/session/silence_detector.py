@@ -42,11 +42,11 @@ class Silence:
 class SilenceDetector:
     """When each process was heard of last. Times are in seconds, of one clock.
 
-    >>> pulse = SilenceDetector(0.0)
-    >>> pulse.hear("a", 0.5, give_up_after_s=60.0)
-    >>> [s for second in range(1, 7) for s in pulse.sweep(float(second))]
+    >>> silences = SilenceDetector(0.0)
+    >>> silences.hear("a", 0.5, give_up_after_s=60.0)
+    >>> [s for second in range(1, 7) for s in silences.sweep(float(second))]
     [Silence(process_id='a', silent_s=4.5, early=True, over=False, too_long=False)]
-    >>> pulse.sweep(7.0)
+    >>> silences.sweep(7.0)
     [Silence(process_id='a', silent_s=6.5, early=False, over=False, too_long=False)]
     """
 

@@ -1,4 +1,4 @@
-"""A driver of a job that outlives it: comes to the job's job server, hears of what happens there, and leaves."""
+"""A driver of a job that outlives it: comes to the job server, hears of what happens there, and leaves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class AttachedDriver:
-    """This process's part in a kept job; a service of its session.
+    """This process's part in a detached job; a service of its session.
 
     Args:
         session: of this process, whose home is the job server.

@@ -166,7 +166,7 @@ class ChannelStarter(Starter):
         """What a thread of its own does for a channel: its place may have to be waited for."""
         try:
             placement = self._place(wanted, asker)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller for the channel
+        except BaseException as error:  # noqa: BLE001 - it belongs to the waiter for the channel
             started.set_exception(error)
         else:
             self._open_soon(_Opening(wanted, wanted.spec.channel_id, placement, started))
@@ -175,7 +175,7 @@ class ChannelStarter(Starter):
         """What a thread of its own does for a holder: where its asker is may have to be looked up."""
         try:
             beside = self._anywhere_on(0) if asker is None else self._placement_beside("", asker)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller for the holder
+        except BaseException as error:  # noqa: BLE001 - it belongs to the waiter for the holder
             found.set_exception(error)
         else:
             seat = f"the items of node {beside.node_rank}"

@@ -49,7 +49,7 @@ def prepare_detached_launch(
     *,
     detached: bool,
 ) -> tuple[str, Callable[[], RemoteGroup]]:
-    """As `prepare_launch`, by the job's job server.
+    """As `prepare_launch`, by the job server.
 
     Args:
         session: of this process.
@@ -68,7 +68,9 @@ def prepare_detached_launch(
         CommError: the job server does not answer.
     """
     if callable(on_failure) or on_failure == "end":
-        problem = "on_failure is a function of this program, and the groups of this job are its job server's"
+        problem = (
+            "on_failure is a function of this program, and the groups of this job belong to its job server"
+        )
         raise ConfigError(problem, hint="one of 'fail', 'restart', 'ignore'")
     options = replace(options, sys_path=tuple(sys.path), log_level=level_to_forward())
     plan = pickle.dumps((tuple(placements), options, limit))
@@ -88,14 +90,14 @@ def prepare_detached_launch(
             raise
         asked.give_up()
         raise LaunchTimeout(
-            claimed, f"the job's job server has not answered for {seconds_text(limit_s)}", ["all ranks"]
+            claimed, f"the job server has not answered for {seconds_text(limit_s)}", ["all ranks"]
         )
 
     return claimed, launch
 
 
 def remote_group_of(session: Session, name: str, worker_class: type[T] | None) -> tuple[RemoteGroup, type[T]]:
-    """A group of the job's job server, and the worker's class.
+    """A group of the job server's, and the worker's class.
 
     Args:
         session: of this process.
@@ -108,9 +110,7 @@ def remote_group_of(session: Session, name: str, worker_class: type[T] | None) -
     """
     answer = _RecordAsked(session, FOLLOW, FollowGroup(name), []).answer
     if not answer.wait(ANSWER_TIMEOUT_S):
-        raise ClusterError(
-            f"attach({name!r}): the job's job server has not answered for {ANSWER_TIMEOUT_S:g} s"
-        )
+        raise ClusterError(f"attach({name!r}): the job server has not answered for {ANSWER_TIMEOUT_S:g} s")
     group, frames = answer.result(0)
     if worker_class is not None:
         return group, worker_class

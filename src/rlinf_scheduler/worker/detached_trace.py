@@ -178,7 +178,7 @@ def _answered(work: Callable[[Request], None], request: Request) -> None:
 
 
 class DetachedTraces:
-    """What this driver has its job's job server trace; a service of its session.
+    """What this driver has the job server trace; a service of its session.
 
     Args:
         session: of the driver.

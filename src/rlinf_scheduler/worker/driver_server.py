@@ -72,7 +72,7 @@ class _Driver:
 
 
 class DriverServer:
-    """The drivers of a kept job; a service of its job server. On the I/O thread.
+    """The drivers of a detached job; a service of its job server. On the I/O thread.
 
     Args:
         session: of the job server.

@@ -1,4 +1,4 @@
-"""What the job server of a job and the drivers that take part in it say to each other."""
+"""What a job server and the drivers that take part in its job say to each other."""
 
 from __future__ import annotations
 

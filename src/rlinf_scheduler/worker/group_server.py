@@ -85,7 +85,7 @@ class ServedGroup:
 
 
 class GroupServer:
-    """Launches and ends groups for the processes of a kept job; a service of the job server. On the I/O thread.
+    """Launches and ends groups for the processes of a detached job; a service of the job server. On the I/O thread.
 
     Args:
         session: of the job server.

@@ -1,4 +1,4 @@
-"""What the job server of a job, and the processes whose groups it launches or that call them, say to each other."""
+"""What a job server, and the processes whose groups it launches or that call them, say to each other."""
 
 from __future__ import annotations
 

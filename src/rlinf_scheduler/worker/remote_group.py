@@ -105,7 +105,7 @@ class RemoteGroup(GroupCalls[RemoteRank]):
             self._ask(RESTART, RestartRank(self.number, number, timeout_s), timeout_s + ANSWER_TIMEOUT_S)
         except FutureTimeout:
             problem = f"rank {number} is not back after {seconds_text(timeout_s)}"
-            raise LaunchTimeout(self.name, problem, ["the job's job server does not say why"]) from None
+            raise LaunchTimeout(self.name, problem, ["the job server does not say why"]) from None
 
     def stop(self) -> None:
         """End every process: after the call that it runs now, or after a grace period by force."""
@@ -133,7 +133,7 @@ class RemoteGroup(GroupCalls[RemoteRank]):
 
 
 class RemoteGroups:
-    """The groups of the job's job server that this process calls; a service of its session. On the I/O thread."""
+    """The groups of the job server that this process calls; a service of its session. On the I/O thread."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -39,7 +39,7 @@ def begin_beside(session: Session, launch: LaunchFunction[GroupT], promise: Prom
 def _run(launch: LaunchFunction[GroupT], promise: Promise[GroupT]) -> None:
     try:
         promise.set_result(launch())
-    except BaseException as error:  # noqa: BLE001 - it belongs to the caller for the group
+    except BaseException as error:  # noqa: BLE001 - it belongs to the waiter for the group
         promise.set_exception(error)
 
 

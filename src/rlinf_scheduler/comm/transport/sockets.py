@@ -185,17 +185,17 @@ class Sockets:
             link, _ = self._dirty.popitem()
             run_guarded(link.flush)
 
-    def watch(self, line: Watched) -> None:
+    def watch(self, transport: Watched) -> None:
         """Look after connections: the kernel notices when the other machine falls silent, and says so if asked."""
-        self._watched.add(line)
+        self._watched.add(transport)
         if self._watch_timer is None:
             self._watch_timer = self._loop.call_later(PROBE_S, self._look)
 
     def _look(self) -> None:
         self._watch_timer = None
-        for line in list(self._watched):
-            if not line.look():
-                self._watched.discard(line)
+        for transport in list(self._watched):
+            if not transport.look():
+                self._watched.discard(transport)
         if self._watched:
             self._watch_timer = self._loop.call_later(PROBE_S, self._look)
 

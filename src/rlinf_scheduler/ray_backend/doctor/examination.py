@@ -76,7 +76,7 @@ class Examiner:
     def open_listener(self, token: bytes) -> int:
         """Let one probe in, by whoever shows the token; the port."""
         listener = ProbeListener(self._ip, token, self._ports)
-        threading.Thread(target=listener.serve, name="rlinf-doctor-door", daemon=True).start()
+        threading.Thread(target=listener.serve, name="rlinf-doctor-listener", daemon=True).start()
         return listener.port
 
     def probe(self, target: str, ip: str, port: int, token: bytes) -> ProbedLink:
