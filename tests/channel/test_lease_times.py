@@ -34,12 +34,12 @@ def clock():
 
 
 def keep(clock, ttl_s=30.0, keep_s=1e9):
-    keeper = LeaseRenewal(clock, clock)
+    renewal = LeaseRenewal(clock, clock)
     operation = Operation("lease", "default", None, clock.now)
     operation.lease = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s
-    keeper.begin(operation, Delivery.of(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
-    return keeper, operation.ticket
+    renewal.begin(operation, Delivery.of(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
+    return renewal, operation.ticket
 
 
 def test_a_lease_is_extended_at_every_third_of_its_time(clock):
@@ -53,10 +53,10 @@ def test_a_lease_is_extended_at_every_third_of_its_time(clock):
 
 
 def test_a_lease_that_is_over_is_not(clock):
-    keeper, ticket = keep(clock)
+    renewal, ticket = keep(clock)
     clock.run_until(15)
-    keeper.end(ticket)
-    keeper.end(ticket)
+    renewal.end(ticket)
+    renewal.end(ticket)
     clock.run_until(100)
     assert clock.told == [(10, control_wire.Extend(7))]
 
@@ -71,10 +71,10 @@ def test_what_is_overdue_is_given_back_and_not_extended_any_more(clock):
 
 
 def test_more_time_is_more_time_and_never_less(clock):
-    keeper, ticket = keep(clock, keep_s=12)
+    renewal, ticket = keep(clock, keep_s=12)
     clock.run_until(5)
-    keeper.extend(ticket, 20)
-    keeper.extend(ticket, 1)
+    renewal.extend(ticket, 20)
+    renewal.extend(ticket, 1)
     clock.run_until(24)
     assert not any(isinstance(message, control_wire.Settle) for _, message in clock.told)
     clock.run_until(26)
@@ -82,20 +82,20 @@ def test_more_time_is_more_time_and_never_less(clock):
 
 
 def test_an_extension_delays_no_sign_of_life(clock):
-    keeper, ticket = keep(clock)
+    renewal, ticket = keep(clock)
     for second in range(1, 60):
         clock.run_until(second)
-        keeper.extend(ticket, 1)
+        renewal.extend(ticket, 1)
     times = [0, *(when for when, _ in clock.told)]
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 10
 
 
 def test_a_lease_that_ends_while_its_sign_of_life_is_sent_is_not_kept(clock):
-    keeper, ticket = keep(clock)
+    renewal, ticket = keep(clock)
 
     def tell(message):  # what is sent goes with what users have said of leases meanwhile
         clock.told.append(message)
-        keeper.end(ticket)
+        renewal.end(ticket)
 
     clock.tell = tell
     clock.run_until(100)
@@ -104,8 +104,8 @@ def test_a_lease_that_ends_while_its_sign_of_life_is_sent_is_not_kept(clock):
 
 
 def test_nothing_is_kept_alive_after_the_end(clock):
-    keeper, _ = keep(clock)
-    keeper.close()
+    renewal, _ = keep(clock)
+    renewal.close()
     clock.run_until(100)
     assert clock.told == []
 

@@ -25,7 +25,7 @@ DEADLINE_S = 30.0
 
 
 @pytest.fixture
-def desk():
+def service():
     with LocalRuntime():
         yield current_session().service(TraceService)
     TIMES.clear()
@@ -36,8 +36,8 @@ def phases(path):
     return [event["name"] for event in events if event.get("cat") == "phase"]
 
 
-def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
-    trace = desk.begin(tmp_path / "run.json", MIB)
+def test_two_who_end_a_trace_at_once_get_the_same_file(service, tmp_path):
+    trace = service.begin(tmp_path / "run.json", MIB)
     with Stopwatch("learn"):
         pass
     both = threading.Barrier(2)
@@ -54,18 +54,18 @@ def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
     assert "learn" in [event["name"] for event in events]
 
 
-def test_of_two_who_begin_a_trace_at_once_one_is_refused(desk, tmp_path, monkeypatch):
-    on_io_thread, refused = desk._on_io_thread, []
+def test_of_two_who_begin_a_trace_at_once_one_is_refused(service, tmp_path, monkeypatch):
+    on_io_thread, refused = service._on_io_thread, []
 
     def begin_another(step):
-        monkeypatch.setattr(desk, "_on_io_thread", on_io_thread)
+        monkeypatch.setattr(service, "_on_io_thread", on_io_thread)
         with pytest.raises(ConfigError, match=r"traced already, to .*run\.json") as other:
-            desk.begin(tmp_path / "other.json", MIB)
+            service.begin(tmp_path / "other.json", MIB)
         refused.append(other)
         return on_io_thread(step)
 
-    monkeypatch.setattr(desk, "_on_io_thread", begin_another)
-    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+    monkeypatch.setattr(service, "_on_io_thread", begin_another)
+    with service.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
         assert refused
     assert phases(tmp_path / "run.json") == ["learn"]
     assert not (tmp_path / "other.json").exists()
@@ -75,56 +75,56 @@ def closers(session):
     return [list(each) for each in (session._first_closers, session._closers, session._fork_callbacks)]
 
 
-def test_a_trace_that_is_over_leaves_nothing_to_be_closed(desk, tmp_path):
+def test_a_trace_that_is_over_leaves_nothing_to_be_closed(service, tmp_path):
     session = current_session()
-    desk.begin(tmp_path / "first.json", MIB).stop()
+    service.begin(tmp_path / "first.json", MIB).stop()
     before = closers(session)
     for number in range(3):
-        desk.begin(tmp_path / f"{number}.json", MIB).stop()
+        service.begin(tmp_path / f"{number}.json", MIB).stop()
     assert closers(session) == before
 
 
-def test_a_process_that_hears_of_no_end_has_the_last_trace_to_close_and_no_other(desk):
-    session, tracer = current_session(), desk._tracer
+def test_a_process_that_hears_of_no_end_has_the_last_trace_to_close_and_no_other(service):
+    session, tracer = current_session(), service._tracer
     sizes = []
     for number in range(3):
         opened = tracer.open(TraceOn(f"{number}", MIB, MIB))
-        desk._on_io_thread(partial(tracer.begin, opened))
+        service._on_io_thread(partial(tracer.begin, opened))
         sizes.append([len(each) for each in closers(session)])
     assert sizes[0] == sizes[1] == sizes[2]
 
 
-def test_a_trace_whose_beginning_was_interrupted_goes_on_nowhere(desk, tmp_path, monkeypatch):
-    on_io_thread = desk._on_io_thread
+def test_a_trace_whose_beginning_was_interrupted_goes_on_nowhere(service, tmp_path, monkeypatch):
+    on_io_thread = service._on_io_thread
 
     def interrupted(step):
         on_io_thread(step)
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(desk, "_on_io_thread", interrupted)
+        patch.setattr(service, "_on_io_thread", interrupted)
         with pytest.raises(Interrupted):
-            desk.begin(tmp_path / "lost.json", MIB)
+            service.begin(tmp_path / "lost.json", MIB)
     wait_until(lambda: TIMES.span_file is None)
-    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+    with service.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
         pass
     assert phases(tmp_path / "run.json") == ["learn"]
 
 
-def test_a_trace_that_cannot_be_begun_leaves_room_for_another(desk, tmp_path):
+def test_a_trace_that_cannot_be_begun_leaves_room_for_another(service, tmp_path):
     with pytest.raises(FileNotFoundError):
-        desk.begin(tmp_path / "nowhere" / "run.json", MIB)
-    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        service.begin(tmp_path / "nowhere" / "run.json", MIB)
+    with service.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
         pass
     assert phases(tmp_path / "run.json") == ["learn"]
 
 
-def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monkeypatch):
+def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(service, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "no space left")
 
     def trace_one(error):
-        with desk.begin(tmp_path / "run.json", MIB) as trace:
+        with service.begin(tmp_path / "run.json", MIB) as trace:
             traces.append(trace)
             with Stopwatch("in the first"):
                 pass
@@ -141,35 +141,35 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
     # There is room again, and another trace goes on meanwhile.
     with Stopwatch("in no trace"):
         pass
-    other = desk.begin(tmp_path / "other.json", MIB)
+    other = service.begin(tmp_path / "other.json", MIB)
     with Stopwatch("in the other"):
         pass
     assert traces[-1].stop().path == tmp_path / "run.json"
     with pytest.raises(ConfigError, match=r"traced already, to .*other\.json"):
-        desk.begin(tmp_path / "third.json", MIB)
+        service.begin(tmp_path / "third.json", MIB)
     other.stop()
     assert phases(tmp_path / "run.json") == ["in the first"]
     assert phases(tmp_path / "other.json") == ["in the other"]
 
 
-def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, monkeypatch):
+def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(service, tmp_path, monkeypatch):
     late, told = Enlist(current_session().messenger.endpoint, 1, 0), []
-    monkeypatch.setattr(desk, "_tell", lambda name, *_: told.append(name))
-    tell_end = desk._tell_end
+    monkeypatch.setattr(service, "_tell", lambda name, *_: told.append(name))
+    tell_end = service._tell_end
 
     def come_late(*arguments):
-        desk._on_io_thread(lambda: desk._on_enlisted("late:0", late))
+        service._on_io_thread(lambda: service._on_enlisted("late:0", late))
         return tell_end(*arguments)
 
-    monkeypatch.setattr(desk, "_tell_end", come_late)
-    trace = desk.begin(tmp_path / "run.json", MIB)
-    desk._on_io_thread(lambda: desk._on_enlisted("early:0", late))
+    monkeypatch.setattr(service, "_tell_end", come_late)
+    trace = service.begin(tmp_path / "run.json", MIB)
+    service._on_io_thread(lambda: service._on_enlisted("early:0", late))
     trace.stop()
     assert told == ["early:0"]
 
 
 def test_a_trace_that_another_thread_ends_while_it_is_noted_what_is_open_just_ends(
-    desk, tmp_path, monkeypatch
+    service, tmp_path, monkeypatch
 ):
     tracer = current_session().service(Tracer)
 
@@ -178,9 +178,9 @@ def test_a_trace_that_another_thread_ends_while_it_is_noted_what_is_open_just_en
             threads.submit(tracer.end, tracer._trace_id).result(DEADLINE_S)
         return []
 
-    with desk.begin(tmp_path / "run.json", MIB):
+    with service.begin(tmp_path / "run.json", MIB):
         monkeypatch.setattr(tracing, "open_spans", ended_meanwhile)
-        desk._on_io_thread(partial(tracer._note_open, tracer._trace_id))
+        service._on_io_thread(partial(tracer._note_open, tracer._trace_id))
         assert tracer._span_file is None
 
 

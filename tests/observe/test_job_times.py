@@ -213,11 +213,11 @@ def test_of_those_that_have_left_all_sums_are_kept_and_the_last_spans():
             (CallSum("run", 1, 0.5),),
             spans=(Span(CALL, 0.0, 0.5, "run", 1),) * LEFT_SPANS,
         )
-        desk._on_left(SimpleNamespace(peer_name=head.process, peer_id=str(number), head=head))
+        service._on_left(SimpleNamespace(peer_name=head.process, peer_id=str(number), head=head))
 
     with LocalRuntime():
         session = current_session()
-        desk = session.service(TimeService)
+        service = session.service(TimeService)
         for number in range(2 * MAX_LEFT_SPANS // LEFT_SPANS):
             leave(number)
         sheets = [sheet for sheet in ask_times(session, 30.0).sheets if sheet.process.startswith("eval-")]

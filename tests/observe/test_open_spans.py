@@ -37,7 +37,7 @@ HEAD = SpanFileHead("rollout:1", 4711, "node1", 0, 0)
 
 
 @pytest.fixture
-def desk():
+def service():
     with LocalRuntime():
         yield current_session().service(TraceService)
     TIMES.clear()
@@ -74,9 +74,9 @@ def slices(path):
     return found, {event["name"]: threads[event["tid"]] for event in found}
 
 
-def test_a_call_a_phase_and_a_wait_that_hang_are_drawn_to_the_end_as_open(desk, tmp_path):
+def test_a_call_a_phase_and_a_wait_that_hang_are_drawn_to_the_end_as_open(service, tmp_path):
     with hanging():
-        trace = desk.begin(tmp_path / "run.json", MIB)
+        trace = service.begin(tmp_path / "run.json", MIB)
         with Stopwatch("goes on"):
             pass
         trace.stop()
@@ -88,7 +88,7 @@ def test_a_call_a_phase_and_a_wait_that_hang_are_drawn_to_the_end_as_open(desk, 
     assert all(event["args"]["open"] for event in found if event["name"] in hung)
 
 
-def test_what_has_ended_is_open_no_more(desk, tmp_path):
+def test_what_has_ended_is_open_no_more(service, tmp_path):
     with hanging():
         pass
     assert not [span for span in open_spans() if span.name in ("train", "learn", "a planted wait")]
@@ -197,14 +197,14 @@ def test_an_operation_that_a_task_awaits_is_open():
         assert "get('items')" in asyncio.run(look(Channel.create("items")))
 
 
-def test_waits_of_the_librarys_own_threads_are_neither_counted_nor_traced(desk, tmp_path):
+def test_waits_of_the_librarys_own_threads_are_neither_counted_nor_traced(service, tmp_path):
     waited = Promise()
 
     def run():
         Promise().wait(0.01)
         waited.set_result(None)
 
-    trace = desk.begin(tmp_path / "run.json", MIB)
+    trace = service.begin(tmp_path / "run.json", MIB)
     run_beside(run)
     assert waited.wait(DEADLINE_S)
     trace.stop()
@@ -214,8 +214,8 @@ def test_waits_of_the_librarys_own_threads_are_neither_counted_nor_traced(desk, 
         assert f"{here}.<locals>.run" not in told
 
 
-def test_a_thread_that_is_gone_before_it_is_written_has_its_name(desk, tmp_path):
-    trace = desk.begin(tmp_path / "run.json", MIB)
+def test_a_thread_that_is_gone_before_it_is_written_has_its_name(service, tmp_path):
+    trace = service.begin(tmp_path / "run.json", MIB)
 
     def learn():
         with Stopwatch("learn"):

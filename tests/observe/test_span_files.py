@@ -118,7 +118,7 @@ def test_only_its_user_can_read_it(tmp_path):
 def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     tmp_path_factory, batches, max_bytes
 ):
-    path = tmp_path_factory.mktemp("spool") / "p"
+    path = tmp_path_factory.mktemp("spans") / "p"
     writer = SpanFileWriter(path, HEAD, max_bytes)
     written = 0
     for count in batches:
@@ -146,7 +146,7 @@ def test_a_span_that_has_no_room_is_dropped_and_counted(tmp_path):
 @settings(max_examples=tries(30))
 @given(st.integers(0, 2000))
 def test_a_process_that_was_killed_while_it_wrote_leaves_what_was_before(tmp_path_factory, length):
-    path = tmp_path_factory.mktemp("spool") / "p"
+    path = tmp_path_factory.mktemp("spans") / "p"
     writer = SpanFileWriter(path, HEAD, 1 << 20)
     for first in range(0, 30, 3):
         writer.write(spans(first, 3))

@@ -156,13 +156,13 @@ def test_a_step_that_nobody_called_is_told_with_what_was(job):
 
 def test_a_trace_has_calls_phases_waits_items_and_weights(job, groups, tmp_path):
     rollout, actor = groups
-    desk = job.session.service(TraceService)
-    with desk.begin(tmp_path / "run.json.gz", MIB) as trace:
+    service = job.session.service(TraceService)
+    with service.begin(tmp_path / "run.json.gz", MIB) as trace:
         run_steps(rollout, actor, 2)
         rollout.execute_on(0).collect(1, 0.0).wait(DEADLINE_S)
         assert actor.take_on_lease().wait(DEADLINE_S) == [(0, 0)]
         with pytest.raises(ConfigError, match="traced already"):
-            desk.begin(tmp_path / "other", MIB)
+            service.begin(tmp_path / "other", MIB)
     assert not (tmp_path / "other").exists()
     traced = Traced(tmp_path / "run.json.gz")
     assert trace.file.num_processes == len(traced.processes) == 6  # the driver, four ranks, and the channel's
@@ -186,14 +186,14 @@ def test_a_trace_has_calls_phases_waits_items_and_weights(job, groups, tmp_path)
 def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(job, groups, tmp_path):
     rollout, _ = groups
     (pid,) = rollout.execute_on(2).where().wait(DEADLINE_S)
-    desk = job.session.service(TraceService)
-    trace = desk.begin(tmp_path / "run.json", MIB)
+    service = job.session.service(TraceService)
+    trace = service.begin(tmp_path / "run.json", MIB)
     # It hears of an event after the trace.
     heard = []
     job.session.bus.subscribe(heard.append)
     rollout.execute_on(2).collect(2, 0.0).wait(DEADLINE_S)
     machine = job.session.messenger.endpoint.machine_id
-    folder = folder_of(desk._tracing.trace_id, machine)
+    folder = folder_of(service._tracing.trace_id, machine)
 
     def is_spooled():
         found = (read_span_file([(folder / file.name).read_bytes()]) for file in span_files_in(folder))
@@ -240,12 +240,12 @@ def put_two(pipe, _member):
 def test_span_files_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_path):
     with Job("tcp") as job:
         session = job.driver
-        desk = session.service(TraceService)
+        service = session.service(TraceService)
         channel = Channel.create("items")
         env = job.start(put_two, where=THERE, name="env:0")
         assert env.receive() == "connected"
-        trace = desk.begin(tmp_path / "run.perfetto", MIB)
-        there = folder_of(desk._tracing.trace_id, THERE)
+        trace = service.begin(tmp_path / "run.perfetto", MIB)
+        there = folder_of(service._tracing.trace_id, THERE)
 
         def is_compared():
             # How a clock's note begins; it comes when the clock was asked for several times.
@@ -280,9 +280,9 @@ def fill_span_file(_pipe, member):
 
 def test_a_trace_is_within_its_bound_however_many_processes_come_and_go(tmp_path):
     with Job() as job:
-        desk = job.driver.service(TraceService)
-        trace = desk.begin(tmp_path / "run.json", MIB)
-        folder = folder_of(desk._tracing.trace_id, job.driver.messenger.endpoint.machine_id)
+        service = job.driver.service(TraceService)
+        trace = service.begin(tmp_path / "run.json", MIB)
+        folder = folder_of(service._tracing.trace_id, job.driver.messenger.endpoint.machine_id)
         for number in range(10):
             env = job.start(fill_span_file, name=f"env:{number}")
             env.result()

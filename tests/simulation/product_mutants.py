@@ -95,11 +95,11 @@ def _leaves_the_oldest_for_later(send):
 
 
 def _keeps_the_timer(end):
-    def forget(keeper, ticket):
-        kept = keeper._kept.get(ticket)
+    def forget(renewal, ticket):
+        kept = renewal._kept.get(ticket)
         if kept is not None:
             kept.timer = None
-        end(keeper, ticket)
+        end(renewal, ticket)
 
     return forget
 

@@ -198,7 +198,7 @@ class Interrupted(Exception):
 @pytest.mark.interrupted
 def test_an_interruption_at_any_moment_gives_the_turn_back(job):
     rollout = job.make_session("rollout:0")
-    desk = job.session.service(DeviceLockServer)
+    service = job.session.service(DeviceLockServer)
 
     def interrupt(_signal, _frame):
         raise Interrupted
@@ -218,5 +218,5 @@ def test_an_interruption_at_any_moment_gives_the_turn_back(job):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
     assert num_interrupted > 10
-    wait_until(lambda: len(desk._turns) == 0)
-    assert not desk._waiting
+    wait_until(lambda: len(service._turns) == 0)
+    assert not service._waiting

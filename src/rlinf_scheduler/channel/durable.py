@@ -17,7 +17,7 @@ from rlinf_scheduler.channel.features.explain import ExplainFeature
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import FoundCommit, FoundJournal, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
-from rlinf_scheduler.channel.journal_records import write_image
+from rlinf_scheduler.channel.journal_records import write_snapshot
 from rlinf_scheduler.channel.journaled import WriteAheadRuntime
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
@@ -123,17 +123,17 @@ class DurableChannel:
             found: what the journal says.
             saved: a checkpoint to begin with; then that is nothing.
         """
-        image = found.image
-        if image is not None:
-            self._runtime.load(image)
+        snapshot = found.snapshot
+        if snapshot is not None:
+            self._runtime.load(snapshot)
         beside = self._session.messenger
         self._server = ChannelServer(self._runtime, self.spec, FEATURES, beside)
         self._server.on_stopped = self._on_deleted
         if saved is not None:
             restore(self._server, saved)
-        if image is not None:
-            resume(self._server, image)
-            self._runtime.resume_timers(image.world.timers)
+        if snapshot is not None:
+            resume(self._server, snapshot)
+            self._runtime.resume_timers(snapshot.world.timers)
 
     def recover(self, commits: deque[FoundCommit]) -> None:
         """Let happen again what has happened since, as much as can be done in a moment.
@@ -155,7 +155,7 @@ class DurableChannel:
         Raises:
             ChannelLost: its journal cannot be written.
         """
-        self._growth = JournalGrowth(self._num_recovered, self._journal.image_bytes)
+        self._growth = JournalGrowth(self._num_recovered, self._journal.snapshot_bytes)
         self._runtime.go_live(self._session.home.process_id)
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
@@ -282,22 +282,22 @@ class DurableChannel:
             return
         self._growth.begin()
         self._is_writing = True
-        self._beside(self._write, self.image(), self._journal.size_bytes)
+        self._beside(self._write, self.snapshot(), self._journal.size_bytes)
 
     def _beside(self, function: Callable[..., None], *args: Any) -> None:
         run_beside_in_time(self._session.messenger.call_later, function, *args)
 
-    def image(self) -> Callable[[], tuple[bytes, Iterable[Buffer]]]:
+    def snapshot(self) -> Callable[[], tuple[bytes, Iterable[Buffer]]]:
         """Take a snapshot of the channel; the function that is returned gives it as bytes, in any thread."""
         if self._server is None:
             return lambda: (b"", [])
         world, said = self._runtime.look()
         snapshot, server = self._server.state.snapshot(), record_of(self._server)
-        return partial(write_image, snapshot, server, world, said)
+        return partial(write_snapshot, snapshot, server, world, said)
 
-    def _write(self, image: Callable[[], tuple[bytes, Iterable[Buffer]]], since: int) -> None:
+    def _write(self, snapshot: Callable[[], tuple[bytes, Iterable[Buffer]]], since: int) -> None:
         try:
-            new = self._journal.begin(header_of(self.spec), *image())
+            new = self._journal.begin(header_of(self.spec), *snapshot())
         except Exception as error:  # noqa: BLE001 - without it everything is there, too; it only takes more room
             self._session.messenger.submit(partial(self._on_not_written, error))
         else:
@@ -335,4 +335,4 @@ class DurableChannel:
             self._on_not_written(error)
         else:
             self._is_writing = False
-            self._growth.succeed(self._journal.image_bytes)
+            self._growth.succeed(self._journal.snapshot_bytes)

@@ -37,13 +37,13 @@ class FoundJournal:
     Attributes:
         spec: the channel.
         is_there: there is one.
-        image: what it was written whole with; None if that was nothing.
+        snapshot: what it was written whole with; None if that was nothing.
         commits: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.
     """
 
     spec: ChannelSpec
     is_there: bool = False
-    image: LoadedSnapshot | None = None
+    snapshot: LoadedSnapshot | None = None
     commits: Iterator[FoundCommit] = field(default_factory=lambda: iter(()))
 
 
@@ -80,10 +80,10 @@ def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
         return FoundJournal(msgspec.structs.replace(spec, max_bytes=max_bytes_of(spec)))
     blocks = journal.read()
     spec = _checked(journal, next(blocks), spec)
-    image = next(blocks)
+    snapshot = next(blocks)
     try:
         return FoundJournal(
-            spec, True, load_snapshot(*image) if image.head else None, _commits(journal, blocks)
+            spec, True, load_snapshot(*snapshot) if snapshot.head else None, _commits(journal, blocks)
         )
     except msgspec.MsgspecError as error:
         raise journal.damaged(f"cannot be read: {error}") from error

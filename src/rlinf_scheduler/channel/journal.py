@@ -1,6 +1,6 @@
 """The file of a durable channel: what has happened to it since it was last written whole.
 
-    folder/journal          the magic, then blocks: the first says what channel this is, the second is an image of it
+    folder/journal          the magic, then blocks: the first says what channel this is, the second is a snapshot of it
                             (empty at first), all others are what has happened since, in order
     folder/journal.new-*    the next one, while it is being written
     folder/lock             locked by the process that holds the channel, as long as it lives
@@ -47,7 +47,7 @@ _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 class FramesOnDisk:
     """The frames of a large block, one after the other: so much of them is read as is asked for, when it is.
 
-    An image is as large as all that a channel holds, which is to be in memory once.
+    A snapshot is as large as all that a channel holds, which is to be in memory once.
     """
 
     def __init__(self, fd: int, begin: int, end: int) -> None:
@@ -90,7 +90,7 @@ class Journal:
 
     Attributes:
         size_bytes: how long it is.
-        image_bytes: of these, how many were there when it was last written whole.
+        snapshot_bytes: of these, how many were there when it was last written whole.
 
     Raises:
         ChannelJournalError: another process holds it, or the folder cannot be used, or is not this user's alone to
@@ -108,7 +108,7 @@ class Journal:
         self._ident = (0, 0)
         # The folder may not say on the disk yet that this file is the journal.
         self._is_unnamed = False
-        self.size_bytes = self.image_bytes = 0
+        self.size_bytes = self.snapshot_bytes = 0
         self._lock = self._take_lock()
         try:
             os.ftruncate(self._lock, 0)
@@ -153,7 +153,7 @@ class Journal:
         """Whether there is one, of a channel before."""
         return self._path.exists()
 
-    def begin(self, head: bytes, image: bytes = b"", frames: Iterable[Buffer] = ()) -> NewJournal:
+    def begin(self, head: bytes, snapshot: bytes = b"", frames: Iterable[Buffer] = ()) -> NewJournal:
         """Begin to write it anew beside the present one; `finish` puts it in its place. From any thread.
 
         Raises:
@@ -162,7 +162,7 @@ class Journal:
         path = self._folder / f"{_NEW}{os.urandom(8).hex()}"
         new = NewJournal(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path)
         try:
-            _append_as_it_comes(new.fd, append_whole(new.fd, 0, [MAGIC, *_block(head, ())]), image, frames)
+            _append_as_it_comes(new.fd, append_whole(new.fd, 0, [MAGIC, *_block(head, ())]), snapshot, frames)
         except BaseException:
             new.drop()
             raise
@@ -187,7 +187,7 @@ class Journal:
             if self._fd >= 0:
                 self._check_place()
                 _copy(self._fd, since, self.size_bytes, fd)
-            image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
+            snapshot_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
             os.fsync(fd)
             new.path.replace(self._path)
         except OSError:
@@ -197,7 +197,7 @@ class Journal:
             _close_beside(self._fd)
         self._open(fd)
         self._is_unnamed = True
-        self.size_bytes, self.image_bytes = os.fstat(fd).st_size, image_bytes
+        self.size_bytes, self.snapshot_bytes = os.fstat(fd).st_size, snapshot_bytes
 
     def _open(self, fd: int) -> None:
         status = os.fstat(fd)
@@ -269,7 +269,7 @@ class Journal:
             block, position = found
             number += 1
             if number == 2:
-                self.image_bytes = position
+                self.snapshot_bytes = position
             yield block
         if number < 2:
             raise self._error("is empty")

@@ -102,7 +102,7 @@ class ClientStream(NamedTuple):
         line: which of its lines it uses.
         heard: the number of the last that it has said.
         num_said: how much it was told.
-        kept: of that, what it may not have, by number; the frames stand for their places in the image.
+        kept: of that, what it may not have, by number; the frames stand for their places in the snapshot.
     """
 
     client: str
@@ -155,7 +155,7 @@ class ChannelSnapshot(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """An image that was read: the queues and the payloads of their items, and the rest with its frames."""
+    """A snapshot that was read: the queues and the payloads of their items, and the rest with its frames."""
 
     state: ChannelData
     items: list[ReceivedPayload]
@@ -164,10 +164,10 @@ class LoadedSnapshot:
     frames: list[Buffer]
 
 
-def write_image(
+def write_snapshot(
     snapshot: Snapshot, server: ServerRecord, world: WorldRecord, said: Sequence[Sequence[Sequence[Buffer]]]
 ) -> tuple[bytes, Iterator[Buffer]]:
-    """An image as bytes, whose frames come as they are taken: small ones are copied, a few at a time.
+    """A snapshot as bytes, whose frames come as they are taken: small ones are copied, a few at a time.
 
     In any thread, and others go on meanwhile: nothing here takes long at a time.
 
@@ -194,21 +194,21 @@ def write_image(
         (number, msgspec.Raw(msgspec.msgpack.encode(items))) for number, items in snapshot.rest_items()
     ]
     sizes = [len(piece) for piece in frames.pieces]
-    image = ChannelSnapshot(snapshot.state, rest, counts, places, server, world._replace(lines=lines), sizes)
-    return msgspec.msgpack.encode(image), _joined(frames.pieces)
+    whole = ChannelSnapshot(snapshot.state, rest, counts, places, server, world._replace(lines=lines), sizes)
+    return msgspec.msgpack.encode(whole), _joined(frames.pieces)
 
 
 def load_snapshot(head: bytes, frames: memoryview | FramesOnDisk) -> LoadedSnapshot:
-    """Read what `write_image` wrote.
+    """Read what `write_snapshot` wrote.
 
     Raises:
         msgspec.DecodeError: it is none.
     """
-    image = msgspec.msgpack.decode(head, type=ChannelSnapshot)
-    pieces = _cut(frames, image.sizes)
-    places = iter(image.places)
-    items = [ReceivedPayload([pieces[place] for place in islice(places, count)]) for count in image.counts]
-    return LoadedSnapshot(with_rest(image.state, image.rest), items, image.server, image.world, pieces)
+    whole = msgspec.msgpack.decode(head, type=ChannelSnapshot)
+    pieces = _cut(frames, whole.sizes)
+    places = iter(whole.places)
+    items = [ReceivedPayload([pieces[place] for place in islice(places, count)]) for count in whole.counts]
+    return LoadedSnapshot(with_rest(whole.state, whole.rest), items, whole.server, whole.world, pieces)
 
 
 class _Frames:

@@ -316,7 +316,7 @@ class WriteAheadRuntime:
         return WorldRecord(lines, self.epoch, self.job, self._now, timers), frames
 
     def load(self, read: LoadedSnapshot) -> None:
-        """Take what `look` gave, from an image."""
+        """Take what `look` gave, from a snapshot."""
         world = read.world
         for client, name, line, heard, num_said, kept in world.lines:
             outgoings = [
@@ -328,7 +328,7 @@ class WriteAheadRuntime:
         self.epoch, self.job, self._now = world.epoch, world.job, world.now
 
     def resume_timers(self, dues: list[tuple[str, list[Any], float]]) -> None:
-        """Let timers that a server has started anew, from an image, ring when those would have rung."""
+        """Let timers that a server has started anew, from a snapshot, ring when those would have rung."""
         for key, timers in self._timers.items():
             of_it = (due for name, args, due in dues if (name, *args) == key)
             for timer, due in zip(timers, of_it, strict=False):

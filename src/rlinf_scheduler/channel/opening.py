@@ -194,20 +194,23 @@ class _DurableOpening:
     def _begin(self, journal: Journal, found: FoundJournal, saved: SavedChannel | None) -> None:
         channel = DurableChannel(self._session, found.spec, journal, self._claims)
         self._try(channel, lambda: channel.begin(found, saved))
-        found.image = None  # what is over by now is to go
+        found.snapshot = None  # what is over by now is to go
         if found.is_there:
             self._read_more(channel, found)
         elif not self.opened.done():
-            image = (lambda: (b"", [])) if saved is None else channel.image()
-            self._beside(self._write, channel, journal, image)
+            snapshot = (lambda: (b"", [])) if saved is None else channel.snapshot()
+            self._beside(self._write, channel, journal, snapshot)
 
     def _write(
-        self, channel: DurableChannel, journal: Journal, image: Callable[[], tuple[bytes, Iterable[Buffer]]]
+        self,
+        channel: DurableChannel,
+        journal: Journal,
+        snapshot: Callable[[], tuple[bytes, Iterable[Buffer]]],
     ) -> None:
         """Write what a channel begins with, in a thread of its own."""
 
         def write() -> None:
-            new = journal.begin(header_of(channel.spec), *image())
+            new = journal.begin(header_of(channel.spec), *snapshot())
             journal.sync(new)
             self._session.messenger.submit(partial(self._finish, channel, journal, new))
 

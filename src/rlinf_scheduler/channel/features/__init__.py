@@ -81,10 +81,10 @@ def record_of(server: ChannelServer) -> ServerRecord:
     )
 
 
-def resume(server: ChannelServer, image: LoadedSnapshot) -> None:
+def resume(server: ChannelServer, snapshot: LoadedSnapshot) -> None:
     """Let a server that is new go on with what another one knew."""
-    producers, lease_dues, since, clients = image.server
-    server.state.restore(image.state, image.items)
+    producers, lease_dues, since, clients = snapshot.server
+    server.state.restore(snapshot.state, snapshot.items)
     server.clients |= {client: KnownClient(client, *about) for client, about in clients.items()}
     server.feature(LeasesFeature).resume(lease_dues)
     server.feature(ProducersFeature).resume(producers)
