@@ -741,7 +741,7 @@ def test_a_client_that_says_what_cannot_be_read_hears_so_and_harms_no_journal(ho
     client = channel._connection()._client
     answer = Promise()
     holders.runtime.messenger.submit(
-        lambda: client._line.ask(UNKNOWN, DEADLINE_S).add_done_callback(answer.set_result)
+        lambda: client._transport.ask(UNKNOWN, DEADLINE_S).add_done_callback(answer.set_result)
     )
     with pytest.raises(CommError, match="another shape"):
         answer.result(DEADLINE_S).result(0)
