@@ -48,6 +48,19 @@ def activity(state, users):
     return ExplainFeature(server).activity()
 
 
+class Remote:
+    """Items that other nodes hold, of which nobody is to look at each."""
+
+    def describe(self):
+        raise AssertionError
+
+
+def test_who_looks_every_second_does_not_look_at_each_item_of_other_nodes():
+    server = ChannelServer(AtNow(), ChannelSpec("c"), {})
+    server.remote = Remote()
+    assert ExplainFeature(server).stats().elsewhere == ExplainFeature(server).activity().elsewhere == ()
+
+
 def by_name(channel):
     return {repr(each.depth.name): each for each in channel.shown}
 

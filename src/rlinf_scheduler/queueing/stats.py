@@ -193,7 +193,7 @@ class ChannelStats:
         puts_per_s: items put per second, of about the last ten seconds.
         gets_per_s: items delivered, likewise.
         producers: who still has something to put; "" where producers are not counted.
-        elsewhere: which other nodes hold items, and how much, in phrases.
+        elsewhere: which other nodes hold items, and how much, in phrases; in an explanation.
         users: the processes that use it.
         oldest_s: the age of the oldest item of those that come next in each queue, in seconds; None without one.
         shown: some queues, with all that there is to say.

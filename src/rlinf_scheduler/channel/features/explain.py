@@ -95,7 +95,6 @@ class ExplainFeature:
             puts_per_s=puts_per_s,
             gets_per_s=gets_per_s,
             producers=server.describe_producers(),
-            elsewhere=() if server.remote is None else tuple(server.remote.describe()),
             users=tuple(
                 ChannelUser(known.name, num_put=known.num_put, num_got=known.num_got)
                 for known in server.clients.values()
@@ -103,8 +102,8 @@ class ExplainFeature:
         )
 
     def _reached(self) -> ChannelStats:
-        """Return the counts, with how each user is reached."""
-        runtime, counts = self._server.runtime, self._counts()
+        """Return the counts, how each user is reached, and which items other nodes hold: each is looked at."""
+        runtime, remote, counts = self._server.runtime, self._server.remote, self._counts()
         transports = runtime.transports()
         users = (
             replace(
@@ -114,7 +113,8 @@ class ExplainFeature:
             )
             for client, user in zip(self._server.clients, counts.users, strict=True)
         )
-        return replace(counts, users=tuple(users))
+        elsewhere = () if remote is None else tuple(remote.describe())
+        return replace(counts, users=tuple(users), elsewhere=elsewhere)
 
     def _others(self, told: AbstractSet[QueueName]) -> list[QueueName]:
         """Queues at which nobody waits: some whose items nobody gets, and those used last."""
