@@ -84,6 +84,8 @@ def test_a_trace_that_cannot_be_written_is_refused_before_a_job_is_begun(monkeyp
 def test_where_no_job_is_begun_the_file_of_its_trace_is_as_it_was(monkeypatch, tmp_path):
     new, old = tmp_path / "new.json", tmp_path / "old.json"
     old.write_text("a trace")
+    # Tests before it may have left this process connected to a Ray, which would be joined.
+    monkeypatch.setattr(job_server.ray, "is_initialized", lambda: False)
     for path in (new, old):
         monkeypatch.setenv("RLINF_TRACE", str(path))
         with pytest.raises(ClusterTimeout):
