@@ -209,7 +209,7 @@ def test_a_server_learns_whether_its_answer_was_taken(pair):
         if len(fates) == 2:
             both.set()
 
-    server.serve("take", lambda request: request.reply(1, settled=lambda taken: settle("taken", taken)))
+    server.serve("take", lambda request: request.reply(1, on_confirmed=lambda taken: settle("taken", taken)))
     server.serve("hold", held.append)
     assert client.request(server.endpoint, "take", None).result(DEADLINE_S).head == 1
     # The answer is on its way when the request is cancelled.
@@ -218,7 +218,7 @@ def test_a_server_learns_whether_its_answer_was_taken(pair):
     server_has_answered, client_stands, client_may_go = (threading.Event() for _ in range(3))
     client.submit(lambda: (client_stands.set(), client_may_go.wait(DEADLINE_S)))
     assert client_stands.wait(DEADLINE_S)
-    held[0].reply(2, settled=lambda taken: settle("cancelled", taken))
+    held[0].reply(2, on_confirmed=lambda taken: settle("cancelled", taken))
     server.submit(server_has_answered.set)
     assert server_has_answered.wait(DEADLINE_S)
     assert answer.cancel()
@@ -356,7 +356,7 @@ def test_an_answer_that_cannot_be_packed_fails_its_request_whenever_it_is_given(
     settled = []
     server.serve("later", requests.put)
     answer = client.request(server.endpoint, "later", None)
-    assert requests.get(timeout=DEADLINE_S).reply(head, settled=settled.append) is False
+    assert requests.get(timeout=DEADLINE_S).reply(head, on_confirmed=settled.append) is False
     with pytest.raises((CodecError, UnicodeEncodeError, TypeError)):
         answer.result(DEADLINE_S)
     assert settled == []

@@ -92,10 +92,10 @@ class Callers:
         self._send(protocol.CANCEL, caller, protocol.Cancel(number))
 
     def _send(self, service, caller, head, frames=()):
-        def reply(answer, frames=(), settled=None, **_options):
+        def reply(answer, frames=(), on_confirmed=None, **_options):
             self.answers.setdefault((caller, head.number), []).append((answer, frames))
-            if settled is not None:
-                self._takes.append(settled)
+            if on_confirmed is not None:
+                self._takes.append(on_confirmed)
             return True
 
         self._services[service](

@@ -165,11 +165,11 @@ class ChannelClient:
         # First of all what was given up before: it stands in front of what is asked for now.
         if self.dropped:
             self._look_at_dropped()
+        if self.lost is None and not self._is_open:
+            self._open()  # which may lose it: its server is known to be gone
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
             return
-        if not self._is_open:
-            self._open()
         ticket = operation.ticket
         self.operations[ticket] = operation
         if operation.kind == "set_version":
