@@ -86,4 +86,4 @@ rlinf: $(VENV)/.ready ## Run RLinf's own tests of its scheduler, and import all 
 	@$(BIN)/python tests/face/rlinf_checkout.py $(RLINF) $(if $(TABLE),--table $(TABLE)) $(if $(COMPARE),--compare) --tests "$(TESTS)"
 
 clean: ## Remove the environment and every cache
-	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs site
+	rm -rf .venv .venv-* .import_linter_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs site

@@ -1,4 +1,4 @@
-"""The real state machines in a simulated world.
+"""The library in a simulated world: the product's channel on a simulated kernel, and state machines.
 
 Virtual time, a network that is late, cut and stalled, processes that pause, die and are followed by others, users that
 leave their calls at every step: all of it decided by a seed, so that a story that fails is told again the same way.

@@ -1,4 +1,7 @@
-"""The first seed whose story finds each mutant; `python tests/simulation/mutant_seeds.py` finds them anew."""
+"""The first seed whose story finds each mutant.
+
+`PYTHONPATH=. python tests/simulation/mutant_seeds.py` finds them anew.
+"""
 
 from __future__ import annotations
 

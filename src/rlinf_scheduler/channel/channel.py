@@ -381,7 +381,7 @@ class Channel(Putting, Getting, Sharding, Answering, Admitting, Inspecting, Savi
         self._connection().ask(control_wire.Close())
 
     def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
-        """Close the channel, drop what it holds, end its process and free its name.
+        """Close the channel, drop what it holds, and free its name; its process ends when it has no other.
 
         What waits fails, with ChannelClosed or ChannelLost; later operations raise ChannelLost. To lose
         nothing, `close` it and take what is there first.
