@@ -225,18 +225,18 @@ class Peers:
             self._loop.submit(transport.poll)
             return Welcome(Verdict.UNKNOWN)
 
-    def came(self, who: Introduction, connection: socket.socket) -> None:
-        """Its connection, if it was taken."""
+    def came(self, who: Introduction, welcome: Welcome, connection: socket.socket) -> None:
+        """Use the connection of a process that was taken, unless another one came first."""
         transport = self.transport_to(who.endpoint.process_id)
-        if transport is None:
+        if transport is None or not transport.awaits(welcome):
             connection.close()
         else:
             transport.adopt(connection)
 
-    def broke(self, who: Introduction, reason: str) -> None:
+    def broke(self, who: Introduction, welcome: Welcome, reason: str) -> None:
         """Its connection broke after it was taken and before it came."""
         transport = self.transport_to(who.endpoint.process_id)
-        if transport is not None:
+        if transport is not None and transport.awaits(welcome):
             transport.lost_before_adopted(reason)
 
 

@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.transport import handshake
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.identity import Identity
 from rlinf_scheduler.comm.transport.opening import Opening
-from rlinf_scheduler.comm.transport.peer_session import Hello, Welcome
+from rlinf_scheduler.comm.transport.peer_session import Hello, Verdict, Welcome
 from rlinf_scheduler.comm.transport.refusals import RefusalLog
 
 logger = Reporter(__name__)
@@ -40,11 +40,11 @@ class Judge(Protocol):
     def judge(self, who: Introduction, hello: Hello) -> Welcome:
         """What to make of a process that has proved who it is."""
 
-    def came(self, who: Introduction, connection: socket.socket) -> None:
-        """Its connection, if it was taken."""
+    def came(self, who: Introduction, welcome: Welcome, connection: socket.socket) -> None:
+        """Use the connection of a process that was taken with this welcome."""
 
-    def broke(self, who: Introduction, reason: str) -> None:
-        """Its connection broke after it was taken and before it came."""
+    def broke(self, who: Introduction, welcome: Welcome, reason: str) -> None:
+        """Its connection broke after it was taken with this welcome and before it came."""
 
 
 class Listener:
@@ -199,7 +199,7 @@ class Guest:
     def __init__(self, listener: Listener, connection: socket.socket, address: object) -> None:
         self._listener = listener
         self._is_known = False
-        self._taken: Introduction | None = None
+        self._taken: tuple[Introduction, Welcome] | None = None
         self.since = listener.now()
         self.host, self.where = _name(address)
         self.opening = listener.new_opening(self, connection)
@@ -212,22 +212,23 @@ class Guest:
     def judge(self, who: Introduction, hello: Hello) -> Welcome:
         """Decide about it."""
         welcome = self._listener.judge.judge(who, hello)
-        self._taken = who
+        if welcome.verdict is Verdict.TAKEN:
+            self._taken = who, welcome
         return welcome
 
     def done(self, connection: socket.socket, who: Introduction | None) -> None:
         """The handshake is over."""
         self._listener.leave(self)
-        if who is None:
+        if who is None or self._taken is None:
             connection.close()
         else:
-            self._listener.judge.came(who, connection)
+            self._listener.judge.came(*self._taken, connection)
 
     def failed(self, reason: str, _final: bool) -> None:
         """The handshake failed."""
         self._listener.leave(self)
         if self._taken is not None:
-            self._listener.judge.broke(self._taken, reason)
+            self._listener.judge.broke(*self._taken, reason)
         elif not self._is_known:
             self._listener.refuse(self, reason)
         else:

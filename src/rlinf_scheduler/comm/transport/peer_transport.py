@@ -73,6 +73,8 @@ class PeerTransport:
         self._timer: Timer | None = None
         self._timer_at: float | None = None
         self._leaving = False
+        # Of the connection that was accepted last, until it can be used.
+        self._welcome: Welcome | None = None
         # What the kernel hears over the connection that stands does not count any more.
         self._doubted = False
 
@@ -208,12 +210,17 @@ class PeerTransport:
         self._drop_link()
         welcome = self.session.accept(hello, self._loop.now())
         self._forget_attempt()
+        self._welcome = welcome
         return welcome
+
+    def awaits(self, welcome: Welcome) -> bool:
+        """Whether the connection that was accepted with this welcome is the one to be used next."""
+        return self._welcome is welcome
 
     def adopt(self, connection: socket.socket) -> None:
         """Use a connection from now on."""
         self._drop_link()
-        self._doubted = False
+        self._doubted, self._welcome = False, None
         self.link = StreamLink(self._loop, connection, self.session, self, self._sockets.buffers)
         self._sockets.flush_soon(self.link)
         self._watch()
@@ -226,6 +233,7 @@ class PeerTransport:
 
     def lost_before_adopted(self, reason: str) -> None:
         """The connection that was accepted broke before it could be used."""
+        self._welcome = None
         self.session.cut(self._loop.now(), reason)
         self._loop.submit(self.poll)
 
