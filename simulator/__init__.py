@@ -15,7 +15,8 @@ holders.py         the processes that hold the items of nodes
 shortcut.py        what lies between a user's thread and a server that it asks by itself
 shortcut_user.py   that thread
 kernel.py          sockets, readiness and the I/O threads of processes that run the product
-product.py         a part: the product's own channel, server and clients, on that kernel
+processes.py       what runs of the product in each process: a messenger on that kernel, a session, the directory
+product.py         a part: the product's own channel, server and clients, in these processes
 product_users.py   the users of its clients
 watched.py         its state machine, which tells the books of every event
 mailbox.py         a part: a mailbox in every process, around the same machines

@@ -8,6 +8,7 @@ from simulator.holders import Holders
 from simulator.host import Host
 from simulator.machines import Machines
 from simulator.network import Network
+from simulator.processes import Processes
 from simulator.script import FIRST_HOLDER, NUM_NODES, SERVER_NUMBER, Call, Fault, Script
 from simulator.world import World
 
@@ -47,6 +48,7 @@ class Cluster:
     Attributes:
         server: the process that holds what has one place.
         channel_host: the process that holds the channel: the server, or, of a durable one, its successor.
+        processes: what runs of the product in each.
         hosts: all processes there ever were, by name.
         current: the present process of each number.
         holders: the processes that hold items of nodes; None in a story without.
@@ -59,6 +61,7 @@ class Cluster:
         self.network = Network(world)
         self.server = Host(world, self.network, "server", machines)
         self.channel_host = self.server
+        self.processes = Processes(world, self.network, machines, self.server)
         self.hosts: dict[str, Host] = {"server": self.server}
         self.current: dict[int, Host] = {SERVER_NUMBER: self.server}
         self._parts: list[Part] = []

@@ -37,6 +37,8 @@ SECRET = ClusterSecret(bytes(range(32)))
 CAPACITIES = (64 << 10, 1 << 20)
 # While the other machine says nothing, the kernel is asked so often.
 LOOK_US = 5_000_000
+# What runs beside an I/O thread takes so long.
+BESIDE_US = 50_000
 _BROKEN = select.EPOLLERR | select.EPOLLHUP
 _END = object()
 _RESET = object()
@@ -489,6 +491,9 @@ class Kernel:
                 run_directory=lambda: _Folder(process.name),  # type: ignore[arg-type, return-value]
                 identity=lambda secret, name: SimulatedIdentity(secret, name, seed),
                 sockets=lambda *args, **options: SimulatedSockets(self, process, *args, **options),
+                run_beside=lambda _call_later, function, *args: process.later(
+                    self.draw.randrange(BESIDE_US), function, *args
+                ),
             ),
         )
 

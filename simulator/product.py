@@ -1,14 +1,9 @@
-"""Processes that run the product: its messenger on a simulated kernel, and a channel's server and clients on that."""
+"""A channel of the product: its server and its clients, in processes on a simulated kernel."""
 
 from __future__ import annotations
 
 import itertools
-import logging
-import threading
-import traceback
-from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,44 +12,23 @@ from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.features import FEATURES, producers
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
-from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
-from rlinf_scheduler.session import Session
 from simulator.cluster import Cluster, Part
 from simulator.host import Host
-from simulator.kernel import Kernel
 from simulator.ledger import Ledger
+from simulator.processes import ProductProcess, replaced
 from simulator.producer_oracle import ProducerOracle
 from simulator.product_users import ChannelUsers
 from simulator.ranks import Rank
 from simulator.script import BATCHES, SHARDS, TAP, Call, Script
-from simulator.watched import Names, WatchedProducers, WatchedState
+from simulator.watched import WatchedProducers, WatchedState
 from simulator.world import Violation
 
-# So late may a death be noticed once nothing stands between: a dial, or a question of the kernel's, is under way.
-NOTICED_US = 6_000_000
 AUDITOR = 1_000_000
 """The first number of the calls that empty the queues at the end."""
 RANKS = 2_000_000
 """The first number of the calls of ranks."""
-
-
-class SimulatedSession(Session):
-    """The session of a simulated process: it has a messenger and services, and knows of no job."""
-
-    def __init__(self, messenger: Messenger) -> None:
-        self.messenger = messenger
-        self.name = messenger.name
-        self.home = messenger.endpoint
-        self.directory: Any = None
-        self.failure = ""
-        self._closed = False
-        self._closers = deque()
-        self._first_closers = deque()
-        self._fork_callbacks = deque()
-        self._services = {}
 
 
 class StorySpec(ChannelSpec, frozen=True):
@@ -77,41 +51,10 @@ class StorySpec(ChannelSpec, frozen=True):
         return 64 << 10
 
 
-class ProductProcess:
-    """What runs of the product in one process.
-
-    Attributes:
-        session: its session.
-        messenger: its messenger.
-        given_up: the names of processes that it holds for dead.
-    """
-
-    def __init__(self, part: ProductPart, host: Host, machine: str) -> None:
-        self.host = host
-        self.messenger = part.kernel.start(host, machine)
-        self.session = SimulatedSession(self.messenger)
-        self.given_up: dict[str, int] = {}
-        self._part = part
-        self._began_us = host.world.now_us
-        self.messenger.on_peer_lost(self._on_lost)
-
-    @property
-    def id(self) -> str:
-        """Its process id."""
-        return self.messenger.endpoint.process_id
-
-    def _on_lost(self, process_id: str) -> None:
-        name = self._part.names.processes[process_id]
-        self.host.world.note(self.host.name, "gives up", name)
-        self.given_up[name] = self.host.world.now_us
-        self._part.check_given_up(self, name)
-
-
 class ProductPart(Part):
     """One channel of the product: its server in the process of its own, and a client in every other.
 
     Attributes:
-        kernel: the kernels of all machines.
         names: what the books call processes and calls.
         ledger: the books.
     """
@@ -134,8 +77,7 @@ class ProductPart(Part):
     def __init__(self, cluster: Cluster, script: Script) -> None:
         self.cluster = cluster
         self.script = script
-        self.kernel = Kernel(cluster.world, cluster.network, cluster.machines.session)
-        self.names = Names()
+        self.names = cluster.processes.names
         # One telling is as the other, also in how many bytes a ticket takes.
         operation._next_ticket = itertools.count(1).__next__
         self.ledger = Ledger(
@@ -153,21 +95,12 @@ class ProductPart(Part):
         self._num_shards = script.plan.num_shards if script.plan is not None else 0
         if script.plan is not None:
             self.ledger.divide(SHARDS, script.plan)
-        self._machines = cluster.world.randomness("machines")
-        self._processes: dict[str, ProductProcess] = {}
         self._users: dict[str, ChannelUsers] = {}
-        self._server_process = self._start_process(cluster.server)
+        self._server_process = cluster.processes.of(cluster.server)
         self._server = self._make_server()
         self._own = self._connection(self._server_process)
 
     # -- processes -----------------------------------------------------------------------------------
-
-    def _start_process(self, host: Host) -> ProductProcess:
-        shares = self._machines.random() < 0.3
-        process = ProductProcess(self, host, "machine" if shares else f"machine of {host.name}")
-        self._processes[host.name] = process
-        self.names.processes[process.id] = host.name
-        return process
 
     def _make_server(self) -> server.ChannelServer:
         wait_us = self.script.priority_wait_us
@@ -185,8 +118,8 @@ class ProductPart(Part):
         )
         self.state: ChannelState | None = None
         with (
-            _replaced(spec, "ChannelState", self._make_state),
-            _replaced(producers, "Producers", self._make_producers),
+            replaced(spec, "ChannelState", self._make_state),
+            replaced(producers, "Producers", self._make_producers),
         ):
             return server.ChannelServer(self._server_process.messenger, self._spec, FEATURES)
 
@@ -216,12 +149,12 @@ class ProductPart(Part):
         # Made by the I/O thread where it is asked for; here it is there before that begins.
         if session.fact(ChannelConnections) is None:
             session.provide(ChannelConnections, ChannelConnections(session))
-        with _replaced(client, "ClientState", self.cluster.machines.client):
+        with replaced(client, "ClientState", self.cluster.machines.client):
             return session.service(ChannelConnections).to(ref)
 
     def start(self, host: Host, number: int) -> None:
         """A process has started."""
-        process = self._start_process(host)
+        process = self.cluster.processes.of(host)
         self._users[host.name] = ChannelUsers(
             host,
             process.messenger,
@@ -257,24 +190,10 @@ class ProductPart(Part):
 
     # -- checks --------------------------------------------------------------------------------------
 
-    def check_given_up(self, process: ProductProcess, name: str) -> None:
-        """Check that whoever is given up has ended, was out of reach for too long, or has given this one up."""
-        world, own, network = self.cluster.world, process.host, self.cluster.network
-        other = self._processes[name]
-        pair = frozenset((own.name, name))
-        if not other.host.alive or own.name in other.given_up:
-            return
-        paused_us = own.paused_us + other.host.paused_us
-        apart = self.kernel.machine_of(own.name) != self.kernel.machine_of(name)
-        unreachable_us = network.unreachable_us.get(pair, 0) if apart else 0
-        if unreachable_us + paused_us < GRACE_S * 1e6:
-            world.note(own.name, "could reach", name)
-            raise Violation(f"{own.name} gives {name} up, which could be reached", (own.name, name))
-
     def finish(self) -> Iterator[None]:
         """End the story and check it; the world comes to rest before the first step, and after each."""
         server_lives = self._server_process.host.alive
-        self._check_sessions_rest()
+        self.cluster.processes.check_rest()
         if server_lives:
             self._check_nobody_waits_in_vain()
             auditor = self._start_auditor()
@@ -306,17 +225,6 @@ class ProductPart(Part):
         host = cluster.hosts[name] = Host(cluster.world, cluster.network, name, cluster.machines)
         self.start(host, -1)
         return self._users[name]
-
-    def _check_sessions_rest(self) -> None:
-        """Check that nothing is under way when the world rests."""
-        for name, process in self._processes.items():
-            for transport in process.messenger.peers.transports() if process.host.alive else ():
-                session, peer = transport.session, self.names.processes[transport.endpoint.process_id]
-                if session.state is not State.DEAD and (
-                    session.state is not State.CONNECTED or session.num_unacknowledged
-                ):
-                    rest = f"{session.num_unacknowledged} messages for {peer}, {session.state.value}"
-                    raise Violation(f"{name} rests with {rest}", (name, peer))
 
     def _move_dead(self, *, again: bool) -> None:
         """Put all dead letters back, or drop them."""
@@ -370,65 +278,3 @@ class ProductPart(Part):
             message = "the server has no state"
             raise Violation(message)
         return self.state
-
-
-@contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-class _Errors(logging.Handler):
-    """What the product logs as an error breaks the story that this thread tells; other threads tell none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._teller = threading.get_ident()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if threading.get_ident() != self._teller:
-            return
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, Violation):
-            raise error
-        about = ""
-        if error is not None:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            about = f": {where.name} raises {error!r} in line {where.lineno} of {where.filename}"
-        raise Violation(f"the product logs an error: {record.getMessage()}{about}")
-
-
-@contextmanager
-def errors_are_found() -> Iterator[None]:
-    """Within, the product logs to nobody; what it logs as an error breaks the story, and so do waits and threads."""
-    logger, handler = logging.getLogger("rlinf_scheduler"), _Errors()
-    before = logger.level, logger.propagate
-    wait, start, teller = Promise.wait, threading.Thread.start, threading.get_ident()
-
-    def refuse_to_wait(promise: Promise[Any], timeout_s: float | None = None) -> bool:
-        if timeout_s == 0 or promise.done() or threading.get_ident() != teller:
-            return wait(promise, timeout_s)
-        raise Violation("something waits that is to be an event of its own")
-
-    def refuse_to_start(thread: threading.Thread) -> None:
-        if threading.get_ident() != teller:
-            return start(thread)
-        raise Violation(f"a simulated process starts the thread '{thread.name}'")
-
-    logger.setLevel(logging.ERROR)
-    logger.propagate = False
-    logger.addHandler(handler)
-    try:
-        with (
-            _replaced(Promise, "wait", refuse_to_wait),
-            _replaced(threading.Thread, "start", refuse_to_start),
-        ):
-            yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]

@@ -15,7 +15,8 @@ from simulator.devices import DevicePart
 from simulator.machines import Machines
 from simulator.mailbox import MailboxPart
 from simulator.pinning import PinningPart
-from simulator.product import ProductPart, errors_are_found
+from simulator.processes import errors_are_found
+from simulator.product import ProductPart
 from simulator.script import Script, draw_script
 from simulator.weights import WeightsPart
 from simulator.world import Violation, World

@@ -26,6 +26,7 @@ from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.ledger import Ledger
 from rlinf_scheduler.comm.shm.limit import default_limit_bytes
 from rlinf_scheduler.comm.shm.payloads import Payloads
+from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.transport.identity import Identity
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
@@ -56,6 +57,7 @@ class Platform:
     run_directory: Callable[[], RunDirectory] = RunDirectory
     identity: Callable[[ClusterSecret, str], Identity] = Identity
     sockets: Callable[..., Sockets] = Sockets
+    run_beside: Callable[..., None] = run_beside_in_time
 
 
 class Arrivals(Protocol):
@@ -135,6 +137,7 @@ class Messenger:
         self.why_leaving = CLOSED
         self.explain: Callable[[BaseException, float | None, float], None] = _nothing_to_say
         self.arrivals: Arrivals | None = None
+        self._run_beside = platform.run_beside
         self._loop = platform.loop(f"comm-{name or 'io'}", on_failed)
         self.now = self._loop.now
         self._run_directory = platform.run_directory()
@@ -403,6 +406,10 @@ class Messenger:
         """Run `callback` on the I/O thread after `delay_s` seconds; the timer has `cancel()`."""
         self.check_process()
         return self._loop.call_later(delay_s, callback)
+
+    def run_beside(self, function: Callable[..., object], *args: Any) -> None:
+        """Run `function(*args)` in a thread of its own, once there is one to be had; on the I/O thread."""
+        self._run_beside(self._loop.call_later, function, *args)
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the I/O thread soon."""

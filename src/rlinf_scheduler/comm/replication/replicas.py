@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -18,7 +18,6 @@ from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kep
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)
@@ -44,12 +43,11 @@ class Replicas:
         self.service = service
         self._private = private
         self._kept: dict[tuple[str, Key], Payload] = {}
-        # Not an executor: that takes locks of its module, which a user's thread may hold while a signal handler waits.
-        self._to_write: SimpleQueue[Callable[[], None] | None] | None = None
+        self._to_write: deque[Callable[[], None]] = deque()
+        self._is_writing = False
         messenger.serve(f"{service}.copy", self._on_copy, Copy)
         messenger.serve(f"{service}.drop", self._on_drop, Drop)
         messenger.on_peer_lost(self._on_peer_lost)
-        messenger.at_end(self._end_writing)
 
     def keep(
         self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[ReceivedPayload], None]
@@ -63,9 +61,6 @@ class Replicas:
             then: called on the I/O thread with the object, for this process's own use; not before it is written, for
                 whoever has it may change it.
         """
-        if self._to_write is None:
-            self._to_write = SimpleQueue()
-            run_beside_in_time(self._messenger.call_later, _run, self._to_write)
 
         def write() -> None:
             written: Payload | Exception
@@ -75,11 +70,26 @@ class Replicas:
                 written = error
             self._messenger.submit(partial(self._on_written, publisher, key, frames, written, then))
 
-        self._to_write.put(write)
+        self._to_write.append(write)
+        self._begin_to_write()
 
     def give_up(self, publisher: Endpoint, key: Key) -> None:
         """Say that this process, which was to keep an object, does not get it."""
         self._messenger.request(publisher, f"{self.service}.kept", Kept(key, None), reply_type=bool)
+
+    def _begin_to_write(self) -> None:
+        if self._to_write and not self._is_writing:
+            self._is_writing = True
+            self._messenger.run_beside(self._write_all)
+
+    def _write_all(self) -> None:
+        while self._to_write:
+            self._to_write.popleft()()
+        self._messenger.submit(self._have_written)
+
+    def _have_written(self) -> None:
+        self._is_writing = False
+        self._begin_to_write()
 
     def _write(self, frames: list[Buffer]) -> Payload:
         encoded = Encoded(bytes(frames[0]), frames[1:])
@@ -136,13 +146,3 @@ class Replicas:
         for publisher_id, key in list(self._kept):
             if publisher_id == process_id:
                 del self._kept[publisher_id, key]
-
-    def _end_writing(self) -> None:
-        if self._to_write is not None:
-            self._to_write.put(None)
-
-
-def _run(todo: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (step := todo.get()) is not None:
-        step()
-        del step  # else the bytes stay until the next ones come

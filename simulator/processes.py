@@ -1,0 +1,199 @@
+"""Processes that run the product: its messenger on a simulated kernel, and a session on that."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
+from rlinf_scheduler.session import Session
+from simulator.host import Host
+from simulator.kernel import Kernel
+from simulator.machines import Machines
+from simulator.network import Network
+from simulator.watched import Names
+from simulator.world import Violation, World
+
+
+class SimulatedSession(Session):
+    """The session of a simulated process: it has a messenger, a directory and services, and knows of no job."""
+
+    def __init__(self, messenger: Messenger, home: Endpoint) -> None:
+        self.messenger = messenger
+        self.name = messenger.name
+        self.home = home
+        self.directory = DirectoryClient(messenger, home)
+        self.failure = ""
+        self._closed = False
+        self._closers = deque()
+        self._first_closers = deque()
+        self._fork_callbacks = deque()
+        self._services = {}
+
+
+class ProductProcess:
+    """What runs of the product in one process.
+
+    Attributes:
+        session: its session.
+        messenger: its messenger.
+        given_up: the names of processes that it holds for dead.
+    """
+
+    def __init__(self, processes: Processes, host: Host, messenger: Messenger, home: Endpoint) -> None:
+        self.host = host
+        self.messenger = messenger
+        self.session = SimulatedSession(messenger, home)
+        self.given_up: dict[str, int] = {}
+        self._processes = processes
+        self.messenger.on_peer_lost(self._on_lost)
+
+    @property
+    def id(self) -> str:
+        """Its process id."""
+        return self.messenger.endpoint.process_id
+
+    def _on_lost(self, process_id: str) -> None:
+        name = self._processes.names.processes[process_id]
+        self.host.world.note(self.host.name, "gives up", name)
+        self.given_up[name] = self.host.world.now_us
+        self._processes.check_given_up(self, name)
+
+
+class Processes:
+    """What runs of the product in the processes of a cluster: one messenger each, whatever uses it.
+
+    Args:
+        world: where they are.
+        network: what lies between machines.
+        machines: the machines under test.
+        home: the process that keeps the directory.
+
+    Attributes:
+        kernel: the kernels of all machines.
+        names: what the books call processes and calls.
+    """
+
+    def __init__(self, world: World, network: Network, machines: Machines, home: Host) -> None:
+        self.kernel = Kernel(world, network, machines.session)
+        self.names = Names()
+        self._world = world
+        self._network = network
+        self._home = home
+        self._draw = world.randomness("machines")
+        self._processes: dict[str, ProductProcess] = {}
+
+    def of(self, host: Host) -> ProductProcess:
+        """Return what runs in a process, which has begun when it is first asked for."""
+        found = self._processes.get(host.name)
+        if found is None:
+            found = self._processes[host.name] = self._start(host)
+        return found
+
+    def _start(self, host: Host) -> ProductProcess:
+        shares = self._draw.random() < 0.3
+        messenger = self.kernel.start(host, "machine" if shares else f"machine of {host.name}")
+        home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
+        process = ProductProcess(self, host, messenger, home)
+        self.names.processes[process.id] = host.name
+        if host is self._home:
+            DirectoryServer(messenger)
+        return process
+
+    # -- checks --------------------------------------------------------------------------------------
+
+    def check_given_up(self, process: ProductProcess, name: str) -> None:
+        """Check that a process that is given up has ended, was out of reach for too long, or has given this one up."""
+        own, other = process.host, self._processes[name]
+        pair = frozenset((own.name, name))
+        if not other.host.alive or own.name in other.given_up:
+            return
+        paused_us = own.paused_us + other.host.paused_us
+        apart = self.kernel.machine_of(own.name) != self.kernel.machine_of(name)
+        unreachable_us = self._network.unreachable_us.get(pair, 0) if apart else 0
+        if unreachable_us + paused_us < GRACE_S * 1e6:
+            self._world.note(own.name, "could reach", name)
+            raise Violation(f"{own.name} gives {name} up, which could be reached", (own.name, name))
+
+    def check_rest(self) -> None:
+        """Check that nothing is under way when the world rests."""
+        for name, process in self._processes.items():
+            for transport in process.messenger.peers.transports() if process.host.alive else ():
+                session, peer = transport.session, self.names.processes[transport.endpoint.process_id]
+                if session.state is not State.DEAD and (
+                    session.state is not State.CONNECTED or session.num_unacknowledged
+                ):
+                    rest = f"{session.num_unacknowledged} messages for {peer}, {session.state.value}"
+                    raise Violation(f"{name} rests with {rest}", (name, peer))
+
+
+@contextmanager
+def replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Within, a module has something else under a name."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+class _Errors(logging.Handler):
+    """What the product logs as an error breaks the story that this thread tells; other threads tell none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._teller = threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if threading.get_ident() != self._teller:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Violation):
+            raise error
+        about = ""
+        if error is not None:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            about = f": {where.name} raises {error!r} in line {where.lineno} of {where.filename}"
+        raise Violation(f"the product logs an error: {record.getMessage()}{about}")
+
+
+@contextmanager
+def errors_are_found() -> Iterator[None]:
+    """Within, the product logs to nobody; what it logs as an error breaks the story, and so do waits and threads."""
+    logger, handler = logging.getLogger("rlinf_scheduler"), _Errors()
+    before = logger.level, logger.propagate
+    wait, start, teller = Promise.wait, threading.Thread.start, threading.get_ident()
+
+    def refuse_to_wait(promise: Promise[Any], timeout_s: float | None = None) -> bool:
+        if timeout_s == 0 or promise.done() or threading.get_ident() != teller:
+            return wait(promise, timeout_s)
+        raise Violation("something waits that is to be an event of its own")
+
+    def refuse_to_start(thread: threading.Thread) -> None:
+        if threading.get_ident() != teller:
+            return start(thread)
+        raise Violation(f"a simulated process starts the thread '{thread.name}'")
+
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        with (
+            replaced(Promise, "wait", refuse_to_wait),
+            replaced(threading.Thread, "start", refuse_to_start),
+        ):
+            yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
