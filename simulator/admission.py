@@ -250,8 +250,8 @@ class AdmissionPart(Part):
             yield
             if said.ending is not Ending.ACCEPTED:
                 raise Violation(
-                    f"version {version} does not come: {said.detail}; {server.state.describe(FRESH)}"
+                    f"version {version} does not come: {said.detail}; {server.state.queues.describe(FRESH)}"
                 )
         oracle = self._oracle
-        if oracle.open or oracle.num_taken != oracle.num_accepted or server.state.num_items(FRESH):
+        if oracle.open or oracle.num_taken != oracle.num_accepted or server.state.queues.num_items(FRESH):
             raise Violation(f"of {oracle.num_accepted} items {oracle.num_taken} are taken", list(oracle.open))

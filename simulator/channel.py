@@ -199,8 +199,8 @@ class ChannelPart(Part):
 
     def _check_nobody_waits_in_vain(self) -> None:
         state = self._server.state
-        for depth in state.depths():
-            if depth.num_delivering and not state.closed:
+        for depth in state.queues.depths():
+            if depth.num_delivering and not state.queues.closed:
                 message = f"{depth.name} has a delivery that nobody settles"
                 raise Violation(message, (depth.name,))
         self._ledger.check_no_batch_ripens_for_ever()
@@ -210,7 +210,7 @@ class ChannelPart(Part):
         for name in self._clients:
             self._server.lost(name)
         self._server.give_up_subscription()
-        left = self._server.state.depths()
+        left = self._server.state.queues.depths()
         if left:
             message = f"the server keeps {left} when everybody has gone"
             raise Violation(message)

@@ -102,7 +102,7 @@ class ChannelServer:
         self.state.leases.max_attempts = script.max_attempts
         self.state.leases.max_leased = script.max_leased
         # In microseconds, as its clock here.
-        self.state.tally.clock.priority_wait_s = script.priority_wait_us
+        self.state.queues.tally.clock.priority_wait_s = script.priority_wait_us
         self._tap, self._successor_us = script.tap, script.successor_us
         served: Any = _Served(
             self.state, spec, self._call_later, self._subscription_ends, self._on_producers_done
@@ -228,7 +228,7 @@ class ChannelServer:
                 self.close_way(way)
             taken = {
                 ticket
-                for ticket, items in self.state.deliveries(peer)
+                for ticket, items in self.state.queues.deliveries(peer)
                 if self._ledger.is_marked(peer, [item.payload for item in items])
             }
             for ticket in taken:
@@ -265,11 +265,11 @@ class ChannelServer:
     def _needed(self) -> set[int]:
         """The items that are still somewhere here."""
         state = self.state
-        queued = [item for queue in state.all() for item in queue.items()]
+        queued = [item for queue in state.queues.all() for item in queue.items()]
         leased = [item for lease in state.leases.all() for item in lease.items.values()]
         dead = [letter.item for letter in state.leases.dead.values()]
         numbers = {item.payload for item in (*queued, *leased, *dead)}
-        for client in state.clients.values():
+        for client in state.queues.clients.values():
             for operation in client.operations.values():
                 items = operation.items or () if isinstance(operation, Getter) else (operation.item,)
                 numbers.update(item.payload for item in items)
@@ -278,7 +278,7 @@ class ChannelServer:
     def check_rest(self) -> None:
         """Check, when the world is at rest, that a channel without producers has ended."""
         self._ledger.leases.check_rest()
-        self._places.check_rest(self.world.now_us, ended=self.state.has_ended("a queue of nobody"))
+        self._places.check_rest(self.world.now_us, ended=self.state.queues.has_ended("a queue of nobody"))
 
     def end(self, queue: str) -> None:
         """End a queue."""
@@ -310,7 +310,7 @@ class ChannelServer:
         self._subscriptions.resume()
         for generation, due_us in self._clocks.items():
             self.host.later(max(11, due_us - self.host.now_us), self._lapse, generation)
-        self._carry_out(self.state.ripening())
+        self._carry_out(self.state.queues.ripening())
 
     def believe(self, ledger: Any, places: Any) -> tuple[Any, Any]:
         """Tell others than before what is heard and said; those."""
@@ -527,7 +527,7 @@ class ChannelServer:
         self._places.given_up(self.world.now_us)
 
     def _on_producers_done(self) -> None:
-        if not self.state.has_ended("a queue of nobody"):
+        if not self.state.queues.has_ended("a queue of nobody"):
             self.world.note(self.name, "has no producers any more")
         self._places.ends(self.world.now_us)
         self._ledger.ends_all()

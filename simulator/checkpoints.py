@@ -98,9 +98,9 @@ class Checkpoints:
 
     def _check_rest(self, restarted: ChannelState) -> None:
         num_accepted = len(self._ledger.accepted)
-        if restarted.num_accepted != num_accepted:
+        if restarted.queues.num_accepted != num_accepted:
             raise Violation(
-                f"{restarted.num_accepted} items were put, says a restarted job; it were {num_accepted}"
+                f"{restarted.queues.num_accepted} items were put, says a restarted job; it were {num_accepted}"
             )
         for queue in self._ledger.queues:
             out = restarted.put(RESTARTED, 0, queue, -1, wait=False)
@@ -112,7 +112,7 @@ class Checkpoints:
         """Look at the channel a first time, and save a moment later."""
         if self._server.host.alive:
             first, wanted = self._take(set())
-            self._server.state.watch(first)
+            self._server.state.queues.watch(first.entered)
             accepted = self._ledger.accepted
             delay_us = self._draw.randint(0, LOOKS_US)
             self._world.schedule(
@@ -122,7 +122,7 @@ class Checkpoints:
     def _look_again(self, first: Snapshot, before: Wanted, accepted: set[int]) -> None:
         if not self._server.host.alive:
             return
-        self._server.state.unwatch(first)
+        self._server.state.queues.unwatch(first.entered)
         second, after = self._take(set())
         merged = self._machines.merged(first, second)
         if any(item.lost for item in merged.items):

@@ -108,7 +108,7 @@ class ItemServer:
     def lost(self, peer: str) -> None:
         """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
         self._book.given_up.add(peer)
-        there = {ticket: items[0].payload.number for ticket, items in self.state.deliveries(peer)}
+        there = {ticket: items[0].payload.number for ticket, items in self.state.queues.deliveries(peer)}
         taken = {ticket for ticket, number in there.items() if self._book.marked.get(number) == peer}
         self._book.settled.update(there[ticket] for ticket in taken)
         self._carry_out(self.state.lose(peer, taken))
@@ -165,9 +165,9 @@ class ItemServer:
     def _let_go(self) -> None:
         """Release what is not needed any more."""
         state, needed = self.state, set[int]()
-        for queue in state.all():
+        for queue in state.queues.all():
             needed.update(item.payload.number for item in queue.items())
-        for client in state.clients.values():
+        for client in state.queues.clients.values():
             for operation in client.operations.values():
                 items = [operation.item] if isinstance(operation, Putter) else operation.items or []
                 needed.update(item.payload.number for item in items)

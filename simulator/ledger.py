@@ -499,9 +499,9 @@ class Ledger:
 
     def _check_content(self, state: ChannelState) -> None:
         num_lost = sum(item.is_lost for item in self._items.values())
-        if state.num_lost != num_lost:
-            raise Violation(f"{state.num_lost} items are counted as lost; it should be {num_lost}")
-        held = {depth.name: depth for depth in state.depths()}
+        if state.queues.num_lost != num_lost:
+            raise Violation(f"{state.queues.num_lost} items are counted as lost; it should be {num_lost}")
+        held = {depth.name: depth for depth in state.queues.depths()}
         for name, queue in self._queues.items():
             depth = held.get(Tapped(TAP) if name == TAP else name)
             if isinstance(queue, TapOracle) and (depth is None or depth.num_dropped != queue.num_dropped):

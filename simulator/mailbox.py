@@ -310,7 +310,7 @@ class MailboxPart(Part):
         live = [mailbox for mailbox in self._mailboxes.values() if mailbox.host.alive]
         number = AUDITOR
         for mailbox in live:
-            for depth in mailbox.state.depths():
+            for depth in mailbox.state.queues.depths():
                 name: Any = depth.name
                 peer, topic = name
                 for _ in range(depth.num_items + depth.num_putters):
@@ -323,7 +323,7 @@ class MailboxPart(Part):
             self._check_nothing_is_left(mailbox)
 
     def _check_nothing_is_left(self, mailbox: Mailbox) -> None:
-        left = mailbox.state.depths()
+        left = mailbox.state.queues.depths()
         num_open = sum(stream.num_open for stream in mailbox.streams.values())
         if left or num_open:
             message = f"the mailbox of {mailbox.name} keeps {left}, and {num_open} sends"

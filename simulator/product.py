@@ -256,18 +256,18 @@ class ProductPart(Part):
                 number += 1
 
     def _check_nobody_waits_in_vain(self) -> None:
-        for depth in self._known_state.depths():
-            if depth.num_delivering and not self._known_state.closed:
+        for depth in self._known_state.queues.depths():
+            if depth.num_delivering and not self._known_state.queues.closed:
                 message = f"{depth.name} has a delivery that nobody settles"
                 raise Violation(message, (depth.name,))
         self.ledger.check_no_batch_ripens_for_ever()
         self.ledger.check_no_bytes_are_awaited()
         self.ledger.leases.check_rest()
-        now_us, ended = self.cluster.world.now_us, self._known_state.has_ended("a queue of nobody")
+        now_us, ended = self.cluster.world.now_us, self._known_state.queues.has_ended("a queue of nobody")
         self.places.check_rest(now_us, ended=ended)
 
     def _check_nothing_is_left(self) -> None:
-        left = self._known_state.depths()
+        left = self._known_state.queues.depths()
         if left:
             message = f"the server keeps {left} when everybody has gone"
             raise Violation(message)

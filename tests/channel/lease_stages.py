@@ -66,7 +66,7 @@ class OnStateMachine:
         self.state.end(Q)
 
     def counts(self):
-        sums = [(depth.num_items, depth.num_leased, depth.num_dead) for depth in self.state.depths()]
+        sums = [(depth.num_items, depth.num_leased, depth.num_dead) for depth in self.state.queues.depths()]
         return sums[0] if sums else (0, 0, 0)
 
     def dead(self):

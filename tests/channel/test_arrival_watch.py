@@ -54,9 +54,9 @@ def test_what_is_delivered_after_the_end_is_looked_after(runtime, server):
     server.carry_out(server.state.get("stopped", 1, "queue"))
     server.carry_out(server.state.get("waits", 1, "queue"))
     runtime.run_until(1020.0)
-    assert server.state.knows("waits", 1)
+    assert server.state.queues.knows("waits", 1)
     runtime.run_until(1100.0)
-    assert not server.state.knows("waits", 1)
+    assert not server.state.queues.knows("waits", 1)
     assert not runtime.waiting
 
 

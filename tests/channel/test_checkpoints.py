@@ -400,7 +400,7 @@ def test_a_lease_that_is_over_is_not_acknowledged_in_a_file(in_process, tmp_path
         with pytest.raises(LeaseExpired, match="the lease is over: it was not kept alive"):
             channel.save(tmp_path / "tasks", acknowledge=lease)
         assert lease.num_left == 0
-        assert state.num_items("default") == 1
+        assert state.queues.num_items("default") == 1
     assert not os.path.exists(tmp_path / "tasks")
 
 
@@ -596,7 +596,7 @@ def test_when_one_channel_fails_the_others_keep_nothing_for_it(in_process, tmp_p
             save(tmp_path / "job", *channels)
         for server in (server_of(one), server_of(other)._server):
             wait_until(lambda server=server: not looks_of(server))
-            assert not server.state.tally.watches
+            assert not server.state.queues.tally.watches
     monkeypatch.undo()
     save(tmp_path / "job", one, other)
 
@@ -611,7 +611,7 @@ def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_
             for number in range(num_items):
                 one.put(np.full(LARGE, number))
                 one.get(timeout_s=DEADLINE_S)
-            assert len(server_of(one).state.tally.watches) == (num_items < 3)
+            assert len(server_of(one).state.queues.tally.watches) == (num_items < 3)
         return begin_to_ask(connection, message, *args)
 
     monkeypatch.setattr(ChannelConnection, "begin_to_ask", put_much_in_between)

@@ -273,7 +273,7 @@ def test_a_finished_broadcast_leaves_nothing_behind(party):
             assert party.call(name).wait()[-1] == turn
     party.others(), party.others()  # given up at once
     for name, box in party.boxes.items():
-        wait_until(lambda box=box: not box._inbox._state.depths(), party.messengers[name])
+        wait_until(lambda box=box: not box._inbox._state.queues.depths(), party.messengers[name])
     wait_until(lambda: not holders(party), party.messengers["rollout:0"])
 
 

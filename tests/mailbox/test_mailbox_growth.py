@@ -28,7 +28,7 @@ def boxes(pair, names):
 def nothing_is_left(box):
     inbox, outbox = box._inbox, box._outbox
     return not (
-        inbox._state.depths()
+        inbox._state.queues.depths()
         or inbox._coming
         or inbox._receiving
         or inbox._receiving_from

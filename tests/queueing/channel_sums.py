@@ -13,10 +13,10 @@ def restore(state, snapshot):
 
 def check_sums(state):
     """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
-    queues = [queue for queue in state.all() if not isinstance(queue.name, Tapped)]
+    queues = [queue for queue in state.queues.all() if not isinstance(queue.name, Tapped)]
     depths = [queue.depth() for queue in queues]
     letters = state.leases.dead.values()
-    stats = state.stats()
+    stats = state.queues.stats()
     assert (stats.num_items, stats.size_bytes, stats.num_leased, stats.num_dead, stats.num_queues) == (
         sum(depth.num_items for depth in depths),
         sum(depth.size_bytes for depth in depths),

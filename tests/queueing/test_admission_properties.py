@@ -195,7 +195,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         if hasattr(self, "state"):
             assert self.num_put == len(self.open) + self.num_taken
             held = sum(len(items) for _, items in [*self.given.values(), *self.leases.values()])
-            assert self.state.num_items("q") == len(self.open) - held
+            assert self.state.queues.num_items("q") == len(self.open) - held
 
     def teardown(self):
         """If all that is begun is done, everything is taken: version by version, as many as one takes."""
@@ -215,8 +215,8 @@ class AdmissionMachine(RuleBasedStateMachine):
                 return
             before = self.version
             self.set_version(self.version + 1)
-            assert self.version == before + 1, self.state.describe("q")
-        raise AssertionError(self.state.describe("q"))
+            assert self.version == before + 1, self.state.queues.describe("q")
+        raise AssertionError(self.state.queues.describe("q"))
 
 
 TestAdmission = AdmissionMachine.TestCase

@@ -77,7 +77,7 @@ def test_slots_are_given_as_long_as_their_items_will_be_taken_in_time():
 def test_nothing_is_admitted_before_the_first_version():
     state = ChannelState()
     assert state.admit("maker", 1, "q", 0) == []
-    assert "no version yet" in state.describe("q")
+    assert "no version yet" in state.queues.describe("q")
     accept, deliver = state.set_version("trainer", 2, "q", 7, 4, begins=True)
     assert accept == Accept("trainer", 2)
     assert deliver.slot.version == 7
@@ -104,7 +104,7 @@ def test_what_is_late_is_waited_for_before_others_have_taken_its_place():
     queue.make("c"), queue.make("d")
     waiting = queue.do("get_batch", "trainer", None, Limits(2, 2))
     assert queue.answer(waiting) is None
-    assert "1 item in the making, the oldest of version 0" in queue.state.describe("q")
+    assert "1 item in the making, the oldest of version 0" in queue.state.queues.describe("q")
     queue.do("put", "maker", "late", slot=queue.slot(late).number)
     assert [item.payload for item in queue.answer(waiting).items] == ["late", "c"]
 
@@ -257,10 +257,10 @@ def test_who_lets_the_last_copy_go_gives_the_slot_back_and_that_is_counted():
     queue.said += queue.state.lose("driver")
     assert queue.slot(waiting) is None
     queue.state.hold_slot("rollout", "q", number, 8)
-    assert "came back" not in queue.state.describe("q")
+    assert "came back" not in queue.state.queues.describe("q")
     queue.said += queue.state.let_go_of_slot("rollout", "q", number, 8, 7)
     assert queue.slot(waiting)
-    assert "1 slot came back unused" in queue.state.describe("q")
+    assert "1 slot came back unused" in queue.state.queues.describe("q")
     assert queue.answer(queue.do("put", "rollout", "a", slot=number)).reason is Reason.SPENT
 
 
@@ -317,7 +317,7 @@ def test_the_version_moves_on_when_what_it_has_taken_cannot_come_back():
     tickets = [queue.do("get", "trainer"), queue.do("get", "other")]
     moving = queue.do("set_version", "trainer", 1)
     assert queue.answer(moving) is None
-    assert "set_version(1) waits for 2 items to be settled" in queue.state.describe("q")
+    assert "set_version(1) waits for 2 items to be settled" in queue.state.queues.describe("q")
     queue.said += queue.state.confirm("trainer", tickets[0])
     assert queue.answer(moving) is None
     queue.said += queue.state.confirm("other", tickets[1])
@@ -521,7 +521,7 @@ def test_at_the_end_nothing_is_waited_for_that_cannot_come(how):
     assert queue.answer(next_one).items[0].payload == "c"
     queue.state.confirm("trainer", next_one)
     assert queue.answer(queue.do("get", "trainer")).reason in (Reason.ENDED, Reason.CLOSED)
-    assert how == "close" or queue.state.depths() == ()
+    assert how == "close" or queue.state.queues.depths() == ()
     assert isinstance(queue.step(2), Accept)
 
 

@@ -48,7 +48,7 @@ class Story:
 
     def run(self, num_items: int) -> None:
         while len(self.taken) < num_items:
-            assert self._events, self.state.describe("default")
+            assert self._events, self.state.queues.describe("default")
             self._now, _, what, about = heappop(self._events)
             getattr(self, what)(*about)
 
@@ -107,7 +107,11 @@ def test_no_item_is_too_old_or_dropped_and_long_ones_are_taken_as_often_as_they_
     story = Story(max_lag, seed=17 + max_lag)
     story.run(num_items)
     assert max(story.lags) == max_lag
-    assert story.made - len(story.taken) == story.state.num_items("default") <= (max_lag + 1) * BATCH_ITEMS
+    assert (
+        story.made - len(story.taken)
+        == story.state.queues.num_items("default")
+        <= (max_lag + 1) * BATCH_ITEMS
+    )
     assert kolmogorov_smirnov(story.taken) > 0.01
 
 

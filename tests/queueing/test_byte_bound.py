@@ -14,9 +14,9 @@ def test_puts_wait_for_what_other_queues_hold():
     state = ChannelState(total_bytes=100)
     assert kinds(state.put("p", 1, "a", "x", size_bytes=80)) == [Accept]
     assert state.put("p", 2, "b", "y", size_bytes=80) == []
-    assert state.is_crowded
+    assert state.queues.is_crowded
     assert kinds(state.get("c", 1, "a")) == [Deliver, Accept]
-    assert not state.is_crowded
+    assert not state.queues.is_crowded
 
 
 def test_what_somebody_waits_for_enters_all_the_same():
@@ -44,7 +44,7 @@ def test_an_item_counts_as_large_as_it_is_when_its_bytes_are_here():
     state = ChannelState(total_bytes=100)
     state.reserve("p", 1, "a", size_bytes=90)
     state.fill("p", 1, "smaller", 40)
-    assert state.bounded_bytes == 40
+    assert state.queues.bounded_bytes == 40
     assert kinds(state.put("p", 2, "b", "more", size_bytes=60)) == [Accept]
 
 
@@ -91,9 +91,9 @@ def test_in_any_order_nobody_waits_for_an_item_that_waits_and_the_count_is_right
             granted += [i for i in more if type(i).__name__ == "Grant"]
             out = [*out, *more]
         delivered += [(i.client, i.ticket) for i in out if isinstance(i, Deliver)]
-        depths = {depth.name: depth for depth in state.depths()}
+        depths = {depth.name: depth for depth in state.queues.depths()}
         assert not any(depth.num_getters and depth.num_putters for depth in depths.values())
         held = sum(depth.size_bytes for depth in depths.values())
-        assert state.tally.held_bytes == held
+        assert state.queues.tally.held_bytes == held
         if held == 0:
             assert not any(depth.num_putters for depth in depths.values())

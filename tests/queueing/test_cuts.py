@@ -44,12 +44,12 @@ def two_looks(channels):
     first = {}
     for name, channel in channels:
         first[name] = channel.snapshot(at_rest=True)
-        channel.watch(first[name])
+        channel.queues.watch(first[name].entered)
         yield {}
     cut = {}
     for name, channel in reversed(channels):
         cut[name] = merged(first[name], channel.snapshot(at_rest=True))
-        channel.unwatch(first[name])
+        channel.queues.unwatch(first[name].entered)
         yield {}
     yield cut
 
@@ -114,9 +114,8 @@ def test_who_watches_is_told_when_too_much_has_entered_and_sees_no_more():
     channel, told = ChannelState(), []
     for name in ("too little", "enough"):
         snapshot = channel.snapshot(at_rest=True)
-        channel.watch(
-            snapshot, 10_000 if name == "too little" else 1 << 20, lambda name=name: told.append(name)
-        )
+        max_bytes = 10_000 if name == "too little" else 1 << 20
+        channel.queues.watch(snapshot.entered, max_bytes, lambda name=name: told.append(name))
     for ticket in range(3):
         assert told == []
         channel.put("producer", ticket, NAME, ticket, size_bytes=3_000)

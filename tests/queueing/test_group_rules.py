@@ -74,7 +74,7 @@ def test_at_the_end_what_is_left_comes_group_by_group_and_what_has_none_stays():
     state.confirm("c", 2)
     (refused,) = state.get_group("c", 3, Q, 3)
     assert refused.reason is Reason.ENDED
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
 
 
 def test_a_flush_gives_groups_that_were_begun_before_it():
@@ -94,7 +94,7 @@ def test_a_full_queue_without_a_complete_group_says_so():
 
 def test_what_is_there_of_each_group_can_be_seen():
     state = filled("a", 7, "a", None, ("x", 1))
-    (depth,) = state.depths()
+    (depth,) = state.queues.depths()
     assert dict(depth.groups) == {"a": 2, 7: 1, ("x", 1): 1}
 
 
@@ -112,7 +112,7 @@ def test_groups_that_pass_one_that_is_stuck_leave_nothing_behind():
         (deliver,) = state.get_group("c", number, Q, 2)
         state.confirm("c", number)
         assert deliver.group == number
-    fifo = state.find(Q).fifo
+    fifo = state.queues.find(Q).fifo
     assert len(fifo._ranked._by_rank) <= MIN_STALE + 3
     assert len(fifo._ranked._by_age) <= MIN_STALE + 3
 
@@ -187,7 +187,7 @@ class Story:
             self.naive.items = [each for each in self.naive.items if each not in self.held[ticket]]
 
     def check(self):
-        (depth,) = self.state.depths() or (None,)
+        (depth,) = self.state.queues.depths() or (None,)
         assert (depth.num_items if depth else 0) == len(self.naive.items)
         counts = Counter(group for _, group in self.naive.items if group is not None)
         assert dict(depth.groups if depth else ()) == counts
@@ -221,7 +221,7 @@ def test_a_size_that_somebody_asked_for_once_leaves_nothing_behind():
             state.put("p", 4 * number + sample, Q, sample, group=number)
         state.get_group("c", 2 + number, Q, 4)
         state.confirm("c", 2 + number)
-    (complete, _) = state.find(Q).fifo.groups._complete.values()
+    (complete, _) = state.queues.find(Q).fifo.groups._complete.values()
     assert len(complete._heap) <= STALE_GROUPS + 3
 
 

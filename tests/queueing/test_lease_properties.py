@@ -151,7 +151,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @invariant()
     def each_item_is_in_one_place(self):
         leases = self.state.leases
-        queued = [i.payload for queue in self.state.all() for i in _items_of(queue.fifo)]
+        queued = [i.payload for queue in self.state.queues.all() for i in _items_of(queue.fifo)]
         leased = [item.payload for lease in leases._open.values() for item in lease.items.values()]
         dead = [letter.item.payload for letter in leases.dead_letters()]
         assert Counter(queued + leased + dead + self.done) == Counter(self.accepted)
@@ -160,13 +160,13 @@ class LeaseMachine(RuleBasedStateMachine):
     def the_counts_are_those_of_the_items(self):
         leases = self.state.leases._open.values()
         assert self.clocks == {lease.generation for lease in leases}
-        for depth in self.state.depths():
+        for depth in self.state.queues.depths():
             mine = [lease for lease in leases if lease.queue.name == depth.name]
             assert depth.num_leased == sum(len(lease.items) for lease in mine)
             assert depth.num_dead == len(self.state.leases.dead_letters(depth.name))
-            queue = self.state.find(depth.name)
+            queue = self.state.queues.find(depth.name)
             assert queue.num_lent == len(mine)
-        for name in self.state.clients:
+        for name in self.state.queues.clients:
             held = [lease for lease in self.leases.values() if lease[0] == name]
             consumer = self.state.leases.consumer(name)
             assert consumer.num_items == sum(len(items) for _, _, items in held)
@@ -183,8 +183,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self):
-        for depth in self.state.depths():
-            queue = self.state.find(depth.name)
+        for depth in self.state.queues.depths():
+            queue = self.state.queues.find(depth.name)
             if queue.getters:
                 assert not depth.num_items
             may_come = depth.num_items or depth.num_leased or queue.putters

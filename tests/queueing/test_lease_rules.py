@@ -57,7 +57,7 @@ def clocks(instructions):
 
 
 def counts(state):
-    (depth,) = state.depths()
+    (depth,) = state.queues.depths()
     return depth.num_items, depth.num_leased, depth.num_dead
 
 
@@ -153,7 +153,7 @@ def test_a_dead_letter_that_is_discarded_is_gone():
     (letter,) = state.leases.dead_letters()
     assert state.discard(letter.number) == []
     assert state.discard(letter.number) is None
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 def test_a_plain_get_takes_what_was_on_lease_before():
@@ -161,7 +161,7 @@ def test_a_plain_get_takes_what_was_on_lease_before():
     state.give_back("c", lease_of(state.lease("c", 1, Q, TERMS))[0])
     assert delivered(state.get("d", 1, Q)) == [("d", ["item0"])]
     state.confirm("d", 1)
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 # -- bounds ---------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_items_on_lease_count_against_the_number_of_items():
     state = filled(2, maxsize=2)
     generation, _ = lease_of(state.lease("c", 1, Q, TERMS))
     assert state.put("p", 9, Q, "late", wait=True) == []
-    assert state.is_full(Q)
+    assert state.queues.is_full(Q)
     assert state.acknowledge("c", generation)[1:] == [Accept("p", 9)]
 
 
@@ -187,7 +187,7 @@ def test_items_that_come_back_exceed_no_bound():
 def test_items_on_lease_count_against_the_bytes(options):
     state = filled(2, **options)
     generation, _ = lease_of(state.lease("c", 1, Q, TERMS))
-    assert state.held_bytes(Q) == 20
+    assert state.queues.held_bytes(Q) == 20
     assert state.put("p", 9, Q, "late", size_bytes=10) == []
     assert state.acknowledge("c", generation)[1:] == [Accept("p", 9)]
 
@@ -401,7 +401,7 @@ def test_what_is_on_lease_can_be_delivered_again():
     state = filled(1)
     (first, _) = state.lease("c", 1, Q, TERMS)
     assert state.deliver_again("c", 1) == [first]
-    assert state.deliveries("c") == []  # nothing that was taken for good
+    assert state.queues.deliveries("c") == []  # nothing that was taken for good
 
 
 @pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf")])

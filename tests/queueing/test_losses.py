@@ -42,10 +42,10 @@ def test_one_getter_is_told_of_all_that_are_lost_and_the_next_goes_on():
     state = ChannelState()
     put(state, "a", "b", "c", "d")
     assert state.lose_items(why("a", "c")) == []
-    assert state.num_items("q") == 2
+    assert state.queues.num_items("q") == 2
     assert refused(state.get("actor", 1, "q")) == [("actor", 1, Reason.LOST, "2 items went")]
     assert delivered(state.get("actor", 2, "q")) == ["b"]
-    assert (state.num_lost, state.lost_bytes, state.num_accepted) == (2, 20, 4)
+    assert (state.queues.num_lost, state.queues.lost_bytes, state.queues.num_accepted) == (2, 20, 4)
 
 
 def test_a_getter_that_waits_is_told_at_once():
@@ -61,9 +61,9 @@ def test_a_queue_that_has_lost_something_stays_until_somebody_is_told():
     state = ChannelState()
     put(state, "a")
     state.lose_items(why("a"))
-    assert [(depth.num_items, depth.num_lost) for depth in state.depths()] == [(0, 1)]
+    assert [(depth.num_items, depth.num_lost) for depth in state.queues.depths()] == [(0, 1)]
     assert refused(state.get("actor", 1, "q", wait=False))[0][2] is Reason.LOST
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 def test_room_is_free_again():
@@ -78,7 +78,7 @@ def test_an_unfinished_put_is_refused():
     put(state, "a")
     state.put("env", 9, "q", "b", 1, 10)
     assert refused(state.lose_items(why("b"))) == [("env", 9, Reason.LOST, "its item went")]
-    assert state.num_lost == 0
+    assert state.queues.num_lost == 0
 
 
 def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
@@ -87,7 +87,7 @@ def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
     state.get("actor", 1, "q")
     assert state.lose_items(why("a")) == []
     state.confirm("actor", 1)
-    assert (state.num_lost, state.depths()) == (0, ())
+    assert (state.queues.num_lost, state.queues.depths()) == (0, ())
 
 
 def test_what_was_delivered_and_did_not_arrive_is_refused_and_the_rest_goes_back():
@@ -105,9 +105,9 @@ def test_what_a_dead_consumer_had_not_taken_is_lost_when_it_comes_back():
     put(state, "a", "b")
     state.get("actor", 1, "q")
     state.lose_items(why("a"))
-    assert state.num_lost == 0
+    assert state.queues.num_lost == 0
     state.lose("actor")
-    assert state.num_lost == 1
+    assert state.queues.num_lost == 1
     assert refused(state.get("other", 1, "q"))[0][3] == "1 item went"
     assert delivered(state.get("other", 2, "q")) == ["b"]
 
@@ -125,8 +125,10 @@ def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_
     for each in out:
         if getattr(each, "after_s", None) == delay_s:
             state.lapse(each.generation)
-    assert state.num_lost == 1
-    assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in state.depths()] == [(0, 0, 1)]
+    assert state.queues.num_lost == 1
+    assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in state.queues.depths()] == [
+        (0, 0, 1)
+    ]
 
 
 def test_a_lease_whose_items_did_not_arrive_is_no_attempt():
@@ -147,9 +149,9 @@ def test_a_dead_letter_is_lost_when_it_is_put_back():
     state.give_back("actor", deliver.lease.generation)
     state.lose_items(why("a"))
     (letter,) = state.leases.dead_letters()
-    assert (letter.item.lost, state.num_lost) == ("went", 0)
+    assert (letter.item.lost, state.queues.num_lost) == ("went", 0)
     state.put_back(letter.number)
-    assert state.num_lost == 1
+    assert state.queues.num_lost == 1
 
 
 def test_the_asker_of_a_lost_question_is_told():
@@ -178,11 +180,11 @@ def test_parts_that_no_rank_has_shrink_and_one_rank_is_told():
     assert refused(state.get_part("rank1", 1, "q", plan, 1)) == [("rank1", 1, Reason.LOST, "1 item went")]
     assert delivered(state.get_part("rank1", 2, "q", plan, 1)) == ["d"]
     # The first rank has its part, whatever happened since.
-    assert state.num_lost == 1
+    assert state.queues.num_lost == 1
     state.lose("rank0")
     assert refused(state.get_part("again0", 1, "q", plan, 0)) == [("again0", 1, Reason.LOST, "1 item went")]
     assert delivered(state.get_part("again0", 2, "q", plan, 0)) == ["c"]
-    assert state.num_lost == 2
+    assert state.queues.num_lost == 2
 
 
 def test_a_part_that_did_not_arrive_is_refused_and_comes_again_without_what_is_lost():
@@ -223,12 +225,17 @@ def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_bac
     state.get("actor", 1, "q")
     state.lease("actor", 2, "q", LeaseTerms(1.0))
     state.lose_items(why("a", "b", "c"))
-    assert state.num_lost == 1
+    assert state.queues.num_lost == 1
     snapshot = state.snapshot(at_rest=True)
     assert (snapshot.data.num_lost, snapshot.data.lost_bytes) == (3, 30)
     twin = ChannelState()
     restore(twin, snapshot)
-    assert (twin.num_lost, twin.lost_bytes, twin.num_accepted, twin.num_items("q")) == (3, 30, 4, 1)
+    assert (
+        twin.queues.num_lost,
+        twin.queues.lost_bytes,
+        twin.queues.num_accepted,
+        twin.queues.num_items("q"),
+    ) == (3, 30, 4, 1)
     as_it_is = state.snapshot().data
     assert (as_it_is.num_lost, as_it_is.lost_bytes) == (1, 10)
 
@@ -239,4 +246,4 @@ def test_what_a_subscriptions_shard_has_lost_is_counted_where_it_was_put_alone()
     put(state, "a")
     assert delivered(state.get_part("reader", 1, Tapped("log"), ShardPlan(1, batch_items=1), 0)) == ["a"]
     state.lose_items(why("a"))
-    assert state.num_lost == state.snapshot(at_rest=True).data.num_lost == 1
+    assert state.queues.num_lost == state.snapshot(at_rest=True).data.num_lost == 1

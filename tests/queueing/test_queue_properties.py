@@ -187,7 +187,7 @@ class ChannelMachine(RuleBasedStateMachine):
         moving = [payload for _, payloads in self.delivering.values() for payload in payloads]
         assert Counter(held + moving + self.confirmed) == Counter(self.accepted)
         for name in ("default", "other"):
-            assert self.state.num_items(name) == len(self.model.queue(name).items)
+            assert self.state.queues.num_items(name) == len(self.model.queue(name).items)
 
     @invariant()
     def puts_of_one_client_to_one_queue_keep_their_order(self):
@@ -211,7 +211,7 @@ class ChannelMachine(RuleBasedStateMachine):
             for name, queue in self.model.queues.items()
             if queue.items or queue.puts or queue.gets or queue.deliveries
         }
-        assert {depth.name for depth in self.state.depths()} == busy
+        assert {depth.name for depth in self.state.queues.depths()} == busy
 
 
 ChannelMachine.TestCase.settings = settings(max_examples=tries(50), stateful_step_count=40, deadline=None)

@@ -100,7 +100,7 @@ def test_an_overview_has_what_all_queues_hold_and_who_has_waited_longest():
     state.get("late", 5, "empty")
     state.lease("holder", 6, "full", LeaseTerms(60.0))
     shown, oldest_s = QueueSurvey(state).foremost(1, AT_20)
-    stats = state.stats()
+    stats = state.queues.stats()
     assert (stats.num_items, stats.num_leased, stats.num_queues, oldest_s) == (3, 1, 3, 10.0)
     assert [(each.depth.name, each.depth.num_items, each.oldest_s) for each in shown] == [
         ("full", 2, 10.0),
@@ -123,7 +123,7 @@ def test_in_an_overview_items_that_subscriptions_see_are_not_counted_again():
     state = state_at(1.0)
     state.subscribe("reader", 1, "log", TapTerms(None))
     state.put("producer", 1, "q", "x")
-    stats, (shown, _) = state.stats(), QueueSurvey(state).foremost(5, AT_20)
+    stats, (shown, _) = state.queues.stats(), QueueSurvey(state).foremost(5, AT_20)
     assert (stats.num_items, stats.num_queues) == (1, 1)
     assert {repr(each.depth.name): each.depth.num_items for each in shown} == {
         "'q'": 1,

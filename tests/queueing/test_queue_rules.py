@@ -60,7 +60,7 @@ def test_getters_are_served_in_order_of_arrival():
 def test_a_batch_is_the_shortest_prefix_that_reaches_the_weight():
     state = filled([2, 4, 3])
     assert delivered(state.get_batch("c", 1, Q, 5)) == [("c", ["item0", "item1"])]
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
 
 
 def test_an_item_heavier_than_the_target_is_a_batch_of_one():
@@ -71,14 +71,14 @@ def test_weightless_items_ride_along_with_the_item_that_completes_the_batch():
     state = ChannelState()
     assert state.get_batch("c", 1, Q, 1) == []
     assert delivered(state.put("p", 1, Q, "light", 0)) == []
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
     assert delivered(state.put("p", 2, Q, "heavy", 1)) == [("c", ["light", "heavy"])]
 
 
 def test_a_waiting_batch_holds_nothing_but_its_place_in_line():
     state = filled([1])
     state.get_batch("batch", 1, Q, 2)
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
     assert state.get("single", 1, Q) == []
     assert delivered(state.withdraw("batch", 1)) == [("single", ["item0"])]
 
@@ -110,7 +110,7 @@ def test_float_weights_do_not_drift():
     state.put("p", 1001, Q, "x", 0.5)
     state.put("p", 1002, Q, "y", 0.25)
     assert delivered(state.get_batch("c", 2000, Q, 0.75)) == [("c", ["x", "y"])]
-    assert state.num_items(Q) == 0
+    assert state.queues.num_items(Q) == 0
 
 
 def test_a_full_queue_makes_a_put_wait_in_order_of_arrival():
@@ -134,7 +134,7 @@ def test_a_put_without_waiting_is_refused_by_a_full_queue():
 def test_a_get_without_waiting_is_refused_by_an_empty_queue():
     state = ChannelState()
     assert refused(state.get("c", 1, Q, wait=False)) == [("c", Reason.EMPTY)]
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 def test_a_get_without_waiting_does_not_overtake_those_who_wait():
@@ -147,7 +147,7 @@ def test_an_announced_item_gets_room_before_its_bytes_move():
     state = filled([0], maxsize=1)
     assert state.reserve("p", 10, Q) == []
     assert Grant("p", 10) in state.get("c", 1, Q)
-    assert state.is_full(Q)
+    assert state.queues.is_full(Q)
     assert state.fill("p", 10, "bytes") == [Accept("p", 10)]
 
 
@@ -207,7 +207,7 @@ def test_giving_back_may_exceed_the_bound_and_puts_wait_until_it_is_met_again():
     state.get("c", 1, Q)
     state.put("p", 10, Q, "refill")
     state.withdraw("c", 1)
-    assert state.num_items(Q) == 3
+    assert state.queues.num_items(Q) == 3
     assert state.put("p", 11, Q, "waits") == []
     assert Accept("p", 11) not in state.get("c", 2, Q)
     assert Accept("p", 11) in state.get("c", 3, Q)
@@ -233,7 +233,7 @@ def test_a_batch_becomes_impossible_when_the_queue_fills_up_although_puts_wait()
     state.get("single", 1, Q)
     state.put("p", 1, Q, "a", 1)
     assert refused(state.put("p", 2, Q, "b", 1)) == [("batch", Reason.IMPOSSIBLE)]
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
 
 
 def test_closing_refuses_puts_and_lets_getters_drain():
@@ -285,15 +285,15 @@ def test_one_shot_queues_leave_nothing_behind():
         state.put("p", number, f"reply-{number}", "x")
         state.get("c", number, f"reply-{number}")
         state.confirm("c", number)
-    assert state.depths() == ()
-    assert not state.all()
+    assert state.queues.depths() == ()
+    assert not state.queues.all()
 
 
 def test_the_state_of_a_queue_reads_as_a_phrase():
     state = filled([2, 2.5], maxsize=2)
     state.put("p", 9, Q, "waits")
-    assert state.describe(Q) == "2 of 2 items of weight 4.5, 1 put waiting"
-    assert state.describe("nobody's") == "0 of 2 items of weight 0"
+    assert state.queues.describe(Q) == "2 of 2 items of weight 4.5, 1 put waiting"
+    assert state.queues.describe("nobody's") == "0 of 2 items of weight 0"
 
 
 @pytest.mark.parametrize("weight", [-1, -0.5, math.nan, math.inf, "3", None, True])
@@ -342,7 +342,7 @@ def test_a_hundred_thousand_puts_under_a_waiting_batch_cost_the_same_each():
 
     small, _ = seconds(10_000)
     large, state = seconds(100_000)
-    assert state.num_items(Q) == 0
+    assert state.queues.num_items(Q) == 0
     # Ten times the puts; a scan of the queue on each would make it a hundred times the work.
     assert large < 40 * max(small, 0.005)
 
@@ -391,7 +391,7 @@ def test_a_weight_of_any_size_is_counted_and_shown():
     state.put("p", 1, Q, "heavy", 1e20)
     state.put("p", 2, Q, "heavier", 1e308)
     state.put("p", 3, Q, "heavier", 1e308)
-    (depth,) = state.depths()
+    (depth,) = state.queues.depths()
     assert depth.weight == float("inf")
     assert delivered(state.get_batch("c", 1, Q, 1e20)) == [("c", ["heavy"])]
 
@@ -400,7 +400,7 @@ def test_a_name_may_be_any_tuple_of_strings_and_numbers():
     state = ChannelState()
     for ticket, name in enumerate(["3", 3, ("step", 7), ("step", (7, "a"))]):
         state.put("p", ticket, name, name)
-    assert [depth.name for depth in state.depths()] == ["3", 3, ("step", 7), ("step", (7, "a"))]
+    assert [depth.name for depth in state.queues.depths()] == ["3", 3, ("step", 7), ("step", (7, "a"))]
 
 
 def test_what_a_dead_client_took_is_confirmed_and_its_own_waits_hear_nothing():
@@ -412,7 +412,7 @@ def test_what_a_dead_client_took_is_confirmed_and_its_own_waits_hear_nothing():
     state.close()
     out = state.lose("dies", taken={2})
     assert [(i.client, i.ticket, i.reason) for i in out] == [("lives", 4, Reason.CLOSED)]
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 def test_an_end_waits_for_what_is_on_its_way_and_for_nothing_else():
@@ -423,20 +423,20 @@ def test_an_end_waits_for_what_is_on_its_way_and_for_nothing_else():
     state.confirm("taken", 1)
     state.arrive("arrived", 1)
     state.arrive("waiting", 1)
-    assert state.on_the_way() == []  # more may come
+    assert state.queues.on_the_way() == []  # more may come
     state.end(Q)
-    assert state.on_the_way() == [("stopped", 1)]
+    assert state.queues.on_the_way() == [("stopped", 1)]
     assert refused(state.arrive("stopped", 1)) == [("waiting", Reason.ENDED)]
-    assert state.on_the_way() == []
+    assert state.queues.on_the_way() == []
     assert state.lose("stopped") == []
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
 
 
 def test_a_closed_channel_waits_for_what_is_on_its_way_too():
     state = filled([1])
     state.get("stopped", 1, Q)
     state.close()
-    assert state.on_the_way() == [("stopped", 1)]
+    assert state.queues.on_the_way() == [("stopped", 1)]
 
 
 def test_ends_of_one_shot_queues_do_not_pile_up(monkeypatch):
@@ -446,8 +446,8 @@ def test_ends_of_one_shot_queues_do_not_pile_up(monkeypatch):
     state.end("held")
     for number in range(10):
         state.end(number)
-    assert [number for number in range(10) if state.has_ended(number)] == [8, 9]
-    assert state.has_ended("held")  # it is there yet
+    assert [number for number in range(10) if state.queues.has_ended(number)] == [8, 9]
+    assert state.queues.has_ended("held")  # it is there yet
 
 
 @pytest.mark.parametrize("priority", [0, 1])

@@ -13,10 +13,10 @@ from rlinf_scheduler.queueing import ChannelState, Limits, Ripen, ServerStreams,
 def test_a_batch_that_waits_for_more_is_known_to_a_shell_that_takes_the_state_over():
     state = ChannelState()
     state.get_batch("consumer", 1, "default", 5, Limits(max_wait_s=0.5))
-    assert state.ripening() == []
+    assert state.queues.ripening() == []
     state.put("producer", 2, "default", "item", 1)
     again = pickle.loads(pickle.dumps(state))
-    assert again.ripening() == [Ripen("consumer", 1, 0.5)]
+    assert again.queues.ripening() == [Ripen("consumer", 1, 0.5)]
     (deliver,) = again.ripen("consumer", 1)
     assert [item.payload for item in deliver.items] == ["item"]
 

@@ -51,7 +51,7 @@ def test_what_is_left_is_a_last_step_for_all_and_then_the_end_for_all():
     for client, index in (("a", 0), ("b", 1)):
         (refused,) = state.get_part(client, 200 + index, Q, plan, index, 0)
         assert refused.reason is Reason.ENDED
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 def test_without_a_size_a_step_is_what_is_there_at_a_flush():
@@ -77,7 +77,7 @@ def test_a_part_that_was_given_back_comes_again():
     state, plan = filled([1] * 2), ShardPlan(1, batch_items=1)
     (first,) = state.get_part("a", 100, Q, plan, 0)
     state.withdraw("a", 100)
-    assert state.num_items(Q) == 1
+    assert state.queues.num_items(Q) == 1
     (again,) = state.get_part("a", 101, Q, plan, 0)
     assert payloads(again) == payloads(first)
 
@@ -97,7 +97,7 @@ def test_a_shard_that_lags_holds_the_others_up():
     while out := state.get_part("a", 100 + step, Q, plan, 0, step):
         step = out[0].part.step
     assert step == MAX_AHEAD - 1
-    assert f"shard 1 has {MAX_AHEAD} steps to do" in state.describe(Q)
+    assert f"shard 1 has {MAX_AHEAD} steps to do" in state.queues.describe(Q)
     state.get_part("b", 900, Q, plan, 1)
     (b, a) = state.get_part("b", 901, Q, plan, 1, 0)
     assert {b.client, a.client} == {"a", "b"}

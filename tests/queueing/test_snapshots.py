@@ -126,7 +126,7 @@ class Life:
         return self.state.admit(*self.new(client), "fresh", max_lag, wait=wait)
 
     def make(self, client, number):
-        gate = self.state.admissions.of(self.state.find("fresh"))
+        gate = self.state.admissions.of(self.state.queues.find("fresh"))
         slot = None if gate is None else self.one_of(gate.kept.making, number)
         if slot is None:
             return []
@@ -134,7 +134,7 @@ class Life:
         return self.state.put(*at, "fresh", at[1], 1, 1, slot=slot)
 
     def move(self, client, by):
-        gate = self.state.admissions.of(self.state.find("fresh"))
+        gate = self.state.admissions.of(self.state.queues.find("fresh"))
         version = 0 if gate is None else gate.kept.version or 0
         return self.state.set_version(*self.new(client), "fresh", max(0, version + by), 2, begins=by < 1)
 
@@ -229,7 +229,7 @@ class Life:
 
     def stop_waiting(self):
         """Who waits asks again later, so that is no part of a record; nor is it that a part is on its way."""
-        for client in list(self.state.clients.values()):
+        for client in list(self.state.queues.clients.values()):
             for each in list(client.operations.values()):
                 if getattr(each, "items", None) is None or isinstance(each, PartGetter):
                     self.state.withdraw(client.name, each.ticket)
@@ -262,12 +262,15 @@ def restored(snapshot, *bounds):
 def sizes(state):
     """Of each queue; groups are in no order."""
     return {
-        depth.name: replace(depth, groups=tuple(sorted(depth.groups, key=repr))) for depth in state.depths()
+        depth.name: replace(depth, groups=tuple(sorted(depth.groups, key=repr)))
+        for depth in state.queues.depths()
     }
 
 
 def reported(state):
-    every = QueueSurvey(state).every(64, SurveyContext(1e6, {client: client for client in state.clients}))
+    every = QueueSurvey(state).every(
+        64, SurveyContext(1e6, {client: client for client in state.queues.clients})
+    )
     return [
         replace(queue, depth=None, limits=tuple(sorted(queue.limits))) for part in every for queue in part()
     ]
@@ -305,11 +308,11 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
     snapshot = life.state.snapshot()
     twin = Life(restored(snapshot, *bounds), life.tickets)
     assert sizes(twin.state) == sizes(life.state)
-    assert twin.state.total_held_bytes == life.state.total_held_bytes
-    assert twin.state.bounded_bytes == life.state.bounded_bytes
+    assert twin.state.queues.total_held_bytes == life.state.queues.total_held_bytes
+    assert twin.state.queues.bounded_bytes == life.state.queues.bounded_bytes
     check_sums(life.state)
     check_sums(twin.state)
-    assert list(map(shown, twin.state.ripening())) == list(map(shown, life.state.ripening()))
+    assert list(map(shown, twin.state.queues.ripening())) == list(map(shown, life.state.queues.ripening()))
     assert reported(twin.state) == reported(life.state)
     for operation in after:
         assert list(map(shown, twin.run(operation))) == list(map(shown, life.run(operation)))
@@ -317,9 +320,9 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
     # What never left a queue is written down when it is asked for, whatever has become of it meanwhile.
     late = Snapshot(snapshot.state, snapshot.items, at_rest=False, rest=snapshot.rest)
     assert msgspec.msgpack.encode(late.data) == msgspec.msgpack.encode(snapshot.data)
-    assert (twin.state.num_accepted, twin.state.accepted_bytes) == (
-        life.state.num_accepted,
-        life.state.accepted_bytes,
+    assert (twin.state.queues.num_accepted, twin.state.queues.accepted_bytes) == (
+        life.state.queues.num_accepted,
+        life.state.queues.accepted_bytes,
     )
 
 
@@ -366,10 +369,10 @@ def test_two_looks_have_all_that_was_there_from_one_to_the_other_and_nothing_twi
     for operation in before:
         life.run(operation)
     first = life.state.snapshot(at_rest=True)
-    life.state.watch(first)
+    life.state.queues.watch(first.entered)
     for operation in between:
         life.run(operation)
-    life.state.unwatch(first)
+    life.state.queues.unwatch(first.entered)
     second = life.state.snapshot(at_rest=True)
     both = merged(first, second)
     there = {queue.name for queue in second.data.queues}

@@ -32,7 +32,7 @@ def tapped(terms=TapTerms(Q), **options):  # noqa: B008
 
 def put(state, *names, queue=Q, **about):
     """What follows from puts; their tickets are numbers that no other put has."""
-    begin = state.num_accepted * 100
+    begin = state.queues.num_accepted * 100
     return [
         instruction
         for place, name in enumerate(names)
@@ -200,7 +200,7 @@ def test_one_that_is_full_gives_up_its_oldest_items_and_counts_them():
     assert state.num_dropped("log") == 2
     assert take_all(state, LOG) == ["c", "d"]
     assert take_all(state, Q) == list("abcd")
-    (depth,) = state.depths()
+    (depth,) = state.queues.depths()
     assert (depth.name, depth.num_dropped) == (LOG, 2)
 
 
@@ -224,7 +224,7 @@ def test_what_came_back_is_given_up_first():
 def test_bytes_are_bounded_but_for_a_single_item():
     state = tapped(TapTerms(Q, max_bytes=100))
     put(state, "large", size_bytes=300)
-    assert state.num_items(LOG) == 1
+    assert state.queues.num_items(LOG) == 1
     put(state, "a", size_bytes=60)
     put(state, "b", size_bytes=60)
     assert take_all(state, LOG) == ["b"]
@@ -235,7 +235,7 @@ def test_what_is_on_lease_counts_and_stays():
     put(state, "a")
     delivery, _ = state.lease("r", 1, LOG, LeaseTerms(60.0))
     put(state, "b")
-    assert state.num_items(LOG) == 0
+    assert state.queues.num_items(LOG) == 0
     assert state.acknowledge("r", delivery.lease.generation) is not None
     put(state, "c")
     assert take_all(state, LOG) == ["c"]
@@ -262,7 +262,7 @@ def test_what_a_subscription_holds_is_not_counted_for_the_channel():
     state = tapped(total_bytes=100)
     put(state, "a", size_bytes=80)
     take_all(state, Q)
-    assert state.bounded_bytes == 0
+    assert state.queues.bounded_bytes == 0
     assert len(accepted(put(state, "b", queue="other", size_bytes=90))) == 1
 
 
@@ -337,7 +337,7 @@ def test_without_members_a_subscription_is_gone():
     assert take_all(state, LOG) == []
     assert refused(state.get("r", 2, LOG)) == [("r", Reason.ENDED)]
     assert take_all(state, Q) == ["a"]
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
 
 
 def test_it_goes_on_as_long_as_somebody_reads():
@@ -386,9 +386,9 @@ def test_what_comes_back_to_one_that_is_gone_is_dropped(max_attempts):
     state.withdraw("r", 1)
     state.give_back("r", delivery.lease.generation, reason="no")
     take_all(state, Q)
-    assert state.depths() == ()
+    assert state.queues.depths() == ()
     assert state.leases.dead_letters() == []
-    assert state.total_held_bytes == 0
+    assert state.queues.total_held_bytes == 0
     state.subscribe("reader", 2, "log", TapTerms(Q))
     assert take_all(state, LOG) == []
 
@@ -448,7 +448,7 @@ def test_a_checkpoint_holds_no_subscription_that_nobody_reads_any_more():
     state.lease("reader", 1, LOG, LeaseTerms(60.0))
     state.give_up_subscription("log", state.leave_subscription("reader", 1, "log"))
     restored = at_rest(state)
-    assert [depth.name for depth in restored.depths()] == [Q]
+    assert [depth.name for depth in restored.queues.depths()] == [Q]
 
 
 def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoint_too():
@@ -457,7 +457,7 @@ def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoin
     take_all(state, Q)
     state.lease("reader", 1, LOG, LeaseTerms(60.0))
     state.lose_items(lambda _: "went")
-    assert at_rest(state).num_lost == 0
+    assert at_rest(state).queues.num_lost == 0
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class NamesNoLostItem(ChannelState):
 
     def lose_items(self, why):
         super().lose_items(why)
-        for queue in self._queues.values():
+        for queue in self.queues.all():
             queue.lost, queue.fifo.lost = [], []
         return []
 

@@ -8,20 +8,29 @@ from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.groups import GroupIndex
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
 from rlinf_scheduler.queueing.sharding import Shardings, ShardingState
 from rlinf_scheduler.queueing.wanted import Wanted
 from simulator import Machines
 
 
-def with_queue(queue_type):
+def with_queues(queues):
+    """A server with another set of queues."""
+
+    class WithQueues(ChannelState):
+        queues_type = queues
+
+    return WithQueues
+
+
+def with_queue(queue):
     """A server whose queues are of another type."""
 
-    class WithQueue(ChannelState):
-        queue_type = None
+    class Queues(QueueSet):
+        queue_type = queue
 
-    WithQueue.queue_type = queue_type
-    return WithQueue
+    return with_queues(Queues)
 
 
 # -- ends -------------------------------------------------------------------------------------------
@@ -32,7 +41,7 @@ class TakesPutsAfterTheEnd(ChannelState):
 
     def end(self, queue_name):
         out = super().end(queue_name)
-        self.ended.pop(queue_name, None)
+        self.queues.ended.pop(queue_name, None)
         return out
 
 
@@ -265,7 +274,7 @@ class _WaitsForOthers(Gate):
         return not held or held + size_bytes <= queue.tally.max_bytes
 
 
-class RelievesNobody(ChannelState):
+class _RelievesNobody(QueueSet):
     """Puts do not hear of room in other queues."""
 
     def relieve(self, out):
@@ -414,7 +423,7 @@ FEEDING_MUTANTS = {
     "takes what stands before a group": replace(Machines(), server=_with_fifo(_TakesOthers)),
     "holds bytes without end": replace(Machines(), server=_with_gate(_HoldsWithoutEnd)),
     "lets the awaited wait for others": replace(Machines(), server=_with_gate(_WaitsForOthers)),
-    "relieves nobody": replace(Machines(), server=RelievesNobody),
+    "relieves nobody": replace(Machines(), server=with_queues(_RelievesNobody)),
     "forgets what a rank had in hand": replace(Machines(), server=with_sharding(_ForgetsWhatWasInHand)),
     "gives a rank its step again": replace(Machines(), server=with_sharding(_KeepsWhatWasDone)),
     "drops empty parts": replace(Machines(), server=with_sharding(_DropsEmptyParts)),

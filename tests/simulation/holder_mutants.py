@@ -25,12 +25,12 @@ class LosesWhatConsumersHave(ChannelState):
     """What was given out is lost at once."""
 
     def lose_items(self, why):
-        for client in self.clients.values():
+        for client in self.queues.clients.values():
             for operation in list(client.operations.values()):
                 items = getattr(operation, "items", None) or ()
                 lost = [item for item in items if why(item.payload)]
                 if lost and operation.counts:
-                    self.tally.num_lost += len(lost)
+                    self.queues.tally.num_lost += len(lost)
         return super().lose_items(why)
 
 
@@ -38,7 +38,7 @@ class DeliversWhatIsLost(ChannelState):
     """A delivery that cannot be fetched is sent again, whatever became of its items."""
 
     def deliver_again(self, client, ticket):
-        getter = self.delivery(client, ticket)
+        getter = self.queues.delivery(client, ticket)
         for item in getter.items if getter is not None else ():
             item.lost = ""
         return super().deliver_again(client, ticket)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding_mutants import with_queue
+from feeding_mutants import with_queue, with_queues
 
 from rlinf_scheduler.queueing import ChannelState
-from rlinf_scheduler.queueing.leases import LeaseGetter
 from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.taps import TapQueue, Taps
 from simulator import Machines
 
@@ -26,7 +26,7 @@ class _ShowsWhatWasThere(Taps):
         return problem
 
 
-class _BelievesEveryMark(ChannelState):
+class _BelievesEveryMark(QueueSet):
     """What a subscriber has marked counts as taken by a consumer that died."""
 
     def deliveries(self, client):
@@ -35,7 +35,7 @@ class _BelievesEveryMark(ChannelState):
         return [
             (each.ticket, each.items)
             for each in operations
-            if isinstance(each, Getter) and each.items is not None and not isinstance(each, LeaseGetter)
+            if isinstance(each, Getter) and each.items is not None and each.is_confirmed
         ]
 
 
@@ -172,7 +172,7 @@ def _tap(tap):
 
 TAP_MUTANTS = {
     "shows a subscription what was there": _taps(_ShowsWhatWasThere),
-    "believes every mark": _state(_BelievesEveryMark),
+    "believes every mark": _state(with_queues(_BelievesEveryMark)),
     "ends a subscription with its first member": _taps(_EndsWithItsFirstMember),
     "never ends a subscription": _taps(_NeverEnds),
     "forgets vacancies of subscriptions": _taps(_ForgetsVacancies),

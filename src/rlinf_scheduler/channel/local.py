@@ -67,7 +67,7 @@ class LocalChannel(Channel):
     def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
         """Return how many items a queue holds, in this process."""
         queue = self._queue(queue_name, key)
-        return self._queues.ask("qsize", lambda state: state.num_items(queue), queue)
+        return self._queues.ask("qsize", lambda state: state.queues.num_items(queue), queue)
 
     def empty(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
         """Return whether a queue holds nothing, in this process."""
@@ -76,7 +76,7 @@ class LocalChannel(Channel):
     def full(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
         """Return whether a put to a queue would have to wait."""
         queue = self._queue(queue_name, key)
-        return self._queues.ask("full", lambda state: state.is_full(queue), queue)
+        return self._queues.ask("full", lambda state: state.queues.is_full(queue), queue)
 
     def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Return the item that the next getter would take, and leave it where it is.
@@ -85,14 +85,14 @@ class LocalChannel(Channel):
             ChannelEmpty: there is none.
         """
         queue = self._queue(queue_name, key)
-        found = self._queues.ask("peek", lambda state: state.first_items(queue, 1), queue)
+        found = self._queues.ask("peek", lambda state: state.queues.first_items(queue, 1), queue)
         if not found:
             raise ChannelEmpty(self._name, f"queue {queue!r} has nothing")
         return found[0].payload
 
     def stats(self) -> ChannelStats:
         """Return what went through the channel and what is in it, in this process; sizes in bytes are not known."""
-        return self._queues.ask("stats", lambda state: state.stats().listing(state.depths()))
+        return self._queues.ask("stats", lambda state: state.queues.stats().listing(state.queues.depths()))
 
     def end(
         self,
@@ -173,10 +173,10 @@ class LocalChannel(Channel):
 
 
 def _described(state: ChannelState) -> str:
-    stats = state.stats()
+    stats = state.queues.stats()
     text = f"{stats.num_items} items in {stats.num_queues} queues"
-    items = state.first_items(DEFAULT_QUEUE, NUM_SHOWN)
-    return text + shown([item.payload for item in items], state.num_items(DEFAULT_QUEUE))
+    items = state.queues.first_items(DEFAULT_QUEUE, NUM_SHOWN)
+    return text + shown([item.payload for item in items], state.queues.num_items(DEFAULT_QUEUE))
 
 
 def _only_item(delivered: Local) -> Any:

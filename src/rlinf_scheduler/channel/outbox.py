@@ -89,7 +89,7 @@ class ResponseOutbox:
     def flush(self) -> None:
         """Send everything that has gathered."""
         self.is_due = False
-        self._heap.note(self._state.bounded_bytes)
+        self._heap.note(self._state.queues.bounded_bytes)
         clients, self._waiting = self._waiting, {}
         for client in sorted(clients, key=lambda client: not client.frames):
             run_guarded(self._send_gathered, client)

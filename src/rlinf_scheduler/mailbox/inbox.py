@@ -196,7 +196,7 @@ class Inbox:
 
     def held_bytes(self, peer: str) -> int:
         """How many bytes from `peer` wait for a recv."""
-        return self._state.held_bytes((peer, ""))
+        return self._state.queues.held_bytes((peer, ""))
 
     # -- recvs -----------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Inbox:
             return
         if coming.reading is not None:
             coming.reading.stop()
-        held_bytes = 0 if held else self._state.held_bytes((coming.put.sender, coming.put.topic))
+        held_bytes = 0 if held else self._state.queues.held_bytes((coming.put.sender, coming.put.topic))
         coming.request.reply(PutOutcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:

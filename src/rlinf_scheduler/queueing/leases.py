@@ -55,6 +55,7 @@ class LeaseGetter(Getter, tag="lease"):
     generation: int = 0
 
     counts: ClassVar[bool] = False
+    is_confirmed: ClassVar[bool] = False
 
     @property
     def _leases(self) -> Leases:

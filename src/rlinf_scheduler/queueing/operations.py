@@ -37,6 +37,7 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
         group: that was delivered.
         arrived: the items are in the client's process; they may still come back.
         counts: its queue counts it as in delivery.
+        is_confirmed: what it was given is its client's when that says so, by its ticket.
         is_part: it asks for what was cut, and stands in no line.
     """
 
@@ -54,6 +55,7 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
     arrived: bool = False
 
     counts: ClassVar[bool] = True
+    is_confirmed: ClassVar[bool] = True
     is_part: ClassVar[bool] = False
 
     @property

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
-from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped
+from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, marks_tell
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
+from rlinf_scheduler.queueing.wanted import Wanted
+from rlinf_scheduler.queueing.watch import Watch
 from rlinf_scheduler.queueing.weights import check_maxsize
 
 # So many other queues are named to a get that does not come, of so many that are looked at for that.
@@ -109,6 +111,16 @@ class QueueSet:
         """Return a getter that was sent items, and has not confirmed them."""
         operation = self.operation(client, ticket)
         return operation if isinstance(operation, Getter) and operation.items is not None else None
+
+    def open_queue(self, name: QueueName) -> Queue | None:
+        """Return a queue that passes what comes in order; None if operations are to look what stands in their way."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            return queue if queue.is_open and not self.closed else None
+        if self.closed or self.all_ended or name in self.ended or type(name) is Tapped:
+            return None
+        queue = self._make_new(name)
+        return queue if queue.is_open else None
 
     def next_number(self) -> int:
         """Number a lease, a dead letter or a slot: none has the number of another."""
@@ -230,13 +242,6 @@ class QueueSet:
         queue = self._queues.get(queue_name)
         return (queue or Queue(queue_name, self._gate, self.tally)).describe()
 
-    def set_clock(self, now: float) -> None:
-        """Set the time, in seconds, at which the next operations begin.
-
-        Only `priority_wait_s` is decided by it; all else is for reports.
-        """
-        self.tally.clock.now = now
-
     def describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
         """Return what the queue of an operation looks like; for a get also what the others hold: it may mean one.
 
@@ -269,6 +274,64 @@ class QueueSet:
     def refuse_unsubscribed(self, client: str, ticket: int) -> list[Instruction]:
         """Return that a subscription is not there."""
         return [Refuse(client, ticket, Reason.ENDED, "there is no such subscription any more")]
+
+    def knows(self, client: str, ticket: int) -> bool:
+        """Return whether an operation waits, or what it was given is not confirmed."""
+        return self.operation(client, ticket) is not None
+
+    def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
+        """Return the tickets of a client's deliveries that are not confirmed, with their items; none on lease.
+
+        And none of what subscriptions read too: what is marked there tells nothing of who has taken it.
+        """
+        known = self.clients.get(client)
+        operations = known.operations.values() if known else ()
+        return [
+            (getter.ticket, getter.items)
+            for getter in operations
+            if isinstance(getter, Getter)
+            and getter.items is not None
+            and getter.is_confirmed
+            and marks_tell(getter.items)
+        ]
+
+    def on_the_way(self) -> list[tuple[str, int]]:
+        """Return the deliveries for which the end of a queue waits, by client and ticket; none on lease."""
+        return [
+            (client.name, operation.ticket)
+            for client in self.clients.values()
+            for operation in client.operations.values()
+            if isinstance(operation, Getter) and operation.queue.waits_for(operation, self.closed)
+        ]
+
+    def watch(
+        self,
+        entered: list[tuple[QueueName, Item]],
+        max_bytes: int = 0,
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Note what enters from now on, until `unwatch`.
+
+        Args:
+            entered: where it is noted, with its queue's name.
+            max_bytes: how much may enter; 0 is unbounded.
+            give_up: called when more has entered; it is to call `unwatch`.
+        """
+        self.tally.watches.append(Watch(entered, max_bytes, give_up))
+
+    def unwatch(self, entered: list[tuple[QueueName, Item]]) -> None:
+        """Note nothing more there."""
+        self.tally.watches = [each for each in self.tally.watches if each.entered is not entered]
+
+    def ripening(self) -> list[Instruction]:
+        """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
+        return [
+            Ripen(client.name, getter.ticket, getter.wanted.limits.max_wait_s or 0.0)
+            for client in self.clients.values()
+            for getter in client.operations.values()
+            if isinstance(getter, Getter) and getter.items is None and getter.ripens and not getter.waited
+            if isinstance(getter.wanted, Wanted)
+        ]
 
     # -- what follows ----------------------------------------------------------------------------
 

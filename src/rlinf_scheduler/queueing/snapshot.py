@@ -128,7 +128,7 @@ class Snapshot:
         at_rest: without clients.
         rest: of the items, what never left each of the queues and is not in the data.
         sent: what has been delivered, not on lease, and not confirmed, by delivery.
-        entered: what entered since then, and where, as long as this is watched (see `ChannelState.watch`).
+        entered: what entered since then, and where, as long as this is watched (see `QueueSet.watch`).
     """
 
     state: ChannelData

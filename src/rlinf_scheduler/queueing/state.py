@@ -9,8 +9,8 @@ from typing import Any
 
 from rlinf_scheduler.queueing.admission import Admissions, Move
 from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, marks_tell
+from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.leases import LeaseGetter, Leases
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
@@ -21,14 +21,13 @@ from rlinf_scheduler.queueing.sharding import Shardings, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.snapshot import ChannelData, Snapshot, Taker
 from rlinf_scheduler.queueing.taps import Taps, TapTerms
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits, Wanted, WantedGroup
-from rlinf_scheduler.queueing.watch import Watch
 from rlinf_scheduler.queueing.weights import check_weight
 
 # Of queues that are gone, the ends of so many are remembered: one-shot names do not pile up.
 NUM_ENDED = 1 << 16
 
 
-class ChannelState(QueueSet):
+class ChannelState:
     """Named queues that appear on demand and vanish when empty and idle.
 
     Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. All
@@ -45,6 +44,7 @@ class ChannelState(QueueSet):
     (Accept(client='producer', ticket=7), ('consumer', 1, [Item(order=0, weight=0, size_bytes=0)]))
     """
 
+    queues_type: type[QueueSet] = QueueSet
     leases_type: type[Leases] = Leases
     admissions_type: type[Admissions] = Admissions
     shardings_type: type[Shardings] = Shardings
@@ -61,15 +61,23 @@ class ChannelState(QueueSet):
         max_leased: int = 0,
         priority_wait_s: float | None = None,
     ) -> None:
-        super().__init__(maxsize, max_bytes, total_bytes, QueueClock(priority_wait_s))
-        self.leases = self.tally.lender = self.leases_type(self, max_attempts, max_leased)
-        self.admissions = self.admissions_type(self)
-        self.shardings = self.shardings_type(self)
-        self.taps = self.taps_type(self)
+        queues = self.queues_type(maxsize, max_bytes, total_bytes, QueueClock(priority_wait_s))
+        self.queues = queues
+        self.leases = queues.tally.lender = self.leases_type(queues, max_attempts, max_leased)
+        self.admissions = self.admissions_type(queues)
+        self.shardings = self.shardings_type(queues)
+        self.taps = self.taps_type(queues)
+
+    def set_clock(self, now: float) -> None:
+        """Set the time, in seconds, at which the next operations begin.
+
+        Only `priority_wait_s` is decided by it; all else is for reports.
+        """
+        self.queues.tally.clock.now = now
 
     def clear(self) -> None:
         """Forget every client and everything that is held: nobody uses it any more."""
-        super().clear()
+        self.queues.clear()
         self.leases.clear()
         self.admissions.clear()
         self.taps.clear()
@@ -118,7 +126,7 @@ class ChannelState(QueueSet):
         item.version, item.slot, item.origin = version, slot, origin
         if question:
             item.question = client, question
-            self.note_asked(queue_name)
+            self.queues.note_asked(queue_name)
         out: list[Instruction] = []
         if wait and complete and not slot and self.put_run(client, queue_name, ((ticket, item),), out):
             return out
@@ -131,40 +139,40 @@ class ChannelState(QueueSet):
 
         Returns: how many it was simple for; those that are left are to be put one by one.
         """
-        queue = self._open_queue(queue_name) if puts else None
-        return 0 if queue is None else queue.put_run(self.client(client), puts, out)
+        queue = self.queues.open_queue(queue_name) if puts else None
+        return 0 if queue is None else queue.put_run(self.queues.client(client), puts, out)
 
     def _put(
         self, client: str, ticket: int, queue_name: QueueName, item: Item, *, wait: bool, complete: bool
     ) -> list[Instruction]:
-        if self.is_over(queue_name):
-            return [self.refuse_put(client, ticket, queue_name)]
-        queue = self.find_or_make(queue_name)
+        if self.queues.is_over(queue_name):
+            return [self.queues.refuse_put(client, ticket, queue_name)]
+        queue = self.queues.find_or_make(queue_name)
         if queue is None:
-            return self.refuse_unsubscribed(client, ticket)
+            return self.queues.refuse_unsubscribed(client, ticket)
         try:
             over = queue.gate.begin_put(queue, item)
         except ValueError:
-            self.drop_if_idle(queue)
+            self.queues.drop_if_idle(queue)
             raise
         if over:
             return [Refuse(client, ticket, Reason.SPENT, over)]
         size_bytes = item.size_bytes
         if not wait and (queue.putters or not queue.has_room(size_bytes)):
             queue.gate.drop_put(item)
-            self.drop_if_idle(queue)
+            self.queues.drop_if_idle(queue)
             return [Refuse(client, ticket, Reason.FULL, queue.describe())]
         out: list[Instruction] = []
-        putter = self.client(client)
+        putter = self.queues.client(client)
         if complete and queue.may_push(putter, size_bytes):
             queue.push(putter, ticket, item, out)
             queue.count()
         else:
-            queue.put(Putter(putter, ticket, queue, item, complete, self.tally.clock.now), out)
+            queue.put(Putter(putter, ticket, queue, item, complete, self.queues.tally.clock.now), out)
         if queue.getters or queue.parts.getters:
-            self.settle((queue,), out)
-        elif self.tally.touched:
-            self.follow(out)
+            self.queues.settle((queue,), out)
+        elif self.queues.tally.touched:
+            self.queues.follow(out)
         return out
 
     def reserve(
@@ -183,7 +191,7 @@ class ChannelState(QueueSet):
         self, client: str, ticket: int, payload: Any, size_bytes: int | None = None
     ) -> list[Instruction]:
         """The bytes of a granted item are here, so many if that was not known; dropped if its put was withdrawn."""
-        putter = self.operation(client, ticket)
+        putter = self.queues.operation(client, ticket)
         if not isinstance(putter, Putter) or not putter.has_room or putter.complete:
             return []
         putter.item.payload = payload
@@ -192,7 +200,7 @@ class ChannelState(QueueSet):
             putter.item.size_bytes = size_bytes
         out: list[Instruction] = []
         putter.queue.fill(putter, out)
-        return self.settle((putter.queue,), out)
+        return self.queues.settle((putter.queue,), out)
 
     def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
         """A consumer asks for one item: Deliver now or later, or Refuse."""
@@ -208,23 +216,13 @@ class ChannelState(QueueSet):
 
         Returns: how many it was simple for: all or none; those that are left are to be asked one by one.
         """
-        queue = self._open_queue(queue_name) if tickets else None
+        queue = self.queues.open_queue(queue_name) if tickets else None
         if queue is None:
             return 0
-        queue.get_run(self.client(client), tickets, out)
-        if self.tally.touched:
-            self.follow(out)
+        queue.get_run(self.queues.client(client), tickets, out)
+        if self.queues.tally.touched:
+            self.queues.follow(out)
         return len(tickets)
-
-    def _open_queue(self, name: QueueName) -> Queue | None:
-        """The queue of that name; None if operations are to look by themselves what stands in their way."""
-        queue = self._queues.get(name)
-        if queue is not None:
-            return queue if queue.is_open and not self.closed else None
-        if self.closed or self.all_ended or name in self.ended or type(name) is Tapped:
-            return None
-        queue = self._make_new(name)
-        return queue if queue.is_open else None
 
     def get_batch(
         self,
@@ -317,14 +315,14 @@ class ChannelState(QueueSet):
         wait: bool,
         terms: LeaseTerms | None = None,
     ) -> list[Instruction]:
-        queue = self.find_or_make(queue_name)
+        queue = self.queues.find_or_make(queue_name)
         if queue is None:
-            return self.refuse_unsubscribed(client, ticket)
+            return self.queues.refuse_unsubscribed(client, ticket)
         queue.gate.check(wanted)
-        about = self.client(client), ticket, queue, wanted, self.tally.clock.now
+        about = self.queues.client(client), ticket, queue, wanted, self.queues.tally.clock.now
         getter = Getter(*about) if terms is None else LeaseGetter(*about, terms=terms)
         queue.get(getter)
-        return self.after_get(getter, [], wait)
+        return self.queues.after_get(getter, [], wait)
 
     def get_part(
         self,
@@ -442,7 +440,7 @@ class ChannelState(QueueSet):
 
     def deliver_again(self, client: str, ticket: int) -> list[Instruction]:
         """Deliver once more what was delivered to a getter and is not confirmed."""
-        getter = self.delivery(client, ticket)
+        getter = self.queues.delivery(client, ticket)
         if getter is None or getter.items is None:
             return []
         if not any(item.lost for item in getter.items):
@@ -452,26 +450,26 @@ class ChannelState(QueueSet):
         getter.take_back(out)
         getter.queue.drop_lost(getter)
         getter.queue.tell_of_lost(getter, out)
-        return self.settle((getter.queue,), out)
+        return self.queues.settle((getter.queue,), out)
 
     def retract(self, client: str, queue_name: QueueName, question: int) -> list[Instruction]:
         """Nobody waits for the answer to a client's question: it leaves its queue, if it is there."""
-        queue = self.find(queue_name)
+        queue = self.queues.find(queue_name)
         if queue is None:
             return []
         item = next((item for item in queue.fifo if item.question == (client, question)), None)
         if item is None:
             return []
         queue.fifo.discard(item)
-        return self.settle((queue,), [])
+        return self.queues.settle((queue,), [])
 
     def ripen(self, client: str, ticket: int) -> list[Instruction]:
         """A batch has waited as long as it was to wait for more than the least of it."""
-        getter = self.operation(client, ticket)
+        getter = self.queues.operation(client, ticket)
         if not isinstance(getter, Getter) or getter.items is not None:
             return []
         getter.waited = True
-        return self.settle((getter.queue,), [])
+        return self.queues.settle((getter.queue,), [])
 
     def withdraw(self, client: str, ticket: int) -> list[Instruction]:
         """Its client gives an operation up: Refuse(CANCELLED), and it has put or taken nothing.
@@ -480,7 +478,7 @@ class ChannelState(QueueSet):
         arrived or not: the client takes nothing for a ticket that it has given up, so what it asks for next stands
         behind. An operation that is over (accepted, confirmed, refused) gives nothing.
         """
-        operation = self.operation(client, ticket)
+        operation = self.queues.operation(client, ticket)
         if operation is None:
             return self.admissions.withdraw(client, ticket)
         queue, out = operation.queue, list[Instruction]()
@@ -490,19 +488,19 @@ class ChannelState(QueueSet):
             queue.withdraw_get(operation)
         else:
             operation.take_back(out)
-        state = self.describe_for(operation)
+        state = self.queues.describe_for(operation)
         out.append(Refuse(client, ticket, Reason.CANCELLED, state))
         queue.release_stream(operation.client, out)
-        return self.settle((queue,), out)
+        return self.queues.settle((queue,), out)
 
     def arrive(self, client: str, ticket: int) -> list[Instruction]:
         """The items of a delivery are in the client's process, not yet taken by anybody there."""
-        getter = self.delivery(client, ticket)
+        getter = self.queues.delivery(client, ticket)
         if getter is None:
             return []
         getter.queue.arrive(getter)
         out: list[Instruction] = []
-        self.after_delivery(getter.queue, out)
+        self.queues.after_delivery(getter.queue, out)
         return out
 
     def confirm(self, client: str, ticket: int) -> list[Instruction]:
@@ -512,17 +510,13 @@ class ChannelState(QueueSet):
     def confirm_run(self, client: str, tickets: Iterable[int]) -> list[Instruction]:
         """The items of several deliveries were taken: as `confirm` of each, one after the other."""
         out: list[Instruction] = []
-        known = self.clients.get(client)
+        known = self.queues.clients.get(client)
         operations = {} if known is None else known.operations
         for ticket in tickets:
             getter = operations.get(ticket)
-            if (
-                isinstance(getter, Getter)
-                and getter.items is not None
-                and not isinstance(getter, LeaseGetter)
-            ):
+            if isinstance(getter, Getter) and getter.items is not None and getter.is_confirmed:
                 getter.queue.confirm(getter)
-                self.after_delivery(getter.queue, out)
+                self.queues.after_delivery(getter.queue, out)
         return out
 
     def lose(self, client: str, taken: Collection[int] = ()) -> list[Instruction]:
@@ -532,7 +526,7 @@ class ChannelState(QueueSet):
             client: its name.
             taken: the tickets of those deliveries that are confirmed instead; their items were taken.
         """
-        lost = self.clients.pop(client, None)
+        lost = self.queues.clients.pop(client, None)
         touched = dict.fromkeys(self.admissions.lose(client))
         out: list[Instruction] = []
         for operation in list(lost.operations.values()) if lost is not None else ():
@@ -544,7 +538,7 @@ class ChannelState(QueueSet):
             else:
                 operation.lose(operation.ticket in taken, out)
         self.leases.forget(client)
-        return self.settle(touched, out)
+        return self.queues.settle(touched, out)
 
     def lose_items(self, why: Callable[[Any], str]) -> list[Instruction]:
         """The bytes of some items are gone, which this process does not hold itself.
@@ -556,87 +550,58 @@ class ChannelState(QueueSet):
         Args:
             why: says of a payload whose it was and how it was lost, in a phrase; "" if it is not lost.
         """
-        operations = [each for client in self.clients.values() for each in client.operations.values()]
+        operations = [each for client in self.queues.clients.values() for each in client.operations.values()]
         held = (item for lease in self.leases.all() for item in lease.items.values())
         sent = (item for each in operations if isinstance(each, Getter) for item in each.items or ())
         dead = (letter.item for letter in self.leases.dead.values())
-        kept = (item for queue in self.all() for item in queue.items())
+        kept = (item for queue in self.queues.all() for item in queue.items())
         for item in chain(kept, sent, held, dead):
             item.lost = item.lost or why(item.payload)
-        self.tally.has_losses = True
+        self.queues.tally.has_losses = True
         out: list[Instruction] = []
         for putter in operations:
             if isinstance(putter, Putter) and putter.complete and (lost := why(putter.item.payload)):
                 putter.queue.withdraw_put(putter)
                 out.append(Refuse(putter.client.name, putter.ticket, Reason.LOST, f"its item {lost}"))
                 putter.queue.release_stream(putter.client, out)
-        queues = list(self.all())
+        queues = list(self.queues.all())
         for queue in queues:
             queue.drop_lost()
-        return self.settle(queues, out)
+        return self.queues.settle(queues, out)
 
     def end(self, queue_name: QueueName) -> list[Instruction]:
         """Take no further put into a queue; what came before is still delivered, and then getters are refused."""
-        self.ended[queue_name] = None
-        if len(self.ended) > NUM_ENDED:
-            gone = next((name for name in self.ended if self.find(name) is None), queue_name)
-            del self.ended[gone]
-        queue = self.find(queue_name)
+        self.queues.ended[queue_name] = None
+        if len(self.queues.ended) > NUM_ENDED:
+            gone = next((name for name in self.queues.ended if self.queues.find(name) is None), queue_name)
+            del self.queues.ended[gone]
+        queue = self.queues.find(queue_name)
         taps: list[Queue] = [*self.taps.only_on(queue_name)]
         return self._end(taps if queue is None else [queue, *taps])
 
     def end_all(self) -> list[Instruction]:
         """End every queue, also those that nobody has used yet."""
-        self.all_ended = True
-        return self._end(list(self.all()))
+        self.queues.all_ended = True
+        return self._end(list(self.queues.all()))
 
     def flush(self, queue_name: QueueName) -> list[Instruction]:
         """Let batches take what this queue holds now, whether it reaches their weight or not."""
-        queue = self.find(queue_name)
+        queue = self.queues.find(queue_name)
         queues: list[Queue] = [*([] if queue is None else [queue]), *self.taps.on(queue_name)]
         for each in queues:
             each.flush()
-        return self.settle(queues, [])
+        return self.queues.settle(queues, [])
 
     def close(self) -> list[Instruction]:
         """Refuse puts from now on, waiting ones too; getters drain what is there."""
-        if self.closed:
+        if self.queues.closed:
             return []
-        self.closed = True
+        self.queues.closed = True
         out: list[Instruction] = []
-        for queue in self.all():
+        for queue in self.queues.all():
             queue.refuse_puts(out)
-            queue.gate.end(Queue.why_over(self.closed), queue.describe(), out)
-        return self.settle(list(self.all()), out)
-
-    def knows(self, client: str, ticket: int) -> bool:
-        """Return whether an operation waits, or what it was given is not confirmed."""
-        return self.operation(client, ticket) is not None
-
-    def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
-        """Return the tickets of a client's deliveries that are not confirmed, with their items; none on lease.
-
-        And none of what subscriptions read too: what is marked there tells nothing of who has taken it.
-        """
-        known = self.clients.get(client)
-        operations = known.operations.values() if known else ()
-        return [
-            (getter.ticket, getter.items)
-            for getter in operations
-            if isinstance(getter, Getter)
-            and getter.items is not None
-            and not isinstance(getter, LeaseGetter)
-            and marks_tell(getter.items)
-        ]
-
-    def on_the_way(self) -> list[tuple[str, int]]:
-        """Return the deliveries for which the end of a queue waits, by client and ticket; none on lease."""
-        return [
-            (client.name, operation.ticket)
-            for client in self.clients.values()
-            for operation in client.operations.values()
-            if isinstance(operation, Getter) and operation.queue.waits_for(operation, self.closed)
-        ]
+            queue.gate.end(Queue.why_over(self.queues.closed), queue.describe(), out)
+        return self.queues.settle(list(self.queues.all()), out)
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -647,7 +612,9 @@ class ChannelState(QueueSet):
             at_rest: without clients: what they have is in its queues again.
             done: generations of leases whose items are done with: they are left out.
         """
-        return self.taker_type(self, self.leases, self.admissions, self.taps, at_rest=at_rest).take(done)
+        return self.taker_type(self.queues, self.leases, self.admissions, self.taps, at_rest=at_rest).take(
+            done
+        )
 
     def restore(self, data: ChannelData, payloads: Sequence[Any]) -> None:
         """Hold what a snapshot says; `payloads[n]` is that of the item which names `n`.
@@ -657,42 +624,15 @@ class ChannelState(QueueSet):
         Raises:
             ValueError: it holds something, or is waited for.
         """
-        if self.all() or self.clients or self.num_accepted:
-            message = (
-                f"it is not empty: {self.num_accepted} items were put, and {len(self.all())} queues are there"
-            )
+        queues = self.queues
+        if queues.all() or queues.clients or queues.num_accepted:
+            message = f"it is not empty: {queues.num_accepted} items were put, and {len(queues.all())} queues are there"
             raise ValueError(message)
-        Restorer(self, self.leases, self.admissions, self.taps, payloads).restore(data)
-
-    def watch(
-        self, snapshot: Snapshot, max_bytes: int = 0, give_up: Callable[[], None] = lambda: None
-    ) -> None:
-        """Let a snapshot be told what enters from now on, until `unwatch`.
-
-        Args:
-            snapshot: it.
-            max_bytes: how much may enter; 0 is unbounded.
-            give_up: called when more has entered; it is to call `unwatch`.
-        """
-        self.tally.watches.append(Watch(snapshot.entered, max_bytes, give_up))
-
-    def unwatch(self, snapshot: Snapshot) -> None:
-        """Tell a snapshot nothing more."""
-        self.tally.watches = [each for each in self.tally.watches if each.entered is not snapshot.entered]
-
-    def ripening(self) -> list[Instruction]:
-        """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
-        return [
-            Ripen(client.name, getter.ticket, getter.wanted.limits.max_wait_s or 0.0)
-            for client in self.clients.values()
-            for getter in client.operations.values()
-            if isinstance(getter, Getter) and getter.items is None and getter.ripens and not getter.waited
-            if isinstance(getter.wanted, Wanted)
-        ]
+        Restorer(queues, self.leases, self.admissions, self.taps, payloads).restore(data)
 
     def _end(self, queues: Collection[Queue]) -> list[Instruction]:
         out: list[Instruction] = []
         for queue in queues:
             queue.ended = True
-            queue.gate.end(Queue.why_over(self.closed), queue.describe(), out)
-        return self.settle(queues, out)
+            queue.gate.end(Queue.why_over(self.queues.closed), queue.describe(), out)
+        return self.queues.settle(queues, out)

@@ -93,12 +93,12 @@ class QueueSurvey:
 
     def of(self, names: Iterable[QueueName], asked: SurveyContext) -> list[QueueStats]:
         """Return those of these queues that are there."""
-        found = (self._state.find(name) for name in names)
+        found = (self._state.queues.find(name) for name in names)
         return self._stats_of([queue for queue in found if queue is not None], asked)
 
     def looked_at(self) -> list[Queue]:
         """Return the queues to look at: all, or of many the largest known and the next ones of the others."""
-        queues = self._state.all()
+        queues = self._state.queues.all()
         if len(queues) <= NUM_QUEUES:
             return list(queues)
         if not self._left:
@@ -123,12 +123,12 @@ class QueueSurvey:
         return stats, None if oldest is None else max(0.0, asked.now - oldest)
 
     def _parts(self, size: int) -> Iterator[list[Queue]]:
-        every = list(self._state.all())
+        every = list(self._state.queues.all())
         for first in range(0, len(every), size):
             yield every[first : first + size]
 
     def _is_here(self, queue: Queue) -> bool:
-        return self._state.find(queue.name) is queue
+        return self._state.queues.find(queue.name) is queue
 
     def _depths_of(self, queues: Iterable[Queue]) -> list[QueueDepth]:
         return [queue.depth() for queue in queues if self._is_here(queue)]
@@ -154,11 +154,11 @@ class QueueSurvey:
         ]
 
     def _may_have_questions(self, queue: Queue, asked: SurveyContext) -> bool:
-        return asked.in_full or queue.name in self._state.asked_at
+        return asked.in_full or queue.name in self._state.queues.asked_at
 
     def _first_operations(self) -> Iterator[_Operation]:
         """Operations that are not over: all, or the first of each client."""
-        clients = self._state.clients
+        clients = self._state.queues.clients
         number = max(NUM_OF_CLIENT, NUM_OPERATIONS // max(1, len(clients)))
         for client in clients.values():
             yield from islice(client.operations.values(), number)
@@ -179,8 +179,8 @@ class QueueSurvey:
         for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
             yield lease.queue
         yield from islice(self._state.admissions.queues(), NUM_IN_USE)
-        for name in self._state.asked_at:
-            queue = self._state.find(name)
+        for name in self._state.queues.asked_at:
+            queue = self._state.queues.find(name)
             if queue is not None:
                 yield queue
 

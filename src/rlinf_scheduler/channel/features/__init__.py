@@ -91,4 +91,4 @@ def resume(server: ChannelServer, snapshot: LoadedSnapshot) -> None:
     server.feature(SubscriptionsFeature).resume()
     if since is not None:
         server.feature(EndsFeature).begin({(client, ticket): began for client, ticket, began in since})
-    server.carry_out(server.state.ripening())
+    server.carry_out(server.state.queues.ripening())

@@ -83,7 +83,7 @@ class EndsFeature:
     def _look(self) -> None:
         now = self._server.runtime.now()
         since = self.since or {}
-        self.since = {delivery: since.get(delivery, now) for delivery in self._state.on_the_way()}
+        self.since = {delivery: since.get(delivery, now) for delivery in self._state.queues.on_the_way()}
         for (client, ticket), began in self.since.items():
             if now - began >= ARRIVAL_S:
                 logger.warning(

@@ -52,7 +52,9 @@ class ExplainFeature:
     def _query(self, request: Request) -> None:
         name, state = wire.as_name(request.head.queue), self._server.state
         num_dropped = state.num_dropped(name.subscription) if isinstance(name, Tapped) else 0
-        request.reply(control_wire.QueueState(state.num_items(name), state.is_full(name), num_dropped))
+        request.reply(
+            control_wire.QueueState(state.queues.num_items(name), state.queues.is_full(name), num_dropped)
+        )
 
     def _list_depths(self, request: Request) -> None:
         _List(request, self._survey.depths(NUM_DEPTHS), self._counts, self._submit).go_on()
@@ -88,7 +90,7 @@ class ExplainFeature:
         server = self._server
         puts_per_s, gets_per_s = self._rates()
         return replace(
-            server.state.stats(),
+            server.state.queues.stats(),
             name=server.spec.name,
             held_by=server.runtime.name,
             num_delivered=server.num_delivered,

@@ -139,7 +139,7 @@ class OperationsFeature:
 
     def _report_bound(self) -> None:
         """Report once that the channel is full of bytes, if a put waits for that."""
-        if self._reports_bound and self._state.is_crowded:
+        if self._reports_bound and self._state.queues.is_crowded:
             self._reports_bound = False
             logger.warning(
                 "channel '%s': puts wait, for it holds %d MiB, which is a share of this machine's memory; take items "
@@ -217,7 +217,9 @@ class OperationsFeature:
             # It fails alone: those before it are done, and those behind it are not tried yet.
             logger.exception("channel '%s': an operation failed", server.spec.name)
             told = {each.ticket for each in out if not isinstance(each, Bury) and each.client == client}
-            left = [each for each in tickets if each not in told and not self._state.knows(client, each)]
+            left = [
+                each for each in tickets if each not in told and not self._state.queues.knows(client, each)
+            ]
             server.refuse(known, left[:1], error)
             left = left[1:]
         server.carry_out(out)

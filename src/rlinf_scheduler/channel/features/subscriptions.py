@@ -66,7 +66,7 @@ class SubscriptionsFeature:
 
     @timer("subscription")
     def _give_up(self, name: str, vacancy: int) -> None:
-        num_left = self._state.num_items(Tapped(name))
+        num_left = self._state.queues.num_items(Tapped(name))
         out = self._state.give_up_subscription(name, vacancy)
         if out is None:
             return
