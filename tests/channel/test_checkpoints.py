@@ -495,11 +495,11 @@ def test_the_checkpoint_before_is_there_when_the_next_one_fails(in_process, tmp_
     save(tmp_path / "job", one, other, extra="first")
     wrote = checkpoints.write_channel
 
-    def fail(path, head, items):
+    def fail(path, head, *others):
         if head.spec.name == other.name:
             message = "no space left"
             raise OSError(message)
-        return wrote(path, head, items)
+        return wrote(path, head, *others)
 
     monkeypatch.setattr(checkpoints, "write_channel", fail)
     with one.lease() as lease:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from disks import PAGE_BYTES
 from rlinf_scheduler.channel.journal import Journal
+from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.errors import ChannelJournalError
 
 HEADS = [b"one", b"two", b"three"]
@@ -162,7 +163,7 @@ def test_one_that_cannot_be_finished_is_dropped_and_the_present_one_goes_on(tmp_
     list(journal.read())
     new = journal.begin(b"header", b"image", [b"frame"])
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, no_room)
+        patch.setattr(Disk, call, no_room)
         with pytest.raises(OSError, match="No space left"):
             journal.finish(new, journal.size_bytes)
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -176,7 +177,7 @@ def test_one_that_cannot_be_finished_is_dropped_and_the_present_one_goes_on(tmp_
 def test_one_that_cannot_be_begun_is_dropped(tmp_path, monkeypatch):
     journal = Journal(str(tmp_path), "name")
     open_before = os.listdir("/proc/self/fd")
-    monkeypatch.setattr(os, "pwritev", no_room)
+    monkeypatch.setattr(Disk, "pwritev", no_room)
     with pytest.raises(OSError, match="No space left"):
         journal.begin(b"header")
     assert os.listdir("/proc/self/fd") == open_before
@@ -188,7 +189,7 @@ def test_nothing_is_appended_to_one_whose_name_may_not_be_on_the_disk(tmp_path, 
     journal = Journal(str(tmp_path), "name")
     journal.finish(journal.begin(b"header"), 0)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", no_room)
+        patch.setattr(Disk, "fsync", no_room)
         with pytest.raises(OSError, match="No space left"):
             journal.append(b"one", [])
     journal.append(b"two", [])
@@ -228,7 +229,7 @@ def test_what_a_death_has_left_half_written_is_removed(tmp_path):
 
 def test_one_whose_lock_cannot_be_written_is_refused_and_not_held(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", no_room)
+        patch.setattr(Disk, "pwritev", no_room)
         with pytest.raises(ChannelJournalError, match=r"cannot be used: .*No space left"):
             Journal(str(tmp_path), "name")
     Journal(str(tmp_path), "name").close()
@@ -242,7 +243,7 @@ def test_a_block_that_cannot_be_written_whole_is_taken_back(small_disk, monkeypa
     assert len(list(journal.read())) == 5
     with monkeypatch.context() as patch:
         if fails:
-            patch.setattr(os, fails, no_room)
+            patch.setattr(Disk, fails, no_room)
         else:
             small_disk.fill(leave_bytes=2 * PAGE_BYTES)
         with pytest.raises(OSError, match="No space left"):

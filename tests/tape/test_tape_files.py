@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from disks import PAGE_BYTES
 from effort import tries
+from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.errors import RecordingError
-from rlinf_scheduler.tape import files
 from rlinf_scheduler.tape.files import TapeFile, TapeReader
 
 
@@ -122,7 +122,7 @@ def test_who_is_interrupted_leaves_a_file_that_can_be_read(tmp_path, monkeypatch
         return 7
 
     file.append([b"before"])
-    monkeypatch.setattr(files.os, "pwritev", write_half)
+    monkeypatch.setattr(Disk, "pwritev", staticmethod(write_half))
     with pytest.raises(KeyboardInterrupt):
         file.append([b"interrupted" * 100])
     monkeypatch.undo()
@@ -141,7 +141,7 @@ def test_what_a_signal_handler_appends_meanwhile_comes_after(tmp_path, monkeypat
             file.append(late.pop())
         return write(descriptor, pieces, offset)
 
-    monkeypatch.setattr(files.os, "pwritev", write_then_more)
+    monkeypatch.setattr(Disk, "pwritev", staticmethod(write_then_more))
     file.append([b"of the thread"])
     file.close()
     assert contents(tmp_path / "a.rec") == ([[b"of the thread"], [b"from the handler"]], 0)

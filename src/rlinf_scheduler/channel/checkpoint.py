@@ -21,6 +21,7 @@ import msgspec
 from rlinf_scheduler.channel.record_file import NEW, RecordFile, lock, write_file
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.codec import decode
+from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -137,12 +138,12 @@ class Checkpoint:
 Restorable = str | os.PathLike[str] | Checkpoint
 
 
-def write_channel(path: str, head: ChannelHead, items: Iterable[Sequence[Buffer]]) -> int:
+def write_channel(path: str, head: ChannelHead, items: Iterable[Sequence[Buffer]], disk: Disk = DISK) -> int:
     """Write a channel's file; its size in bytes."""
-    return write_file(path, head, items)
+    return write_file(path, head, items, disk)
 
 
-def read_channel(path: str) -> SavedChannel:
+def read_channel(path: str, disk: Disk = DISK) -> SavedChannel:
     """Read a channel's file.
 
     Raises:
@@ -150,7 +151,7 @@ def read_channel(path: str) -> SavedChannel:
     """
     if os.path.isdir(path):
         raise CheckpointError(path, "it is a folder; what is restored from is Cluster.load(path)")
-    with RecordFile(path) as file:
+    with RecordFile(path, disk) as file:
         head = file.head(ChannelHead, "a channel's")
         payloads = [ReceivedPayload(list[Buffer](file.record())) for _ in range(head.num_payloads)]
         file.end()

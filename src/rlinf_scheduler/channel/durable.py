@@ -25,7 +25,6 @@ from rlinf_scheduler.channel.watching import watch_channel
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ChannelLost
 from rlinf_scheduler.queueing import ChannelStats
 from rlinf_scheduler.session import Session
@@ -225,9 +224,9 @@ class DurableChannel:
         self._is_over = True
         self._session.messenger.off_end(self._end)  # it would close what is about to be removed
         if self._server is None:
-            self._beside(self._remove)
+            self._session.messenger.run_beside(self._remove)
         else:  # whoever deletes it may read what was recorded next
-            end_recording(self._server, partial(self._beside, self._remove))
+            end_recording(self._server, partial(self._session.messenger.run_beside, self._remove))
 
     def _remove(self) -> None:
         """Remove the journal, in a thread of its own: of a large one it takes a while."""
@@ -282,10 +281,7 @@ class DurableChannel:
             return
         self._growth.begin()
         self._is_writing = True
-        self._beside(self._write, self.snapshot(), self._journal.size_bytes)
-
-    def _beside(self, function: Callable[..., None], *args: Any) -> None:
-        run_beside_in_time(self._session.messenger.call_later, function, *args)
+        self._session.messenger.run_beside(self._write, self.snapshot(), self._journal.size_bytes)
 
     def snapshot(self) -> Callable[[], tuple[bytes, Iterable[Buffer]]]:
         """Take a snapshot of the channel; the function that is returned gives it as bytes, in any thread."""
@@ -324,10 +320,10 @@ class DurableChannel:
 
     def _on_written(self, new: NewJournal, since: int) -> None:
         if self._is_over:
-            self._beside(new.drop)
+            self._session.messenger.run_beside(new.drop)
             return
         if self._journal.size_bytes - since > _SMALL_BYTES:  # much has happened since
-            self._beside(self._follow, new, since)
+            self._session.messenger.run_beside(self._follow, new, since)
             return
         try:
             self._journal.finish(new, since)

@@ -13,6 +13,7 @@ import msgspec
 from rlinf_scheduler.channel.journal import Journal, JournalBlock
 from rlinf_scheduler.channel.journal_records import JournaledCommit, LoadedSnapshot, load_snapshot
 from rlinf_scheduler.channel.spec import ChannelSpec, max_bytes_of
+from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.errors import ChannelJournalError
 
@@ -47,7 +48,7 @@ class FoundJournal:
     commits: Iterator[FoundCommit] = field(default_factory=lambda: iter(()))
 
 
-def open_journal(spec: ChannelSpec) -> Journal:
+def open_journal(spec: ChannelSpec, disk: Disk) -> Journal:
     """Open the journal of a channel.
 
     Raises:
@@ -56,7 +57,7 @@ def open_journal(spec: ChannelSpec) -> Journal:
     until = time.monotonic() + LOCK_S
     while True:
         try:
-            return Journal(spec.durable, spec.name, spec.survives)
+            return Journal(spec.durable, spec.name, spec.survives, disk)
         except ChannelJournalError as error:
             if error.__cause__ is None or not isinstance(error.__cause__, BlockingIOError):
                 raise

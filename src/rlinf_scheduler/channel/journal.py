@@ -23,16 +23,15 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer, flat
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ChannelJournalError
-from rlinf_scheduler.tape.framing import append_whole
+from rlinf_scheduler.tape.framing import append_all, append_whole
 
 logger = Reporter(__name__)
 
@@ -50,15 +49,15 @@ class FramesOnDisk:
     A snapshot is as large as all that a channel holds, which is to be in memory once.
     """
 
-    def __init__(self, fd: int, begin: int, end: int) -> None:
-        self._fd, self._begin, self._end = fd, begin, end
+    def __init__(self, disk: Disk, fd: int, begin: int, end: int) -> None:
+        self._disk, self._fd, self._begin, self._end = disk, fd, begin, end
 
     def __len__(self) -> int:
         return self._end - self._begin
 
     def __getitem__(self, part: slice) -> memoryview:
         begin, end, _ = part.indices(len(self))
-        return _read(self._fd, self._begin + begin, end - begin)
+        return memoryview(self._disk.read(self._fd, self._begin + begin, end - begin))
 
 
 class JournalBlock(NamedTuple):
@@ -72,12 +71,13 @@ class NewJournal(NamedTuple):
     """A journal that is being written, with a name of its own: the channel's next process may write one meanwhile."""
 
     fd: int
-    path: Path
+    path: str
+    disk: Disk
 
     def drop(self) -> None:
         """It takes nobody's place."""
-        os.close(self.fd)
-        self.path.unlink(missing_ok=True)
+        self.disk.close(self.fd)
+        self.disk.remove(self.path)
 
 
 class Journal:
@@ -87,6 +87,7 @@ class Journal:
         folder: where it lies; made if it is not there.
         channel: the channel's name, for messages.
         survives: "machine": what was appended is on the disk; "process": in the memory of the operating system.
+        disk: where the folder is.
 
     Attributes:
         size_bytes: how long it is.
@@ -97,12 +98,12 @@ class Journal:
             write to.
     """
 
-    def __init__(self, folder: str, channel: str, survives: str = "machine") -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str, channel: str, survives: str = "machine", disk: Disk = DISK) -> None:
+        self._disk = disk
+        self._folder = folder
         self._channel = channel
         self._to_disk = survives == "machine"
-        self._path = self._folder / "journal"
-        self._place = str(self._path)
+        self._path = os.path.join(folder, "journal")
         self._fd = -1
         # Of the file: its device's number and its own.
         self._ident = (0, 0)
@@ -111,19 +112,19 @@ class Journal:
         self.size_bytes = self.snapshot_bytes = 0
         self._lock = self._take_lock()
         try:
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"pid {os.getpid()}".encode(), 0)
+            disk.ftruncate(self._lock, 0)
+            disk.pwritev(self._lock, [f"pid {os.getpid()}".encode()], 0)
             self._remove_new()
         except OSError as error:
             self.close()
             raise self._error(f"cannot be used: {error}") from error
 
     def _take_lock(self) -> int:
-        path = self._folder / "lock"
+        disk, path = self._disk, os.path.join(self._folder, "lock")
         while True:
             try:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                status = self._folder.stat()
+                disk.makedirs(self._folder, 0o700, exist_ok=True)
+                status = disk.stat(self._folder)
                 # Whoever may write there says what is read, and it is more than items.
                 if status.st_uid != os.getuid():
                     raise self._error(f"lies in a folder of another user, whose id is {status.st_uid}")
@@ -133,25 +134,25 @@ class Journal:
                         f"lies in a folder that others may write to (mode {mode:04o}); name one for this channel alone,"
                         " which is made with mode 0700 if it is not there"
                     )
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError as error:
                 raise self._error(f"cannot be used: {error}") from error
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                disk.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                holder = os.pread(fd, 100, 0).decode(errors="replace")
-                os.close(fd)
+                holder = disk.pread(fd, 100, 0).decode(errors="replace")
+                disk.close(fd)
                 raise self._error(f"is held by a process that lives: {holder or 'unknown'}") from error
             # Whoever had it may have removed it, with the channel.
             with suppress(FileNotFoundError):
-                if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                if disk.stat(path).st_ino == disk.fstat(fd).st_ino:
                     return fd
-            os.close(fd)
+            disk.close(fd)
 
     @property
     def exists(self) -> bool:
         """Whether there is one, of a channel before."""
-        return self._path.exists()
+        return self._disk.exists(self._path)
 
     def begin(self, head: bytes, snapshot: bytes = b"", frames: Iterable[Buffer] = ()) -> NewJournal:
         """Begin to write it anew beside the present one; `finish` puts it in its place. From any thread.
@@ -159,10 +160,12 @@ class Journal:
         Raises:
             OSError: it cannot be written.
         """
-        path = self._folder / f"{_NEW}{os.urandom(8).hex()}"
-        new = NewJournal(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path)
+        disk, path = self._disk, os.path.join(self._folder, f"{_NEW}{os.urandom(8).hex()}")
+        fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        new = NewJournal(fd, path, disk)
         try:
-            _append_as_it_comes(new.fd, append_whole(new.fd, 0, [MAGIC, *_block(head, ())]), snapshot, frames)
+            end = append_whole(fd, 0, [MAGIC, *_block(head, ())], disk)
+            _append_as_it_comes(disk, fd, end, snapshot, frames)
         except BaseException:
             new.drop()
             raise
@@ -170,7 +173,7 @@ class Journal:
 
     def sync(self, new: NewJournal) -> None:
         """Have what was begun on the disk; from any thread."""
-        os.fsync(new.fd)
+        self._disk.fsync(new.fd)
 
     def finish(self, new: NewJournal, since: int) -> None:
         """Put what was begun into the place of the present one, with what has happened since that had this size.
@@ -179,28 +182,28 @@ class Journal:
             ChannelJournalError: it is closed: another process may hold it.
             OSError: it cannot be; then the present one goes on, and what was begun is gone.
         """
-        fd = new.fd
+        disk, fd = self._disk, new.fd
         if self._lock < 0:
             new.drop()
             raise self._error("is held by this process no more")
         try:
             if self._fd >= 0:
                 self._check_place()
-                _copy(self._fd, since, self.size_bytes, fd)
-            snapshot_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
-            os.fsync(fd)
-            new.path.replace(self._path)
+                _copy(disk, self._fd, since, self.size_bytes, fd)
+            snapshot_bytes = self._disk.fstat(fd).st_size - (self.size_bytes - since)
+            self._disk.fsync(fd)
+            disk.replace(new.path, self._path)
         except OSError:
             new.drop()
             raise
         if self._fd >= 0:
-            _close_beside(self._fd)
+            disk.close_beside(self._fd)
         self._open(fd)
         self._is_unnamed = True
-        self.size_bytes, self.snapshot_bytes = os.fstat(fd).st_size, snapshot_bytes
+        self.size_bytes, self.snapshot_bytes = self._disk.fstat(fd).st_size, snapshot_bytes
 
     def _open(self, fd: int) -> None:
-        status = os.fstat(fd)
+        status = self._disk.fstat(fd)
         self._fd, self._ident = fd, (status.st_dev, status.st_ino)
 
     def append(self, head: bytes, frames: Sequence[Buffer]) -> None:
@@ -210,17 +213,17 @@ class Journal:
             OSError: it cannot be written, the disk being full, say, and nothing of it is there; or somebody has
                 deleted, moved or replaced the journal.
         """
-        end = append_whole(self._fd, self.size_bytes, _block(head, frames))
+        end = append_whole(self._fd, self.size_bytes, _block(head, frames), self._disk)
         try:
             if self._to_disk:
-                os.fdatasync(self._fd)
+                self._disk.fdatasync(self._fd)
             self._check_place()
             if self._is_unnamed:
-                _sync_folder(self._folder)
+                self._disk.sync_folder(self._folder)
                 self._is_unnamed = False
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._fd, self.size_bytes)
+                self._disk.ftruncate(self._fd, self.size_bytes)
             raise
         self.size_bytes = end
 
@@ -231,16 +234,20 @@ class Journal:
             OSError: somebody has deleted, moved or replaced the journal, its lock or the folder.
         """
         try:
-            found = os.stat(self._place)
+            found = self._disk.stat(self._path)
         except FileNotFoundError:
             found = None
-        if found is None or (found.st_dev, found.st_ino) != self._ident or not os.fstat(self._lock).st_nlink:
+        if (
+            found is None
+            or (found.st_dev, found.st_ino) != self._ident
+            or not self._disk.fstat(self._lock).st_nlink
+        ):
             problem = "its journal, or the lock beside it, was deleted, moved or replaced"
-            raise FileNotFoundError(errno.ENOENT, problem, str(self._path))
+            raise FileNotFoundError(errno.ENOENT, problem, self._path)
 
     def copy_since(self, new: NewJournal, since: int, until: int) -> None:
         """Copy what has happened meanwhile to what was begun; from any thread."""
-        _copy(self._fd, since, until, new.fd)
+        _copy(self._disk, self._fd, since, until, new.fd)
 
     def read(self) -> Iterator[JournalBlock]:
         """The blocks that are there, the first two included; then it can be appended to.
@@ -248,13 +255,13 @@ class Journal:
         Raises:
             ChannelJournalError: it is no journal, or damaged.
         """
-        self._open(os.open(self._path, os.O_RDWR | os.O_CLOEXEC))
-        size = os.fstat(self._fd).st_size
-        if os.pread(self._fd, len(MAGIC), 0) != MAGIC:
+        self._open(self._disk.open(self._path, os.O_RDWR | os.O_CLOEXEC))
+        size = self._disk.fstat(self._fd).st_size
+        if self._disk.pread(self._fd, len(MAGIC), 0) != MAGIC:
             raise self._error("is not the journal of a channel, or of another version of this library")
         position, number = len(MAGIC), 0
         while position < size:
-            found = _read_block(self._fd, position, size)
+            found = _read_block(self._disk, self._fd, position, size)
             if found is None:
                 if number < 2 or self._is_whole_behind(position, size):
                     raise self._error(f"is damaged at byte {position} of {size}; restore an older copy of it")
@@ -264,7 +271,7 @@ class Journal:
                     self._channel,
                     size - position,
                 )
-                os.ftruncate(self._fd, position)
+                self._disk.ftruncate(self._fd, position)
                 break
             block, position = found
             number += 1
@@ -283,21 +290,22 @@ class Journal:
             if self._fd >= 0:
                 self._check_place()
             self._remove_new()
-            for name in ("journal", "lock"):
-                (self._folder / name).unlink(missing_ok=True)
-            self._folder.rmdir()
+            self._disk.remove(self._path)
+            self._disk.remove(os.path.join(self._folder, "lock"))
+            self._disk.rmdir(self._folder)
         self.close()
 
     def _remove_new(self) -> None:
         """Remove what was begun, and not finished, by whoever had it before."""
-        for path in self._folder.glob(f"{_NEW}*"):
-            path.unlink(missing_ok=True)
+        for name in self._disk.listdir(self._folder):
+            if name.startswith(_NEW):
+                self._disk.remove(os.path.join(self._folder, name))
 
     def close(self) -> None:
         """Let another process have it."""
         for fd in (self._fd, self._lock):
             if fd >= 0:
-                os.close(fd)
+                self._disk.close(fd)
         self._fd = self._lock = -1
 
     def damaged(self, problem: str) -> ChannelJournalError:
@@ -306,18 +314,20 @@ class Journal:
 
     def _is_whole_behind(self, position: int, size: int) -> bool:
         """Whether a whole block follows after one that is damaged."""
-        length, check, _ = _HEADER.unpack(os.pread(self._fd, _HEADER.size, position).ljust(_HEADER.size))
+        length, check, _ = _HEADER.unpack(
+            self._disk.pread(self._fd, _HEADER.size, position).ljust(_HEADER.size)
+        )
         if zlib.crc32(length.to_bytes(8, "little")) == check:
             behind = position + _HEADER.size + length
-            return behind < size and _read_block(self._fd, behind, size) is not None
+            return behind < size and _read_block(self._disk, self._fd, behind, size) is not None
         # Its length is not known: a whole block may begin anywhere.
         return any(
-            _read_block(self._fd, start, size) is not None
-            for start in _likely_blocks(self._fd, position + 1, size)
+            _read_block(self._disk, self._fd, start, size) is not None
+            for start in _likely_blocks(self._disk, self._fd, position + 1, size)
         )
 
     def _error(self, problem: str) -> ChannelJournalError:
-        return ChannelJournalError(self._channel, str(self._path), problem)
+        return ChannelJournalError(self._channel, self._path, problem)
 
 
 def _block(head: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
@@ -331,32 +341,23 @@ def _block(head: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
     return [_HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), check), *body]
 
 
-def _append_as_it_comes(fd: int, end: int, head: bytes, frames: Iterable[Buffer]) -> None:
+def _append_as_it_comes(disk: Disk, fd: int, end: int, head: bytes, frames: Iterable[Buffer]) -> None:
     """Append a block whose frames need not be in memory together; its header, which counts them, is written last."""
-    pieces: Iterator[Buffer] = chain([_LENGTH.pack(len(head)), head], map(flat, frames))
-    place, check = end + _HEADER.size, 0
-    while some := _some(pieces):
-        for piece in some:
-            check = zlib.crc32(piece, check)
-        place = append_whole(fd, place, some)
-    length = place - end - _HEADER.size
-    append_whole(fd, end, [_HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), check)])
+    place, checksum = end + _HEADER.size, 0
+
+    def checked() -> Iterator[Buffer]:
+        nonlocal checksum
+        for piece in chain([_LENGTH.pack(len(head)), head], map(flat, frames)):
+            checksum = zlib.crc32(piece, checksum)
+            yield piece
+
+    length = append_all(fd, place, checked(), disk) - place
+    header = _HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), checksum)
+    append_whole(fd, end, [header], disk)
 
 
-def _some(pieces: Iterator[Buffer]) -> list[Buffer]:
-    """Take the next of them, until these are worth a call of the kernel."""
-    taken: list[Buffer] = []
-    size_bytes = 0
-    for piece in pieces:
-        taken.append(piece)
-        size_bytes += len(piece)
-        if size_bytes >= _CHUNK:
-            break
-    return taken
-
-
-def _read_block(fd: int, position: int, size: int) -> tuple[JournalBlock, int] | None:
-    header = os.pread(fd, _HEADER.size, position)
+def _read_block(disk: Disk, fd: int, position: int, size: int) -> tuple[JournalBlock, int] | None:
+    header = disk.pread(fd, _HEADER.size, position)
     if len(header) < _HEADER.size:
         return None
     length, check, body_check = _HEADER.unpack(header)
@@ -364,46 +365,37 @@ def _read_block(fd: int, position: int, size: int) -> tuple[JournalBlock, int] |
     if zlib.crc32(header[:8]) != check or length < _LENGTH.size or end > size:
         return None
     if length > _CHUNK:
-        return _read_large(fd, start, end, body_check)
-    body = _read(fd, start, length)
+        return _read_large(disk, fd, start, end, body_check)
+    body = memoryview(disk.read(fd, start, length))
     if zlib.crc32(body) != body_check:
         return None
     frames_at = _frames_at(body)
     return JournalBlock(bytes(body[_LENGTH.size : frames_at]), body[frames_at:]), end
 
 
-def _read_large(fd: int, start: int, end: int, body_check: int) -> tuple[JournalBlock, int] | None:
+def _read_large(
+    disk: Disk, fd: int, start: int, end: int, body_check: int
+) -> tuple[JournalBlock, int] | None:
     check = 0
     for place in range(start, end, _CHUNK):
-        check = zlib.crc32(_read(fd, place, min(_CHUNK, end - place)), check)
+        check = zlib.crc32(disk.read(fd, place, min(_CHUNK, end - place)), check)
     if check != body_check:
         return None
-    frames_at = _frames_at(_read(fd, start, _LENGTH.size))
-    head = _read(fd, start + _LENGTH.size, frames_at - _LENGTH.size)
-    return JournalBlock(bytes(head), FramesOnDisk(fd, start + frames_at, end)), end
+    frames_at = _frames_at(disk.read(fd, start, _LENGTH.size))
+    head = disk.read(fd, start + _LENGTH.size, frames_at - _LENGTH.size)
+    return JournalBlock(bytes(head), FramesOnDisk(disk, fd, start + frames_at, end)), end
 
 
-def _frames_at(body: memoryview) -> int:
+def _frames_at(body: Buffer) -> int:
     """Return where in the body of a block its frames begin."""
     (head_length,) = _LENGTH.unpack(body[: _LENGTH.size])
     return _LENGTH.size + int(head_length)
 
 
-def _read(fd: int, begin: int, size_bytes: int) -> memoryview:
-    data = memoryview(bytearray(size_bytes))
-    done = 0
-    while done < size_bytes:
-        count = os.preadv(fd, [data[done:]], begin + done)
-        if not count:
-            raise OSError(errno.EIO, f"it ends at byte {begin + done} and not at {begin + size_bytes}")
-        done += count
-    return data
-
-
-def _likely_blocks(fd: int, position: int, size: int) -> Iterator[int]:
+def _likely_blocks(disk: Disk, fd: int, position: int, size: int) -> Iterator[int]:
     """Where from a position on something stands that is the length of a block, going by its check."""
     while position < size - _HEADER.size:
-        rest = os.pread(fd, min(size - position, _CHUNK + _HEADER.size), position)
+        rest = disk.pread(fd, min(size - position, _CHUNK + _HEADER.size), position)
         for shift in range(8):
             lengths = np.frombuffer(rest, "<u8", offset=shift, count=(len(rest) - shift) // 8)
             for index in np.flatnonzero((lengths >= _LENGTH.size) & (lengths <= size - position)):
@@ -414,27 +406,11 @@ def _likely_blocks(fd: int, position: int, size: int) -> Iterator[int]:
         position += _CHUNK
 
 
-def _copy(source: int, start: int, end: int, target: int) -> None:
-    size = os.fstat(target).st_size
+def _copy(disk: Disk, source: int, start: int, end: int, target: int) -> None:
+    size = disk.fstat(target).st_size
     while start < end:
-        piece = os.pread(source, min(_CHUNK, end - start), start)
+        piece = disk.pread(source, min(_CHUNK, end - start), start)
         if not piece:
             raise OSError(errno.EIO, f"it ends at byte {start} and not at {end}")
         start += len(piece)
-        size = append_whole(target, size, [piece])
-
-
-def _close_beside(fd: int) -> None:
-    """Close a file that has no name any more: only now its room on the disk is given back, which takes a while."""
-    try:
-        run_beside(os.close, fd)
-    except RuntimeError:  # there is no thread for it
-        os.close(fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        size = append_whole(target, size, [piece], disk)

@@ -161,6 +161,8 @@ class WriteAheadRuntime:
     ) -> None:
         self.endpoint = messenger.endpoint
         self.payloads: Payloads = messenger.payloads
+        self.disk = messenger.disk
+        self.run_beside = messenger.run_beside
         self.streams: ServerStreams[OutgoingEnvelope] = ServerStreams()
         self.names: dict[str, str] = {}
         self.lines: dict[str, str] = {}

@@ -29,7 +29,6 @@ from rlinf_scheduler.comm.directory import RETURNS, Entry
 from rlinf_scheduler.comm.framing import Buffer, total_bytes
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.kernel import trim_heap
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ChannelLost, NameTaken
 from rlinf_scheduler.session import Session
 
@@ -67,12 +66,12 @@ def open_channel(
     """
     if spec.durable:
         durable = _DurableOpening(session, spec, dict(about or {}), on_stopped, claims)
-        run_beside_in_time(session.messenger.call_later, durable.read)
+        session.messenger.run_beside(durable.read)
         return durable.opened
     opened: Promise[HeldChannel] = Promise()
     opening = partial(_open, session, spec, about or {}, on_stopped, claims, opened)
     if spec.restore:
-        run_beside_in_time(session.messenger.call_later, _read, session, spec, opened, opening)
+        session.messenger.run_beside(_read, session, spec, opened, opening)
     else:
         opening(None)
     return opened
@@ -86,7 +85,7 @@ def _read(
 ) -> None:
     """Read what a channel is to hold, on a thread of its own."""
     try:
-        saved = _read_saved(spec)
+        saved = _read_saved(session, spec)
     except Exception as error:  # noqa: BLE001 - it belongs to the waiter for the channel
         opened.set_exception(error)
     else:
@@ -179,10 +178,10 @@ class _DurableOpening:
     def read(self) -> None:
         """Read the journal, in a thread of its own: it may be large."""
         try:
-            journal = open_journal(self._spec)
+            journal = open_journal(self._spec, self._session.messenger.disk)
             try:
                 found = read_journal(journal, self._spec)
-                saved = _read_saved(self._spec)
+                saved = _read_saved(self._session, self._spec)
             except BaseException:
                 journal.close()
                 raise
@@ -199,7 +198,7 @@ class _DurableOpening:
             self._read_more(channel, found)
         elif not self.opened.done():
             snapshot = (lambda: (b"", [])) if saved is None else channel.snapshot()
-            self._beside(self._write, channel, journal, snapshot)
+            self._session.messenger.run_beside(self._write, channel, journal, snapshot)
 
     def _write(
         self,
@@ -223,7 +222,7 @@ class _DurableOpening:
 
     def _read_more(self, channel: DurableChannel, found: FoundJournal) -> None:
         if not self.opened.done():
-            self._beside(self._read_commits, channel, found)
+            self._session.messenger.run_beside(self._read_commits, channel, found)
 
     def _read_commits(self, channel: DurableChannel, found: FoundJournal) -> None:
         """Read what happens next, as much as may be in memory before it happens; in a thread of its own."""
@@ -255,16 +254,13 @@ class _DurableOpening:
             self._read_more(channel, found)
         elif not self.opened.done():
             # Much of what was read is over by now.
-            self._beside(trim_heap)
+            self._session.messenger.run_beside(trim_heap)
             self._go_live(channel)
 
     def _go_live(self, channel: DurableChannel) -> None:
         self._try(channel, channel.go_live)
         if not self.opened.done():
             self._register(channel)
-
-    def _beside(self, function: Callable[..., None], *args: Any) -> None:
-        run_beside_in_time(self._session.messenger.call_later, function, *args)
 
     def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
         try:
@@ -303,9 +299,9 @@ class _DurableOpening:
         self.opened.set_exception(why_unregistered(channel.spec.name, error))
 
 
-def _read_saved(spec: ChannelSpec) -> SavedChannel | None:
+def _read_saved(session: Session, spec: ChannelSpec) -> SavedChannel | None:
     if not spec.restore:
         return None
-    saved = read_channel(spec.restore)
+    saved = read_channel(spec.restore, session.messenger.disk)
     saved.check_fits(spec)
     return saved

@@ -9,16 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
 
+from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.errors import CheckpointError
-from rlinf_scheduler.tape.framing import HEAD, framed
+from rlinf_scheduler.tape.framing import HEAD, append_all, framed
 
 MAGIC = b"\x93RLINF\r\n"
 VERSION = 2
@@ -31,13 +32,9 @@ NEW = ".new"
 HeadT = TypeVar("HeadT", bound=msgspec.Struct)
 
 
-def write_record(file: BinaryIO, frames: Sequence[Buffer | bytes]) -> None:
-    """Append a record."""
-    for piece in framed(frames):
-        file.write(piece)
-
-
-def write_file(path: str, head: msgspec.Struct, records: Iterable[Sequence[Buffer | bytes]]) -> int:
+def write_file(
+    path: str, head: msgspec.Struct, records: Iterable[Sequence[Buffer | bytes]], disk: Disk = DISK
+) -> int:
     """Write a file of a head and records; what was at its place stays there until it is complete, and on disk.
 
     Returns:
@@ -46,75 +43,62 @@ def write_file(path: str, head: msgspec.Struct, records: Iterable[Sequence[Buffe
     Raises:
         CheckpointError: it cannot be written, or somebody else writes it now.
     """
-
-    def write(file: BinaryIO) -> None:
-        file.write(MAGIC + _VERSION.pack(VERSION))
-        write_record(file, [msgspec.msgpack.encode(head)])
-        for frames in records:
-            write_record(file, frames)
-
+    framed_records = chain([[msgspec.msgpack.encode(head)]], records)
+    pieces = chain([MAGIC + _VERSION.pack(VERSION)], chain.from_iterable(map(framed, framed_records)))
     try:
-        return _replace(path, write)
+        return _replace(disk, path, pieces)
     except OSError as error:
         raise CheckpointError(path, f"it cannot be written: {error}") from error
 
 
-def _replace(path: str, write: Callable[[BinaryIO], None]) -> int:
-    with _locked(path + NEW) as file:
-        try:
-            file.truncate(0)
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            size_bytes = file.tell()
-            os.replace(path + NEW, path)
-        except BaseException:
-            # It may have taken its place before it was interrupted.
-            if _is_at(file, path + NEW):
-                os.unlink(path + NEW)
-            raise
-    sync_folder(os.path.dirname(path))
+def _replace(disk: Disk, path: str, pieces: Iterator[Buffer]) -> int:
+    new = path + NEW
+    file = _locked(disk, new)
+    try:
+        disk.ftruncate(file, 0)
+        size_bytes = append_all(file, 0, pieces, disk)
+        disk.fsync(file)
+        disk.replace(new, path)
+    except BaseException:
+        # It may have taken its place before it was interrupted.
+        if _is_at(disk, file, new):
+            disk.unlink(new)
+        raise
+    finally:
+        disk.close(file)
+    disk.sync_folder(os.path.dirname(path))
     return size_bytes
 
 
-def _locked(path: str) -> BinaryIO:
+def _locked(disk: Disk, path: str) -> int:
     """Open a file that nobody else has opened so; the lock ends with the process at the latest."""
     while True:
-        file = open(path, "a+b", opener=private_file)  # noqa: SIM115 - it is returned
+        file = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            lock(file, path.removesuffix(NEW))
-            if _is_at(file, path):
+            lock(file, path.removesuffix(NEW), disk)
+            if _is_at(disk, file, path):
                 return file
         except BaseException:
-            file.close()
+            disk.close(file)
             raise
-        file.close()  # who had it has just put it to its place
+        disk.close(file)  # who had it has just put it to its place
 
 
-def _is_at(file: BinaryIO, path: str) -> bool:
+def _is_at(disk: Disk, file: int, path: str) -> bool:
     """Whether a file that is locked here is still there; then nobody else puts another one there."""
-    return os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return disk.exists(path) and os.path.samestat(disk.fstat(file), disk.stat(path))
 
 
-def lock(file: Any, path: str) -> None:
+def lock(file: Any, path: str, disk: Disk = DISK) -> None:
     """Keep others out as long as a file is open.
 
     Raises:
         CheckpointError: somebody else is there.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        disk.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise CheckpointError(path, "another process, or thread, writes it now") from error
-
-
-def sync_folder(path: str) -> None:
-    """Have the names in a folder on disk."""
-    folder = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class RecordFile:
@@ -122,16 +106,19 @@ class RecordFile:
 
     Args:
         path: where it is.
+        disk: of what.
 
     Raises:
         CheckpointError: it is not there, no such file, of a newer format, cut off or corrupt. All methods raise that.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, disk: Disk = DISK) -> None:
         self.path = path
+        self._disk = disk
+        self._place = 0
         try:
-            self._file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-            self._left = os.fstat(self._file.fileno()).st_size
+            self._file = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._left = disk.fstat(self._file).st_size
         except OSError as error:
             raise CheckpointError(path, f"it cannot be read: {error.strerror}") from error
         self._num_read = 0
@@ -198,7 +185,7 @@ class RecordFile:
 
     def close(self) -> None:
         """Close it."""
-        self._file.close()
+        self._disk.close(self._file)
 
     def __enter__(self) -> RecordFile:
         return self
@@ -209,14 +196,12 @@ class RecordFile:
     def _read(self, size_bytes: int) -> bytearray:
         if size_bytes > self._left:
             raise self._cut_off()
-        data = bytearray(size_bytes)
         try:
-            num_read = self._file.readinto(data)
+            data = self._disk.read(self._file, self._place, size_bytes)
         except OSError as error:
             raise CheckpointError(self.path, f"it cannot be read: {error.strerror}") from error
-        if num_read < size_bytes:
-            raise self._cut_off()
         self._left -= size_bytes
+        self._place += size_bytes
         return data
 
     def _cut_off(self) -> CheckpointError:

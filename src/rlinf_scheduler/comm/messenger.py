@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rlinf_scheduler.comm import framing
+from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf_scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf_scheduler.comm.framing import Buffer, Message
@@ -57,6 +58,7 @@ class Platform:
     run_directory: Callable[[], RunDirectory] = RunDirectory
     identity: Callable[[ClusterSecret, str], Identity] = Identity
     sockets: Callable[..., Sockets] = Sockets
+    disk: Disk = DISK
     run_beside: Callable[..., None] = run_beside_in_time
 
 
@@ -102,6 +104,7 @@ class Messenger:
         endpoint: how others reach this process.
         encryption, ports: see above.
         now: the clock of its timers, in seconds.
+        disk: where files lie that outlive this process.
         payloads: what makes messages of objects, with shared memory where both sides have it.
         why_leaving: what who still waits is told when it is closed.
         explain: given what ended a wait (of an operation with another process), its deadline and how long it took, in
@@ -140,6 +143,7 @@ class Messenger:
         self._run_beside = platform.run_beside
         self._loop = platform.loop(f"comm-{name or 'io'}", on_failed)
         self.now = self._loop.now
+        self.disk = platform.disk
         self._run_directory = platform.run_directory()
         unix_path = self._run_directory.path / SOCKET_NAME
         self._secret = secret

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import Clock
@@ -40,6 +41,10 @@ class Runtime(Clock, Protocol):
     def payloads(self) -> Payloads:
         """Return the payloads of this process, which are sent and received."""
 
+    @property
+    def disk(self) -> Disk:
+        """Where files lie that outlive this process."""
+
     def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = ...) -> None:
         """Have a handler take the requests of a service."""
 
@@ -71,6 +76,9 @@ class Runtime(Clock, Protocol):
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Call soon."""
+
+    def run_beside(self, function: Callable[..., object], *args: Any) -> None:
+        """Run a function in a thread of its own."""
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Call whenever a descriptor is readable."""

@@ -24,7 +24,6 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CheckpointError
 from rlinf_scheduler.queueing import (
     ChannelData,
@@ -126,7 +125,7 @@ class CheckpointsFeature:
         return next((each for each in done if self._state.leases.find(client, each) is None), None)
 
     def _begin_to_write(self) -> None:
-        run_beside_in_time(self._runtime.call_later, self._write, self._line[0])
+        self._runtime.run_beside(self._write, self._line[0])
 
     def _write(self, writing: _Writing) -> None:
         """Write a file, on a thread of its own."""
@@ -221,7 +220,7 @@ class _Writing:
             place_of = {payload: place for place, payload in enumerate(first)}
             places = [place_of[id(item.payload)] for item in snapshot.items]
         head = ChannelHead(len(first), self._spec, data, self._producers, time.time(), places)
-        size_bytes = write_channel(path, head, frames())
+        size_bytes = write_channel(path, head, frames(), self._runtime.disk)
         return control_wire.Saved(0, "", len(first) - len(taken), size_bytes)
 
     def _frames_of(self, item: Item) -> list[Buffer]:
