@@ -19,11 +19,10 @@ from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.slow_steps import SlowStep
 from rlinf_scheduler.observe.job_trace import trace_whole_job
-from rlinf_scheduler.observe.reasoner import Reasoner
 from rlinf_scheduler.observe.reasons import offer_reasons
-from rlinf_scheduler.observe.stalls import StallService
 from rlinf_scheduler.observe.status_service import StatusService
 from rlinf_scheduler.observe.time_service import TimeService
+from rlinf_scheduler.observe.why_service import WhyService
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.ray_backend.backend import (
     RayBackend,
@@ -191,9 +190,8 @@ def open_home(
         session.provide(JobSettings, JobSettings(profiling=config.profiling))
         session.provide(LogFolder, LogFolder(log_folder) if log_folder else LogFolder.fresh())
         receive_log_lines(session, shows=kept is None)
-        session.service(Reasoner)
+        session.service(WhyService)
         offer_reasons(session)
-        session.service(StallService)
         session.service(TimeService)
         session.service(StatusService)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")

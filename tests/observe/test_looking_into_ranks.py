@@ -17,7 +17,7 @@ from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.events import Stalled, WorkerPrinted
 from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.observe import poll
+from rlinf_scheduler.observe import survey
 from rlinf_scheduler.observe.outside import is_stopped
 from rlinf_scheduler.observe.survey import AskActivity, Survey
 from waits import wait_until
@@ -77,7 +77,8 @@ def test_who_asks_while_all_are_asked_gets_what_is_found_then(job, group):
     def ask():
         roll._last = None
         for _ in range(3):
-            roll.call(AskActivity(within_s=DEADLINE_S, max_age_s=DEADLINE_S), found.append)
+            wanted = AskActivity(within_s=DEADLINE_S, max_age_s=DEADLINE_S)
+            roll.activity(wanted).add_done_callback(lambda look: found.append(look.result(0)))
 
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -93,7 +94,7 @@ def test_who_asks_while_all_are_asked_gets_what_is_found_then(job, group):
 def test_the_stack_of_a_rank_whose_interpreter_is_held_and_of_one_that_is_stopped(
     group, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(poll, "SIGNAL_AFTER_S", 0.0)  # as when two of its heartbeats are missing
+    monkeypatch.setattr(survey, "SIGNAL_AFTER_S", 0.0)  # as when two of its heartbeats are missing
     os.mkfifo(gate := tmp_path / "gate")
     (pid,) = group.execute_on(0).where().wait(DEADLINE_S)
     held = group.execute_on(1).hold_the_interpreter(str(gate))

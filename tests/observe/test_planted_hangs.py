@@ -11,7 +11,7 @@ import pytest
 from hanging_workers import Hanging, SlowToStart
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf_scheduler.observe import poll, reasoner
+from rlinf_scheduler.observe import survey, why_service
 from rlinf_scheduler.observe.why import why
 from waits import seen
 
@@ -141,13 +141,13 @@ def test_a_process_that_is_stopped(job, groups):
 def test_a_process_whose_interpreter_is_held(job, groups, gate, monkeypatch):
     actor, rollout = groups
     told = "something keeps its interpreter (the GIL)", "actor:0 waits for it"
-    monkeypatch.setattr(poll, "SIGNAL_AFTER_S", math.inf)
+    monkeypatch.setattr(survey, "SIGNAL_AFTER_S", math.inf)
     held = rollout.execute_on(0).hold_the_interpreter(str(gate))
     with planted(actor.execute_on(0).receive("rollout", 0)), behind(gate, held):
         found = asked(job, has_culprit("rollout:0", "does not answer"), *told)
         assert found.graph.silent["rollout:0"].stacks == ()
         # As when two of its heartbeats are missing.
-        monkeypatch.setattr(poll, "SIGNAL_AFTER_S", 0.0)
+        monkeypatch.setattr(survey, "SIGNAL_AFTER_S", 0.0)
         asked(job, has_culprit("rollout:0", "hanging_workers.py:"), *told, " hold_the_interpreter\n")
 
 
@@ -257,7 +257,7 @@ def test_a_task_that_awaits(job, groups):
 )
 def test_a_wait_that_is_over_says_why(job, groups, monkeypatch, wait, arguments, told, limit_s):
     actor, rollout = groups
-    monkeypatch.setattr(reasoner, "MAX_AGE_S", 0.0)  # not what the one before was told
+    monkeypatch.setattr(why_service, "MAX_AGE_S", 0.0)  # not what the one before was told
     if wait == "fetch_weights":
         rollout.execute_on(0).publish("vain", 1 if limit_s is None else 2).wait(DEADLINE_S)
     elif wait == "get":

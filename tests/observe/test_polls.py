@@ -6,20 +6,21 @@ import pytest
 
 from comm_fixtures import secret, session
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.observe import poll
+from rlinf_scheduler.observe import survey
+from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.own_activity import OwnActivity
-from rlinf_scheduler.observe.poll import Inquiry, Poll
+from rlinf_scheduler.observe.survey import Inquiry, Poll
 from rlinf_scheduler.session import Session
 
 __all__ = ["secret", "session"]
 DEADLINE_S = 30.0
-QUESTION = "test.question"
+QUESTION = Level("test", int, int)
 
 
 @pytest.fixture
 def ask(session, monkeypatch):
     """Asks processes, who answer a number as the function of their name does."""
-    monkeypatch.setattr(poll, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(survey, "PATIENCE_S", 0.0)
     members = []
 
     def asked(inquiry, **answers):
@@ -27,34 +28,33 @@ def ask(session, monkeypatch):
         for name, answer in answers.items():
             member = Session(session.secret, name, home=session.home)
             members.append(member)
-            member.messenger.serve(QUESTION, answer, int)
+            member.service(Levels).add(QUESTION, answer)
             known[member.messenger.endpoint.process_id] = name, member.service(OwnActivity).enlisted
-        found = Promise()
-        everybody = [each for _, each in known.values()]
-        asking = Poll(session, inquiry, known, everybody, found.set_result, (0,))
+        asking = Poll(session, inquiry, known, [each for _, each in known.values()], (0,))
         session.messenger.submit(asking.begin)
-        return found.result(DEADLINE_S)
+        return asking.done.result(DEADLINE_S)
 
     yield asked
     for member in members:
         member.close()
 
 
-def failing(request):
+def failing(question):
     raise OSError("no space left")
 
 
 @pytest.mark.parametrize("is_patient", [False, True])
 def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypatch, is_patient):
-    held, looked, look_at = [], [], poll.look_at
+    held, looked, look_at = Promise(), [], survey.look_at
 
     def answer_if_looked_at():
-        if is_patient and held and looked:
-            held[0].reply(held[0].head + 1)
+        if is_patient and looked:
+            held.set_result(2)
 
-    def hold(request):
-        held.append(request)
+    def hold(question):
+        assert question == 1
         answer_if_looked_at()
+        return held
 
     def look_and_let_it_answer(*about):
         looked.append(about)
@@ -62,9 +62,9 @@ def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypa
         session.messenger.call_later(0.1, answer_if_looked_at)
         return look_at(*about)
 
-    monkeypatch.setattr(poll, "look_at", look_and_let_it_answer)
+    monkeypatch.setattr(survey, "look_at", look_and_let_it_answer)
     began = time.monotonic()
-    found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=is_patient), env=hold)
+    found = ask(Inquiry(QUESTION, DEADLINE_S, 1, is_patient=is_patient), env=hold)
     if is_patient:
         (answer,) = found.answers
         assert (found.heads, found.silent) == ((0, 2), ())
@@ -75,7 +75,7 @@ def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypa
 
 
 def test_one_that_fails_is_told_of_with_its_error(ask):
-    found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=True), env=failing)
+    found = ask(Inquiry(QUESTION, DEADLINE_S, 1, is_patient=True), env=failing)
     ((process, detail),) = [(each.process, each.detail) for each in found.silent]
     assert (process, found.heads) == ("env", (0,))
     assert "no space left" in detail

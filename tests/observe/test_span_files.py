@@ -371,20 +371,23 @@ def asked(messenger, service, head):
 
 
 def assert_goes_on(messenger):
-    assert messenger.request(messenger.endpoint, CLOCK, None, reply_type=float).result(1.5).head
+    assert CLOCK.answer(CLOCK.ask(messenger, messenger.endpoint, timeout_s=1.5).result())
 
 
 def test_a_process_goes_on_while_the_folder_of_its_trace_is_being_removed(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as who removes it has
-        asked_for = [asked(messenger, TRACE, TraceOn("a2", size, MIB)) for size in (4000, 5000)]
+        asked_for = [
+            TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", size, MIB), timeout_s=30)
+            for size in (4000, 5000)
+        ]
         assert_goes_on(messenger)
         assert not any(each.done() for each in asked_for)
     for each in asked_for:
         each.result(30)
     assert TIMES.span_file is not None
-    asked(messenger, TRACE, TraceOff("a2")).result(30)
+    TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=30).result(30)
     assert TIMES.span_file is None
 
 
@@ -392,12 +395,12 @@ def test_what_a_process_does_before_its_span_file_is_open_is_traced(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = asked(messenger, TRACE, TraceOn("a2", 4000, MIB))
+        begun = TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", 4000, MIB), timeout_s=30)
         assert_goes_on(messenger)
         for span in spans(0, 3):
             TIMES.span_file(span)
     begun.result(30)
-    asked(messenger, TRACE, TraceOff("a2")).result(30)
+    TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=30).result(30)
     written = read(folder / messenger.endpoint.process_id).spans
     assert [span for span in written if span in spans(0, 3)] == spans(0, 3)
 
@@ -406,8 +409,8 @@ def test_a_trace_that_is_over_before_its_span_file_is_open_is_not_begun(traced):
     messenger, folder = traced
     with (folder / LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = asked(messenger, TRACE, TraceOn("a2", 4000, MIB))
-        asked(messenger, TRACE, TraceOff("a2")).result(30)
+        begun = TRACE.ask(messenger, messenger.endpoint, TraceOn("a2", 4000, MIB), timeout_s=30)
+        TRACE.ask(messenger, messenger.endpoint, TraceOff("a2"), timeout_s=30).result(30)
         begun.result(30)
     wait_until(lambda: list(folder.glob("*0")))  # it was opened, and is closed at once
     assert_goes_on(messenger)

@@ -13,10 +13,9 @@ from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.config import read_cluster_config
 from rlinf_scheduler.host.host import WorkerHost
 from rlinf_scheduler.host.log_lines import receive_log_lines
-from rlinf_scheduler.observe.reasoner import Reasoner
-from rlinf_scheduler.observe.stalls import StallService
 from rlinf_scheduler.observe.status_service import StatusService
 from rlinf_scheduler.observe.time_service import TimeService
+from rlinf_scheduler.observe.why_service import WhyService
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
@@ -111,8 +110,7 @@ class ForkedJob:
         self.session.provide(Processes, self.processes)
         self.session.service(DeviceLockServer)
         receive_log_lines(self.session)
-        self.session.service(Reasoner)
-        self.session.service(StallService)
+        self.session.service(WhyService)
         self.session.service(StatusService)
         self.session.service(TimeService)
         self.session.provide(Starter, self.session.service(ChannelStarter))

@@ -29,13 +29,12 @@ from rlinf_scheduler.emulation.arrivals import emulate_network
 from rlinf_scheduler.emulation.network import EmulatedNetwork
 from rlinf_scheduler.errors import ChannelExists, ConfigError, raise_config_errors
 from rlinf_scheduler.observe.own_activity import OwnActivity
-from rlinf_scheduler.observe.reasoner import Reasoner
 from rlinf_scheduler.observe.reasons import offer_reasons
-from rlinf_scheduler.observe.stalls import StallService
 from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.status_service import StatusService, begin_status, received
 from rlinf_scheduler.observe.time_service import TimeService
 from rlinf_scheduler.observe.why import WITHIN_S, Why, why
+from rlinf_scheduler.observe.why_service import WhyService
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import announce
 
@@ -103,9 +102,7 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        for service in (
-            (OwnActivity,) if address is not None else (Reasoner, StallService, StatusService, TimeService)
-        ):
+        for service in (OwnActivity,) if address is not None else (WhyService, StatusService, TimeService):
             self.service(service)
         offer_reasons(self)
         if emulation is not None:

@@ -23,7 +23,6 @@ from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterTimeout, CommError, ConfigError, SchedulerError
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf_scheduler.observe.poll import Inquiry, Poll
 from rlinf_scheduler.observe.process_stats import Enlist
 from rlinf_scheduler.observe.span_file import dropped_whole, read_span_file
 from rlinf_scheduler.observe.span_file_folder import (
@@ -33,7 +32,7 @@ from rlinf_scheduler.observe.span_file_folder import (
     part_of,
     span_files_in,
 )
-from rlinf_scheduler.observe.survey import Survey
+from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
 from rlinf_scheduler.observe.timekeeping import EVENT, TIMES, Span
 from rlinf_scheduler.observe.trace_file import TraceFile, written
 from rlinf_scheduler.observe.tracing import (
@@ -280,7 +279,7 @@ class TraceService:
         """Who was told of a trace that nobody has is told that it is over."""
         self._tracer.end(tracing.trace_id)
         for _, known in self._survey.members.values():
-            self._messenger.notify(known.endpoint, TRACE, TraceOff(tracing.trace_id))
+            TRACE.tell(self._messenger, known.endpoint, TraceOff(tracing.trace_id))
 
     def _share(self, tracing: Tracing) -> int:
         """What one process may write: what there is, divided among as many as there are, or twice as many."""
@@ -302,9 +301,7 @@ class TraceService:
             self._tell(name, known.endpoint, tracing)
 
     def _tell(self, name: str, endpoint: Endpoint, tracing: Tracing) -> Promise[Any]:
-        asked = self._messenger.request(
-            endpoint, TRACE, tracing.order(), timeout_s=FETCH_TIMEOUT_S, reply_type=None
-        )
+        asked = TRACE.ask(self._messenger, endpoint, tracing.order(), timeout_s=FETCH_TIMEOUT_S)
 
         def note(answer: Promise[Any]) -> None:
             error = answer.exception(0)
@@ -390,12 +387,10 @@ class TraceService:
 
     def _tell_end(self, members: dict[str, tuple[str, Enlist]], order: TraceOff) -> dict[str, str]:
         """Have all write what is left; who has not said that it is done, and why."""
-        told: Promise[Poll] = Promise()
-        inquiry = Inquiry(TRACE, None, TOLD_S, head=order, is_patient=True)
-        everybody = [known for _, known in members.values()]
-        asking = Poll(self._session, inquiry, members, everybody, told.set_result)
-        self._messenger.submit(ending(asking.begin, told.set_exception))
-        return {each.process: each.detail for each in _result(told).silent}
+        inquiry = Inquiry(TRACE, TOLD_S, order, is_patient=True)
+        poll = Poll(self._session, inquiry, members, [known for _, known in members.values()])
+        self._messenger.submit(ending(poll.begin, poll.done.set_exception))
+        return {each.process: each.detail for each in _result(poll.done).silent}
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:
         done: Promise[Any] = Promise()

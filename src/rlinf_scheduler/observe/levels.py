@@ -1,4 +1,4 @@
-"""What a process says of itself when it is asked: one service, at which its parts register a level each."""
+"""What a process says of itself, and the job's home of all: one service, at which parts register a level each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from rlinf_scheduler.comm import Request
+from rlinf_scheduler.comm import Endpoint, Messenger, Reply, Request
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
+from rlinf_scheduler.errors import ClusterError, CommError, CommTimeout
 from rlinf_scheduler.session import Session
 
 # A service of every process of a job.
@@ -20,30 +23,59 @@ T = TypeVar("T")
 _log = Reporter(__name__)
 
 
+class LevelRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Ask a process at a level -> None, and the answer in a frame, which the asking thread decodes."""
+
+    level: str
+    about: msgspec.Raw
+
+
 class Level(NamedTuple):
-    """Something that processes are asked.
+    """Something that processes are asked, or told.
 
     Attributes:
         name: its name.
         reply: the type of the answer.
         question: the type of the question; None where there is nothing to say.
+        what: of the job's home, what it is asked for, in words.
     """
 
     name: str
     reply: Any
     question: Any = None
+    what: str = ""
+
+    def ask(
+        self, messenger: Messenger, process: Endpoint, about: Any = None, *, timeout_s: float
+    ) -> Promise[Reply]:
+        """Ask a process; `answer` reads the reply."""
+        request = LevelRequest(self.name, msgspec.Raw(msgspec.msgpack.encode(about)))
+        return messenger.request(process, SURVEY, request, timeout_s=timeout_s, reply_type=None)
+
+    def tell(self, messenger: Messenger, process: Endpoint, about: Any) -> None:
+        """Tell a process, of which no answer is expected."""
+        messenger.notify(process, SURVEY, LevelRequest(self.name, msgspec.Raw(msgspec.msgpack.encode(about))))
+
+    def answer(self, reply: Reply) -> Any:
+        """Return what was answered."""
+        return msgspec.msgpack.decode(reply.frames[0], type=self.reply)
+
+    def answer_of_home(self, asked: Promise[Reply]) -> Any:
+        """Return what the job's home answers; waits for it.
+
+        Raises:
+            ClusterError: the home does not answer.
+            CommError: it is gone.
+        """
+        return self.answer(_reply_of_home(asked, self.what))
 
 
-class LevelRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Ask a process at a level -> what that replies with."""
-
-    level: str
-    about: msgspec.Raw = msgspec.Raw(b"\xc0")
-
-    @classmethod
-    def at(cls, level: Level, about: Any = None) -> LevelRequest:
-        """Return the question at a level."""
-        return cls(level.name, msgspec.Raw(msgspec.msgpack.encode(about)))
+@awaited(lambda local: Wait(IDLE, local["what"]))
+def _reply_of_home(asked: Promise[Reply], what: str) -> Reply:
+    try:
+        return asked.result()
+    except CommTimeout as error:
+        raise ClusterError(f"the job's driver does not answer: {error}") from error
 
 
 class Levels:
@@ -63,7 +95,7 @@ class Levels:
 
         Args:
             level: which.
-            answer: called with the question.
+            answer: called with the question; returns the answer, or the promise of it.
             beside: it may take a while, and is called in a thread of its own.
         """
         self._answers[level.name] = level, answer, beside
@@ -75,18 +107,30 @@ class Levels:
     def _on_ask(self, request: Request) -> None:
         asked: LevelRequest = request.head
         if asked.level not in self._answers:
-            request.fail(LookupError(f"nothing is answered at level {asked.level!r}"))
+            request.fail(CommError(f"nothing is answered at level {asked.level!r}"))
             return
         level, answer, beside = self._answers[asked.level]
-        about = msgspec.msgpack.decode(asked.about, type=level.question)
+        answered = partial(answer, msgspec.msgpack.decode(asked.about, type=level.question))
         if beside:
-            run_beside_in_time(self._call_later, _answer, request, partial(answer, about))
+            run_beside_in_time(self._call_later, _answer, request, answered)
         else:
-            request.reply(answer(about))
+            _answer(request, answered)
 
 
-def _answer(request: Request, answer: Callable[[], Any]) -> None:
-    request.reply(answer())
+def _answer(request: Request, answered: Callable[[], Any]) -> None:
+    found = answered()
+    if isinstance(found, Promise):
+        found.add_done_callback(partial(_pass_on, request))
+    else:
+        request.reply(None, [msgspec.msgpack.encode(found)])
+
+
+def _pass_on(request: Request, found: Promise[Any]) -> None:
+    error = found.exception(0)
+    if error is None:
+        request.reply(None, [msgspec.msgpack.encode(found.result(0))])
+    else:
+        request.fail(error)
 
 
 class Additions(Generic[T]):

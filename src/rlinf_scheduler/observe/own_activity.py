@@ -7,8 +7,6 @@ import platform
 
 import msgspec
 
-from rlinf_scheduler.comm import Request
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.observe.levels import Additions, Level, Levels
 from rlinf_scheduler.observe.outside import birth_of, look_at
 from rlinf_scheduler.observe.own_stats import OwnStats
@@ -20,11 +18,7 @@ from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.observe.tracing import Tracer
 from rlinf_scheduler.session import Session
 
-# A level of surveys,
-ACTIVITY = Level("activity", Activity)
-# and a service of every process of a job.
-LOOK_AT = "job.look_at"
-# Of its home.
+# A service of the job's home.
 ENLIST = "job.enlist"
 
 
@@ -34,6 +28,10 @@ class LookAt(msgspec.Struct, frozen=True, array_like=True):
     process: str
     known: Enlist
     stacks_s: float
+
+
+# Levels of every process.
+ACTIVITY, LOOK_AT = Level("activity", Activity), Level("look at", Silent, LookAt)
 
 
 class OwnActivity(Additions[Activity]):
@@ -53,8 +51,10 @@ class OwnActivity(Additions[Activity]):
         session.service(Tracer)
         # Who can be asked what it is at can be asked for these, too.
         session.service(OwnStats)
-        session.service(Levels).add(ACTIVITY, lambda _about: self.now())
-        messenger.serve(LOOK_AT, self._on_look_at, LookAt)
+        levels = session.service(Levels)
+        levels.add(ACTIVITY, lambda _about: self.now())
+        # It waits for what the other process writes.
+        levels.add(LOOK_AT, lambda of: look_at(of.process, of.known, of.stacks_s), beside=True)
         number = offer_stacks(messenger.run_directory)
         pid = os.getpid()
         self.enlisted = Enlist(messenger.endpoint, pid, birth_of(pid), number)
@@ -75,15 +75,6 @@ class OwnActivity(Additions[Activity]):
             self._messenger.call_later(NOTE_S, self._look)
             self._threads.look()
             self._past.note()
-
-    def _on_look_at(self, request: Request) -> None:
-        # Not here: it waits for what the other process writes.
-        run_beside_in_time(self._messenger.call_later, _answer_look, request)
-
-
-def _answer_look(request: Request) -> None:
-    question: LookAt = request.head
-    request.reply(look_at(question.process, question.known, question.stacks_s))
 
 
 def silence(process: str, known: Enlist | None, detail: str) -> Silent:

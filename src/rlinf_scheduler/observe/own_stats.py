@@ -14,7 +14,7 @@ from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.status import DRIVERS, WORKERS
 from rlinf_scheduler.session import Session
 
-# A level of surveys.
+# A level of every process.
 STATS = Level("stats", ProcessStats)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEMORY = Path("/proc/self/statm")

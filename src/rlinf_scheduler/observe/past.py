@@ -13,8 +13,6 @@ from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.status import RUNNING, WAITING
 from rlinf_scheduler.session import Session
 
-# A service of the job's home.
-PAST = "job.past"
 # So often a process notes its state, in seconds, and so many of them are kept: of five minutes.
 NOTE_S, MAX_STATES = 2.0, 150
 
@@ -24,10 +22,6 @@ class PastOf(msgspec.Struct, frozen=True, array_like=True):
 
     process: str
     states: tuple[str, ...]
-
-
-# A level of surveys.
-STATES = Level("states", PastOf)
 
 
 class JobPast(msgspec.Struct, frozen=True, array_like=True):
@@ -42,6 +36,10 @@ class JobPast(msgspec.Struct, frozen=True, array_like=True):
     at_s: float
     every_s: float
     states: dict[str, tuple[str, ...]]
+
+
+# A level of every process, and one of the job's home.
+STATES, JOB_PAST = Level("states", PastOf), Level("job.past", JobPast, what="what the job did")
 
 
 class PastStates:

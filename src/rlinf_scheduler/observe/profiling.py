@@ -43,7 +43,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
     counts: dict[str, list[tuple[list[int], int]]]
 
 
-# A level of surveys.
+# A level of every process.
 PROFILE = Level("profile", Profile, TakeProfile)
 
 

@@ -12,10 +12,9 @@ import msgspec
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import CommError, ResultTimeout, WaitTimeout
+from rlinf_scheduler.observe.levels import Level
 from rlinf_scheduler.session import Session
 
-# A service of the job's home.
-REASON = "job.reason"
 # Shorter waits are mostly polls: nobody is asked because of them.
 ASK_FROM_S = 1.0
 # A process asks so often at most.
@@ -28,19 +27,16 @@ _log = Reporter(__name__)
 
 
 class AskReason(msgspec.Struct, frozen=True, array_like=True):
-    """Ask why a thread waits -> a text of few lines.
-
-    Attributes:
-        process: its process's name.
-        within_s: how long that may take, in seconds.
-        thread: its number.
-        waited_s: for how long it has waited, in seconds.
-    """
+    """The question why a thread of a process, by its number, has waited so long; `within_s` is for the answer."""
 
     process: str
     within_s: float
     thread: int
     waited_s: float
+
+
+# A level of the job's home, which answers by a text of few lines.
+REASON = Level("job.reason", str, AskReason)
 
 
 class Reasons:
@@ -58,10 +54,10 @@ class Reasons:
         self._asked_at = now
         session = self._session
         question = AskReason(session.name, within_s, threading.get_ident(), waited_s)
-        asked = session.messenger.request(session.home, REASON, question, timeout_s=within_s, reply_type=str)
+        asked = REASON.ask(session.messenger, session.home, question, timeout_s=within_s)
         try:
             # By this thread's clock, too: the I/O thread may be what is stuck.
-            text: str = asked.result(within_s).head
+            text: str = REASON.answer(asked.result(within_s))
         except (CommError, TimeoutError):
             return ""
         return text

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 
-from rlinf_scheduler.comm import Request
-from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.events import Stalled
-from rlinf_scheduler.observe.process_stats import JobActivity
-from rlinf_scheduler.observe.survey import AskActivity, Survey
-from rlinf_scheduler.observe.why import WITHIN_S, Conclusions
+from rlinf_scheduler.observe.levels import Level
 from rlinf_scheduler.queueing import ChannelStats, Waiting
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.wording import seconds_text
-
-# A service of the job's home.
-STALL = "job.stall"
-# Who stalls together is explained by one look.
-MAX_AGE_S = 1.0
-# Of the ranks of a call, so many are told of one by one.
-MAX_TOLD = 4
-_log = Reporter(__name__)
 
 
 class Stall(msgspec.Struct, frozen=True, array_like=True):
@@ -44,38 +27,13 @@ class Stall(msgspec.Struct, frozen=True, array_like=True):
     waited_s: float
 
 
-class StallService:
-    """Tells of stalls as events; a service of the job's home.
-
-    Args:
-        session: the home's.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._bus = session.bus
-        self._call_later = session.messenger.call_later
-        self._conclusions = session.service(Conclusions)
-        self._survey = session.service(Survey)
-        session.messenger.serve(STALL, self._on_stall, Stall)
-
-    def _on_stall(self, notice: Request) -> None:
-        done = partial(run_beside_in_time, self._call_later, self._tell, notice.head)
-        # Nobody asked for it: so nobody is disturbed.
-        self._survey.call(AskActivity(WITHIN_S, MAX_AGE_S, by_signal=False), done)
-
-    def _tell(self, stall: Stall, look: JobActivity) -> None:
-        found = self._conclusions.of(look)
-        short = "\n".join(found.about(process) for process in stall.processes[:MAX_TOLD])
-        why = f"{short}\n{found}"
-        what, since = stall.channel or stall.group, seconds_text(stall.waited_s)
-        _log.warning("'%s': %s takes %s already: %s", what, stall.operation, since, short)
-        told = stall.group, stall.channel, stall.operation, stall.processes, stall.waited_s, why
-        self._bus.emit(Stalled(*told))
+# A level of the job's home, which answers nothing.
+STALL = Level("job.stall", type(None), Stall)
 
 
 def tell_stall(session: Session, stall: Stall) -> None:
     """Tell the job's home."""
-    session.messenger.notify(session.home, STALL, stall)
+    STALL.tell(session.messenger, session.home, stall)
 
 
 class WaitersOfChannel:

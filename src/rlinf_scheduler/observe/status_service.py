@@ -7,27 +7,25 @@ import os
 import time
 from functools import partial
 
-import msgspec
-
-from rlinf_scheduler.comm import Reply, Request
+from rlinf_scheduler.comm import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.observe.event_log import EventLog
 from rlinf_scheduler.observe.graph import only_looks
+from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.own_stats import STATS, OwnStats
-from rlinf_scheduler.observe.past import NOTE_S, PAST, STATES, JobPast, PastStates
-from rlinf_scheduler.observe.poll import Poll
+from rlinf_scheduler.observe.past import JOB_PAST, NOTE_S, STATES, JobPast, PastStates
 from rlinf_scheduler.observe.process_stats import ProcessStats
 from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, status_of
-from rlinf_scheduler.observe.survey import Survey, reply_of_home
+from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import RunningJob, own_program
 
-# A service of the job's home.
-STATUS = "job.status"
+# A level of the job's home, asked with how old an answer may be, in seconds.
+JOB_STATUS = Level("job.status", JobStatus, float, "what the job does")
 # How long all processes together may take to answer.
 WITHIN_S = 1.5
 # Who asks within so long of somebody else gets the same answer.
@@ -40,12 +38,6 @@ BASE_AGE_S = 120.0
 TIMEOUT_S = 2 * WITHIN_S + FIRST_SPAN_S + 1.0
 # A rank that was lost is told of for so long.
 LOST_SHOWN_S = 600.0
-
-
-class AskStatus(msgspec.Struct, frozen=True, array_like=True):
-    """Ask what the job does -> `JobStatus`; an answer that somebody got so many seconds ago will do."""
-
-    max_age_s: float = MAX_AGE_S
 
 
 class StatusService:
@@ -69,8 +61,9 @@ class StatusService:
         self._present: Promise[JobStatus] | None = None
         self._asked_at = 0.0
         session.bus.tap(self._on_event)
-        session.messenger.serve(STATUS, self._on_ask, AskStatus)
-        session.messenger.serve(PAST, self._on_ask_past, None)
+        levels = session.service(Levels)
+        levels.add(JOB_STATUS, self.ask)
+        levels.add(JOB_PAST, self._past)
 
     def ask(self, max_age_s: float = MAX_AGE_S) -> Promise[JobStatus]:
         """What the job does, as of so many seconds ago at most; on the I/O thread."""
@@ -83,23 +76,23 @@ class StatusService:
             self._look(present)
         return present
 
-    def _on_ask(self, request: Request) -> None:
-        self.ask(request.head.max_age_s).add_done_callback(partial(_answer, request))
-
-    def _on_ask_past(self, request: Request) -> None:
+    def _past(self, _about: None) -> Promise[JobPast]:
         """Ask all for their last states."""
+        past: Promise[JobPast] = Promise()
 
-        def tell(found: Poll) -> None:
-            states = {each.process: each.states for each in found.heads if not only_looks(each.process)}
-            request.reply(JobPast(time.time(), NOTE_S, states))
+        def tell(asked: Promise[Poll]) -> None:
+            heads = asked.result(0).heads
+            states = {each.process: each.states for each in heads if not only_looks(each.process)}
+            past.set_result(JobPast(time.time(), NOTE_S, states))
 
-        self._survey.ask(STATES, WITHIN_S, tell)
+        self._survey.ask(Inquiry(STATES, WITHIN_S)).add_done_callback(tell)
+        return past
 
     def _look(self, wanted: Promise[JobStatus]) -> None:
-        self._survey.ask(STATS, WITHIN_S, partial(self._on_found, wanted))
+        self._survey.ask(Inquiry(STATS, WITHIN_S)).add_done_callback(partial(self._on_found, wanted))
 
-    def _on_found(self, wanted: Promise[JobStatus], found: Poll) -> None:
-        at_s = time.time()
+    def _on_found(self, wanted: Promise[JobStatus], asked: Promise[Poll]) -> None:
+        at_s, found = time.time(), asked.result(0)
         stats: dict[str, ProcessStats] = {each.process: each for each in found.heads}
         look = JobStats(at_s, stats, found.silent, self._survey.gone, found.took_s)
         now = time.monotonic()
@@ -145,14 +138,6 @@ class StatusService:
             self._messenger.submit(partial(self._log.note, event, time.time()))
 
 
-def _answer(request: Request, found: Promise[JobStatus]) -> None:
-    error = found.exception(0)
-    if error is None:
-        request.reply(found.result(0))
-    else:
-        request.fail(error)
-
-
 def begin_status(session: Session, max_age_s: float = MAX_AGE_S) -> Promise[Reply]:
     """Ask what a job does; `received` has the answer.
 
@@ -160,10 +145,7 @@ def begin_status(session: Session, max_age_s: float = MAX_AGE_S) -> Promise[Repl
         session: this process's.
         max_age_s: an answer that another one got so long ago will do, in seconds.
     """
-    asked: Promise[Reply] = session.messenger.request(
-        session.home, STATUS, AskStatus(max_age_s), timeout_s=TIMEOUT_S, reply_type=JobStatus
-    )
-    return asked
+    return JOB_STATUS.ask(session.messenger, session.home, max_age_s, timeout_s=TIMEOUT_S)
 
 
 def received(asked: Promise[Reply]) -> JobStatus:
@@ -173,7 +155,7 @@ def received(asked: Promise[Reply]) -> JobStatus:
         ClusterError: the process that keeps the job's directory does not answer.
         CommError: it is gone.
     """
-    status: JobStatus = reply_of_home(asked, "what the job does").head
+    status: JobStatus = JOB_STATUS.answer_of_home(asked)
     return status
 
 
@@ -184,8 +166,6 @@ def ask_past(session: Session) -> JobPast:
         ClusterError: the process that keeps the job's directory does not answer.
         CommError: it is gone.
     """
-    asked: Promise[Reply] = session.messenger.request(
-        session.home, PAST, None, timeout_s=TIMEOUT_S, reply_type=JobPast
-    )
-    past: JobPast = reply_of_home(asked, "what the job did").head
+    asked = JOB_PAST.ask(session.messenger, session.home, timeout_s=TIMEOUT_S)
+    past: JobPast = JOB_PAST.answer_of_home(asked)
     return past

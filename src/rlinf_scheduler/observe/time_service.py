@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm import Request
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.observe.graph import only_looks
-from rlinf_scheduler.observe.poll import Answer, Poll
-from rlinf_scheduler.observe.survey import Survey, reply_of_home
+from rlinf_scheduler.observe.levels import Level, Levels
+from rlinf_scheduler.observe.survey import Answer, Inquiry, Poll, Survey
 from rlinf_scheduler.observe.time_sheets import (
     LEFT_SPANS,
     TIME_SHEET,
@@ -23,8 +22,6 @@ from rlinf_scheduler.observe.time_sheets import (
 )
 from rlinf_scheduler.session import Session
 
-# A service of the job's home.
-ALL_TIMES = "job.all_times"
 # Of all processes together so many spans are asked for, and of each at least as many as of one that leaves.
 MAX_SPANS = 200_000
 # So many that have left are remembered, and so many spans of them, the last ones': all of them would be 400 MB.
@@ -47,14 +44,8 @@ class JobTimes(msgspec.Struct, frozen=True, array_like=True):
     now: float = 0.0
 
 
-class AskAllTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Ask where all time went -> None, and `JobTimes` in a frame.
-
-    Attributes:
-        within_s: how long that may take, in seconds.
-    """
-
-    within_s: float
+# A level of the job's home, asked with how long it may take, in seconds.
+JOB_TIMES = Level("job.times", JobTimes, float, "where the job's time went")
 
 
 class TimeService:
@@ -74,15 +65,17 @@ class TimeService:
         self._with_spans: deque[tuple[str, str]] = deque()
         self._num_spans = 0
         messenger.serve(TIMES_LEFT, self._on_left, TimeSheet)
-        messenger.serve(ALL_TIMES, self._on_ask, AskAllTimes)
+        session.service(Levels).add(JOB_TIMES, self.gather)
 
-    def gather(self, within_s: float, done: Callable[[JobTimes], None]) -> None:
-        """Ask all processes, and have `done` called with what they say."""
+    def gather(self, within_s: float) -> Promise[JobTimes]:
+        """Ask all processes where their time went."""
         num_spans = max(LEFT_SPANS, MAX_SPANS // (1 + len(self._survey.members)))
-        told = partial(self._on_told, done)
-        self._survey.ask(TIME_SHEET, within_s, told, about=num_spans, is_patient=True)
+        gathered: Promise[JobTimes] = Promise()
+        asked = self._survey.ask(Inquiry(TIME_SHEET, within_s, num_spans, is_patient=True))
+        asked.add_done_callback(lambda done: gathered.set_from(lambda: self._times(done.result(0))))
+        return gathered
 
-    def _on_told(self, done: Callable[[JobTimes], None], found: Poll) -> None:
+    def _times(self, found: Poll) -> JobTimes:
         own: TimeSheet = found.heads[0]
         told = [replace(each.head, offset_s=self._offset_s(each)) for each in found.answers]
         silent = {each.process: each.detail for each in found.silent}
@@ -92,7 +85,7 @@ class TimeService:
             if (name, process_id) not in self._left and not only_looks(name) and self._is_missed(process_id)
         }
         sheets = (own, *told, *self._left.values())
-        done(JobTimes(sheets, {**gone, **silent}, found.took_s, own.now))
+        return JobTimes(sheets, {**gone, **silent}, found.took_s, own.now)
 
     def _is_missed(self, process_id: str) -> bool:
         """Who has left in order has handed over what there was, if it was anything."""
@@ -118,13 +111,6 @@ class TimeService:
         while len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)
 
-    def _on_ask(self, request: Request) -> None:
-        self.gather(request.head.within_s, partial(_reply, request))
-
-
-def _reply(request: Request, times: JobTimes) -> None:
-    request.reply(None, [msgspec.msgpack.encode(times)])
-
 
 def ask_times(session: Session, within_s: float) -> JobTimes:
     """Where the time of all processes of a job went.
@@ -132,8 +118,6 @@ def ask_times(session: Session, within_s: float) -> JobTimes:
     Raises:
         ClusterError: the job's home does not answer.
     """
-    asked = session.messenger.request(
-        session.home, ALL_TIMES, AskAllTimes(within_s), timeout_s=within_s + 1.0, reply_type=None
-    )
-    frames = reply_of_home(asked, "where the job's time went").frames
-    return msgspec.msgpack.decode(frames[0], type=JobTimes)
+    asked = JOB_TIMES.ask(session.messenger, session.home, within_s, timeout_s=within_s + 1.0)
+    times: JobTimes = JOB_TIMES.answer_of_home(asked)
+    return times

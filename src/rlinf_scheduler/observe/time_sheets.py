@@ -91,7 +91,7 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     carried: dict[str, int] = {}
 
 
-# A level of surveys; asked with how many spans there may be.
+# A level of every process; asked with how many spans there may be.
 TIME_SHEET = Level("times", TimeSheet, int)
 
 

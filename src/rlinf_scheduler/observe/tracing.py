@@ -23,6 +23,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
+from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.open_spans import open_spans
 from rlinf_scheduler.observe.span_file import ClockNote, SpanFileHead, SpanFileWriter, StillOpen
 from rlinf_scheduler.observe.span_file_folder import (
@@ -38,11 +39,8 @@ from rlinf_scheduler.observe.span_file_thread import MAX_GATHERED, SpanFileThrea
 from rlinf_scheduler.observe.timekeeping import TIMES, Span
 from rlinf_scheduler.session import Session
 
-# Services of every process of a job,
-TRACE = "job.trace"
+# A service of every process of a job.
 SPAN_FILES = "job.spools"
-# and of its home: what time it is.
-CLOCK = "job.clock"
 # So often the clocks of machines are compared, each time by so many questions.
 COMPARE_S, NUM_TRIPS = 10.0, 8
 # So often it is noted what has not ended and takes longer than that: of a killed process that is told.
@@ -69,6 +67,10 @@ class TraceOff(msgspec.Struct, tag=1, frozen=True, array_like=True):
     """Do not write any more -> None, when all is written."""
 
     trace_id: str
+
+
+# A level of every process; and one of the job's home: what time it is.
+TRACE, CLOCK = Level("trace", type(None), TraceOn | TraceOff), Level("job.clock", float)
 
 
 class ListSpanFiles(msgspec.Struct, tag=0, frozen=True, array_like=True):
@@ -118,15 +120,16 @@ class Tracer:
         self._span_file: SpanFileThread | None = None
         self._trace_id = ""
         # Who has asked for traces whose span files are being opened.
-        self._opening: dict[str, list[Request]] = {}
+        self._opening: dict[str, list[tuple[TraceOn, Promise[None]]]] = {}
         # Spans since the first of these asked; a process is traced from then on.
         self._early: deque[Span] = deque(maxlen=MAX_GATHERED)
         # Of the folder of the last trace and of the span file there, until what lies there was fetched.
         self._locks = ExitStack()
-        messenger.serve(TRACE, self._on_trace, TraceOn | TraceOff)
+        levels = session.service(Levels)
+        levels.add(TRACE, self._on_trace)
         messenger.serve(SPAN_FILES, self._on_ask, ListSpanFiles | ReadSpanFile | DropSpanFiles)
         if self.is_home:
-            messenger.serve(CLOCK, lambda request: _answer(request, time.monotonic()), None)
+            levels.add(CLOCK, lambda _about: time.monotonic())
 
     @property
     def is_home(self) -> bool:
@@ -231,16 +234,14 @@ class Tracer:
             self._messenger.call_later(COMPARE_S, partial(self._compare_clocks, trace_id))
 
     def _ask_time(self, trips: list[RoundTrip]) -> None:
-        asked = self._messenger.request(
-            self._session.home, CLOCK, None, timeout_s=COMPARE_S, reply_type=float
-        )
+        asked = CLOCK.ask(self._messenger, self._session.home, timeout_s=COMPARE_S)
         asked.add_done_callback(partial(self._on_time, trips, time.monotonic()))
 
     def _on_time(self, trips: list[RoundTrip], asked_at: float, answer: Promise[Reply]) -> None:
         now, span_file = time.monotonic(), self._span_file  # another thread may end it
         if answer.exception(0) is not None or span_file is None:
             return
-        trips.append(RoundTrip(asked_at, answer.result(0).head, now))
+        trips.append(RoundTrip(asked_at, CLOCK.answer(answer.result(0)), now))
         if len(trips) < NUM_TRIPS:
             self._ask_time(trips)
         else:
@@ -255,21 +256,21 @@ class Tracer:
 
     # -- what others ask -------------------------------------------------------------------------
 
-    def _on_trace(self, request: Request) -> None:
-        order = request.head
+    def _on_trace(self, order: TraceOn | TraceOff) -> Promise[None] | None:
         if isinstance(order, TraceOff):
-            for opening in self._opening.pop(order.trace_id, ()):
-                opening.reply(None)
-            self.end(order.trace_id).add_done_callback(lambda _: request.reply(None))
-        elif self.limit(order):
-            request.reply(None)
-        elif order.trace_id in self._opening:
-            self._opening[order.trace_id].append(request)
-        else:
-            self._opening[order.trace_id] = [request]
+            for _, opening in self._opening.pop(order.trace_id, ()):
+                opening.set_result(None)
+            return self.end(order.trace_id)
+        if self.limit(order):
+            return None
+        begun: Promise[None] = Promise()
+        is_first = order.trace_id not in self._opening
+        self._opening.setdefault(order.trace_id, []).append((order, begun))
+        if is_first:
             if TIMES.span_file is None:
                 TIMES.trace(self._early.append)
             self._beside(self._open, order)
+        return begun
 
     def _open(self, order: TraceOn) -> None:
         """Open a span file, in a thread of its own."""
@@ -288,16 +289,16 @@ class Tracer:
             self.begin(span_file)
         except (ClusterError, OSError) as error:
             self._forget_early()
-            for request in asked or ():
-                request.fail(error)
+            for _, begun in asked or ():
+                begun.set_exception(error)
         else:
             if self._span_file is not None:
                 for span in tuple(self._early):
                     self._span_file.add(span)
             self._forget_early()
-            for request in asked:
-                self.limit(request.head)
-                request.reply(None)
+            for order, begun in asked:
+                self.limit(order)
+                begun.set_result(None)
 
     def _forget_early(self) -> None:
         if TIMES.span_file == self._early.append:
@@ -325,7 +326,3 @@ class Tracer:
 
     def _beside(self, function: Callable[..., object], *args: Any) -> None:
         run_beside_in_time(self._messenger.call_later, function, *args)
-
-
-def _answer(request: Request, value: float) -> None:
-    request.reply(value)

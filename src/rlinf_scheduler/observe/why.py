@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from rlinf_scheduler.observe.process_stats import Enlist, Frame, JobActivity, St
 from rlinf_scheduler.observe.queue_waits import some_names
 from rlinf_scheduler.observe.stack_file import STACK_SIGNAL
 from rlinf_scheduler.observe.stacks import MAIN, TASK
-from rlinf_scheduler.observe.survey import ALL_ACTIVITY, AskActivity, reply_of_home
+from rlinf_scheduler.observe.survey import JOB_ACTIVITY, AskActivity
 from rlinf_scheduler.observe.words import STANDS_S, call_text, state_text, wait_text
 from rlinf_scheduler.planning.caret import printable
 from rlinf_scheduler.session import Session
@@ -204,26 +203,6 @@ def why_of(look: JobActivity) -> Why:
     return Why(graph, tuple(culprits_of(graph)), look.took_s)
 
 
-class Conclusions:
-    """What there is to say of the last look, found out once, however many ask; a service of the job's home.
-
-    Args:
-        session: the home's.
-    """
-
-    def __init__(self, session: Session) -> None:
-        del session
-        self._lock = threading.Lock()
-        self._last: tuple[JobActivity, Why] | None = None
-
-    def of(self, look: JobActivity) -> Why:
-        """`why_of`; it may take a while, so not on the I/O thread."""
-        with self._lock:
-            if self._last is None or self._last[0] is not look:
-                self._last = look, why_of(look)
-            return self._last[1]
-
-
 # From the question on, not only once its thread waits: this process may be looked at before that.
 @awaited(lambda _local: Wait(IDLE, "what the job is at"))
 def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobActivity:
@@ -233,10 +212,8 @@ def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...]
         ClusterError: the process that keeps the job's directory does not answer.
     """
     wanted = AskActivity(within_s, names=names)
-    asked = session.messenger.request(
-        session.home, ALL_ACTIVITY, wanted, timeout_s=within_s + 1.0, reply_type=JobActivity
-    )
-    look: JobActivity = reply_of_home(asked, "what the job is at").head
+    asked = JOB_ACTIVITY.ask(session.messenger, session.home, wanted, timeout_s=within_s + 1.0)
+    look: JobActivity = JOB_ACTIVITY.answer_of_home(asked)
     return look
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.errors import CommError, ResultTimeout
-from rlinf_scheduler.observe.levels import SURVEY, LevelRequest
 from rlinf_scheduler.observe.profiling import PROFILE, Profile, TakeProfile, speedscope
 from rlinf_scheduler.worker.launched_rank import LaunchedRank
 
@@ -30,19 +29,16 @@ def take_profile(
     """
     with open(path, "wb", opener=private_file):  # before anybody waits for it
         pass
-    wanted = LevelRequest.at(PROFILE, TakeProfile(seconds, rate_hz))
-    limit_s = seconds + SENDING_S
+    wanted, limit_s = TakeProfile(seconds, rate_hz), seconds + SENDING_S
     asked = {
-        str(rank.address): messenger.request(
-            rank.endpoint, SURVEY, wanted, timeout_s=limit_s, reply_type=Profile
-        )
+        str(rank.address): PROFILE.ask(messenger, rank.endpoint, wanted, timeout_s=limit_s)
         for rank in ranks
         if rank.endpoint is not None
     }
     found: list[tuple[str, Profile]] = []
     for name, answer in asked.items():
         try:
-            found.append((name, answer.result().head))
+            found.append((name, PROFILE.answer(answer.result())))
         except CommError as error:
             _log.warning("the profile in %s is without %s: %s", path, name, error)
     if not found:
