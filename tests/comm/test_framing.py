@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_scheduler.comm import framing
-from rlinf_scheduler.comm.framing import ProtocolError, StreamReader, pack
+from rlinf_scheduler.comm.framing import ProtocolError, pack
+from rlinf_scheduler.comm.stream_reader import StreamReader
 
 messages = st.lists(
     st.tuples(

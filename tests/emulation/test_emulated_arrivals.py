@@ -10,7 +10,7 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel.held import HeldAt
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.shm.payload import Descriptor
+from rlinf_scheduler.comm.shm.sent_payload import Descriptor
 from rlinf_scheduler.emulation.arrivals import carried_bytes
 from rlinf_scheduler.emulation.links import Links
 from rlinf_scheduler.errors import ChannelTimeout

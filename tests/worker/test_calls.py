@@ -21,7 +21,8 @@ from call_peers import (
     living,
     serve_calls,
 )
-from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ResultTimeout, WorkerDied, WorkerError
 from waits import wait_until
 

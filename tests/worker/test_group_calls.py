@@ -10,7 +10,7 @@ from local_group import DEADLINE_S
 from nested_tensors import LAYOUTS, nested, parts_of
 from rlinf_scheduler import Worker
 from rlinf_scheduler.comm import Messenger
-from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import (
     CallArgumentError,
     CodecError,

@@ -12,7 +12,7 @@ from test_calls import living
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
-from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
 from rlinf_scheduler.worker.group import PREFETCH
 from waits import wait_until

@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ChannelError, ChannelLost
 from rlinf_scheduler.queueing import (
     ClientInstruction,

@@ -13,7 +13,8 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 
 logger = Reporter(__name__)
 

@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.session import Session
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rlinf_scheduler.channel.device_items import DevicePayload
     from rlinf_scheduler.channel.fixed_payload import InlinePayload
     from rlinf_scheduler.channel.holding import HeldPayload
-    from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+    from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+    from rlinf_scheduler.comm.shm.sent_payload import Payload
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__

@@ -17,8 +17,8 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError
 from rlinf_scheduler.observe.timekeeping import REPLY, TIMES
 

@@ -7,7 +7,8 @@ from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.peer import Reply, Request, RequestFuture
+from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
 

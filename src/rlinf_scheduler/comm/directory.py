@@ -19,8 +19,9 @@ from rlinf_scheduler.comm.gone_names import GoneNames, gone_with
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.names import Names
-from rlinf_scheduler.comm.peer import Reply, Request, RequestFuture
+from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.waits import NAME, Wait, awaited
 from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
 

@@ -13,15 +13,17 @@ from typing import Any, Protocol
 import msgspec
 
 from rlinf_scheduler.comm import framing
+from rlinf_scheduler.comm.closing import Closing
 from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf_scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf_scheduler.comm.framing import Buffer, Message
 from rlinf_scheduler.comm.loop import READABLE, IoLoop, Timer, run_guarded
-from rlinf_scheduler.comm.peer import Peer, Request, RequestFuture, decode_head
+from rlinf_scheduler.comm.peer import Peer, Request, decode_head
 from rlinf_scheduler.comm.peers import Peers
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.requests import OpenRequest, RequestFuture
 from rlinf_scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.ledger import Ledger
@@ -29,7 +31,7 @@ from rlinf_scheduler.comm.shm.limit import default_limit_bytes
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.transport.identity import Identity
-from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.sockets import Sockets
 from rlinf_scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
@@ -37,8 +39,6 @@ from rlinf_scheduler.errors import CommError, CommTimeout, NotServed, SchedulerE
 logger = Reporter(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
-# What was handed to the kernel is acknowledged at once by whoever is not too busy to.
-LINGER_S = 1.0
 CLOSED = "this process has left the cluster"
 
 _live: weakref.WeakSet[Messenger] = weakref.WeakSet()
@@ -134,7 +134,6 @@ class Messenger:
         self.ports = ports
         self._services: dict[str, _Service] = {}
         self._unbegun: dict[str, Callable[[], object]] = {}
-        self._busy: list[Callable[[], bool]] = []
         self._next_id = itertools.count(1).__next__
         self._forked = False
         self.why_leaving = CLOSED
@@ -169,6 +168,7 @@ class Messenger:
         )
         identity.endpoint = self.endpoint
         self._peers.add_self(self.endpoint.process_id, name)
+        self._closing = Closing(self._loop, self._peers)
         self.payloads = Payloads(self, arena_bytes, lambda: self._ledger(arena_bytes))
         _live.add(self)
         on_fork_in_child(_abandon_all)
@@ -227,12 +227,12 @@ class Messenger:
 
     def stay_while(self, busy: Callable[[], bool]) -> None:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
-        self._busy.append(busy)
+        self._closing.busy.append(busy)
 
     def off_stay(self, busy: Callable[[], bool]) -> None:
         """Undo `stay_while`."""
-        if busy in self._busy:
-            self._busy.remove(busy)
+        if busy in self._closing.busy:
+            self._closing.busy.remove(busy)
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread as one of its last acts: what still waits there has to be told."""
@@ -293,7 +293,7 @@ class Messenger:
                 return
             try:
                 target = self._peers.at(peer)
-                target.ask(ident, pieces, future)
+                target.requests.ask(ident, pieces, future)
             except Exception as error:
                 logger.exception("a request to '%s' cannot be sent", service)
                 future.set_exception(error)
@@ -310,12 +310,12 @@ class Messenger:
     def _expire(self, target: Peer, ident: int, service: str, began: float) -> None:
         condition = self.condition(target.process_id)
         what = f"its answer; it is {condition}" if condition else "its answer"
-        target.withdraw(ident, CommTimeout(service, target.title, self.now() - began, what))
+        target.requests.withdraw(ident, CommTimeout(service, target.title, self.now() - began, what))
 
     def _withdraw(self, process_id: str, ident: int) -> None:
         peer = self._peers.by_id.get(process_id)
         if peer is not None:
-            peer.withdraw(ident)
+            peer.requests.withdraw(ident)
 
     def notify(
         self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True
@@ -330,20 +330,6 @@ class Messenger:
         """The same on the I/O thread, ahead of everything that was handed to it and is not sent yet."""
         pieces = framing.pack(framing.NOTIFY, 0, service, head, (), snapshot=False)
         self._peers.at(peer).send(pieces)
-
-    def num_sent(self, process_id: str) -> int:
-        """How many messages were handed over for a process, the last of them having that number; on the I/O thread."""
-        transport = self._peers.transport_to(process_id)
-        return transport.session.num_queued if transport is not None else 0
-
-    def num_taken(self, process_id: str) -> int:
-        """How many of these it has acknowledged; a process that is stopped acknowledges none. On the I/O thread."""
-        transport = self._peers.transport_to(process_id)
-        return (
-            transport.session.num_queued - transport.session.num_unacknowledged
-            if transport is not None
-            else 0
-        )
 
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
@@ -384,20 +370,6 @@ class Messenger:
         """How it stands with a process: "" while it is heard of, else e.g. "unreachable for 6.0 s: silent"."""
         transport = self._peers.transport_to(process_id)
         return "" if transport is None else transport.session.condition(self.now())
-
-    def cut_off(self, process_id: str, for_s: float = 0.0) -> str:
-        """Why a process cannot be reached, for `for_s` seconds now; "" while it can, also if it does not answer."""
-        transport = self._peers.transport_to(process_id)
-        return "" if transport is None else transport.session.cut_off(self.now(), for_s)
-
-    def doubt(self, process_id: str, silent_s: float) -> None:
-        """Try whether a process can be reached that has said nothing for a while; on the I/O thread.
-
-        What comes from its machine's kernel does not show it: that may repeat itself, because it hears nothing.
-        """
-        transport = self._peers.transport_to(process_id)
-        if transport is not None:
-            transport.doubt(silent_s)
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""
@@ -461,40 +433,9 @@ class Messenger:
         """Send what is queued (for at most `timeout_s`), then drop every connection; what waits fails."""
         if self._forked:
             return
-        self._loop.submit(lambda: self._begin_close(self.now() + timeout_s))
+        self._loop.submit(lambda: self._closing.begin(self.now() + timeout_s, self.why_leaving))
         if not self._loop.is_current():
             self._loop.join(timeout_s + 1.0)
-
-    def _begin_close(self, deadline: float) -> None:
-        if self._peers.closed:
-            return
-        self._peers.closed = self.why_leaving
-        self._close_when_sent(deadline)
-
-    def _close_when_sent(self, deadline: float) -> None:
-        now = self.now()
-        if now < deadline and (
-            any(busy() for busy in tuple(self._busy)) or not all(map(_is_idle, self._peers.transports()))
-        ):
-            self._loop.call_later(0.005, lambda: self._close_when_sent(deadline))
-            return
-        goodbye = framing.pack(framing.GOODBYE, 0, "", None)
-        for transport in self._peers.transports():
-            if transport.session.state is State.CONNECTED:
-                transport.leave(goodbye)
-        self._stop_when_settled(min(deadline, now + LINGER_S))
-
-    def _stop_when_settled(self, deadline: float) -> None:
-        """Wait until the others have read to the end: closing before that may destroy what lies unread there."""
-        waits = [
-            transport
-            for transport in self._peers.transports()
-            if transport.session.state is State.CONNECTED and not transport.is_settled
-        ]
-        if waits and self.now() < deadline:
-            self._loop.call_later(0.002, lambda: self._stop_when_settled(deadline))
-        else:
-            self._loop.stop()
 
     def _shut_down(self) -> None:
         failure = self._loop.failure
@@ -526,13 +467,13 @@ class Messenger:
                     peer.transport.left("it closed its messenger")
             else:
                 # Whatever is wrong with it, those behind it have been counted as received.
-                run_guarded(peer.take, message)
+                run_guarded(peer.requests.take, message)
 
     def _serve(self, peer: Peer, message: Message) -> None:
         _, ident, name, head, _ = msgspec.structs.astuple(message.envelope)
-        request = Request(peer, ident, None, message.frames)
+        request = Request(peer, message.frames)
         if ident:
-            peer.incoming[ident] = request
+            request = peer.requests.incoming[ident] = OpenRequest(peer, ident, message.frames)
         try:
             service = self._services.get(name) or self._begun(name)
             if service is None:
@@ -562,13 +503,6 @@ class Messenger:
     def _served(self) -> list[str]:
         """The services there are, and `family.*` for those that begin when one of them is asked for."""
         return sorted([*self._services, *(f"{family}.*" for family in self._unbegun)])
-
-
-def _is_idle(transport: PeerTransport) -> bool:
-    """Whether everything was handed to the kernel."""
-    return transport.session.state is State.DEAD or (
-        transport.session.idle and (transport.link is None or transport.link.idle)
-    )
 
 
 def _abandon_all() -> None:

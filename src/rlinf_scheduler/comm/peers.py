@@ -15,6 +15,7 @@ from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.comm.framing import Message
 from rlinf_scheduler.comm.loop import IoLoop, run_guarded
 from rlinf_scheduler.comm.peer import Peer, SelfTransport
+from rlinf_scheduler.comm.requests import PeerRequests
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
@@ -118,6 +119,34 @@ class Peers:
         """What leads to the others."""
         return [peer.transport for peer in self.by_id.values() if isinstance(peer.transport, PeerTransport)]
 
+    def num_sent(self, process_id: str) -> int:
+        """How many messages were handed over for a process, the last of them having that number; on the I/O thread."""
+        transport = self.transport_to(process_id)
+        return transport.session.num_queued if transport is not None else 0
+
+    def num_taken(self, process_id: str) -> int:
+        """How many of these it has acknowledged; a process that is stopped acknowledges none. On the I/O thread."""
+        transport = self.transport_to(process_id)
+        return (
+            transport.session.num_queued - transport.session.num_unacknowledged
+            if transport is not None
+            else 0
+        )
+
+    def cut_off(self, process_id: str, for_s: float = 0.0) -> str:
+        """Why a process cannot be reached, for `for_s` seconds now; "" while it can, also if it does not answer."""
+        transport = self.transport_to(process_id)
+        return "" if transport is None else transport.session.cut_off(self._loop.now(), for_s)
+
+    def doubt(self, process_id: str, silent_s: float) -> None:
+        """Try whether a process can be reached that has said nothing for a while; on the I/O thread.
+
+        What comes from its machine's kernel does not show it: that may repeat itself, because it hears nothing.
+        """
+        transport = self.transport_to(process_id)
+        if transport is not None:
+            transport.doubt(silent_s)
+
     def lose(self, peer: Peer, reason: str, loss: Loss = Loss.BROKEN) -> None:
         """A process is gone: end what waits for it, and tell whoever asked to be told."""
         if self.by_id.get(peer.process_id) is peer:
@@ -128,7 +157,8 @@ class Peers:
             self._note_lost(peer.process_id, LostPeer(peer.name, reason, loss, num_written))
             if peer.transport is not None:
                 peer.transport.close()
-            peer.lose(reason)
+            peer.lost = reason
+            peer.requests.lose(reason)
             self._report_lost(peer.process_id)
             if loss is Loss.FENCED:
                 self.tell_fenced(reason)
@@ -151,7 +181,7 @@ class Peers:
         return lost.reason if lost is not None else "its process is gone"
 
     def never_left(self, process_id: str, number: int) -> bool:
-        """Whether a process is gone to which the message of that number was never written; see `Messenger.num_sent`."""
+        """Whether a process is gone to which the message of that number was never written; see `num_sent`."""
         lost = self.lost.get(process_id)
         return lost is not None and number > lost.num_written
 
@@ -171,7 +201,8 @@ class Peers:
         for peer in peers.values():
             if peer.transport is not None:
                 peer.transport.close()
-            run_guarded(lambda peer=peer: peer.lose(reason, closing=True))
+            peer.lost = reason
+            run_guarded(partial(peer.requests.lose, reason, closing=True))
 
     def abandon(self) -> None:
         """Give up, in a forked child, what its parent goes on to use."""
@@ -183,7 +214,9 @@ class Peers:
         self.sockets.abandon()
 
     def _new_peer(self, process_id: str) -> Peer:
-        return Peer(process_id, self._loop.submit, self._loop.run_soon)
+        peer = Peer(process_id, self._loop.submit, self._loop.run_soon)
+        peer.requests = PeerRequests(peer)
+        return peer
 
     def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerTransport]:
         peer = self._new_peer(endpoint.process_id)

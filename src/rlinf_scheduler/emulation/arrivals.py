@@ -25,7 +25,8 @@ from rlinf_scheduler.comm.framing import Buffer, Message
 from rlinf_scheduler.comm.peer import Peer, Reply, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.records import ReaderAnswer
-from rlinf_scheduler.comm.shm.payload import DESCRIPTOR, Descriptor
+from rlinf_scheduler.comm.shm.payload import DESCRIPTOR
+from rlinf_scheduler.comm.shm.sent_payload import Descriptor
 from rlinf_scheduler.comm.waits import CHANNEL, MESSAGE, WEIGHTS
 from rlinf_scheduler.emulation.records import BOOK, PLACE, Booked, BookTransfer, TellPlace
 from rlinf_scheduler.mailbox import records as mail
@@ -264,7 +265,7 @@ def cargo_of(peer: Peer, message: Message) -> Cargo | None:
     """What a message carries; None of one that only steers."""
     kind, ident, service, head, _ = msgspec.structs.astuple(message.envelope)
     if kind in (framing.REPLY, framing.REPLY_TO_CONFIRM):
-        asked = peer.pending.get(ident)
+        asked = peer.requests.pending.get(ident)
         if asked is None or asked.reply_type is not ReaderAnswer or not message.frames:
             return None
         return _what_is_read(peer, ident, head, message.frames)

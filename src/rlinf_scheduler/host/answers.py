@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rlinf_scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.loop import ending
-from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.job import Demand, Job
 from rlinf_scheduler.host.own_frames import without_own_frames

@@ -39,7 +39,7 @@ class LineSender:
         """Whether the home takes what it is sent."""
         if self._untaken_bytes < MAX_UNTAKEN_BYTES:
             return True
-        num_taken = self._messenger.num_taken(self._home.process_id)
+        num_taken = self._messenger.peers.num_taken(self._home.process_id)
         while self._untaken and self._untaken[0][0] <= num_taken:
             self._untaken_bytes -= self._untaken.popleft()[1]
         return self._untaken_bytes < MAX_UNTAKEN_BYTES
@@ -76,5 +76,5 @@ class LineSender:
     def _send(self, service: str, head: object, size_bytes: int) -> None:
         self._messenger.notify_first(self._home, service, head)
         size_bytes += _MESSAGE_BYTES
-        self._untaken.append((self._messenger.num_sent(self._home.process_id), size_bytes))
+        self._untaken.append((self._messenger.peers.num_sent(self._home.process_id), size_bytes))
         self._untaken_bytes += size_bytes

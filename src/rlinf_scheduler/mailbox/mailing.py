@@ -13,8 +13,8 @@ from typing import Any
 
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.replication import Key
-from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transfer import FOREVER_S, OwnedPromise, end
 from rlinf_scheduler.comm.waits import MESSAGE, Cause, Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound

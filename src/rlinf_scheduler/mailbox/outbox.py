@@ -14,8 +14,8 @@ from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Key, Publisher
-from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transfer import Transfer, Transfers
 from rlinf_scheduler.errors import CommError, PeerDied
 from rlinf_scheduler.mailbox.records import (

@@ -179,7 +179,7 @@ class Poll:
         here = self._messenger.endpoint.machine_id
         own = [(process_id, *about) for process_id, about in self._missing.items()]
         for process_id, name, known in own:
-            if cut_off := self._messenger.cut_off(process_id):
+            if cut_off := self._messenger.peers.cut_off(process_id):
                 self._note(process_id, silence(name, known, cut_off))
             elif known.endpoint.machine_id == here:
                 looking = self._look_from_here, process_id, name, known, self._stacks_s(process_id)

@@ -71,14 +71,14 @@ class HeartbeatMonitor:
             return
         for silence in (*self._overdue.values(), *self._silences.sweep(self._messenger.now())):
             if silence.early:
-                self._messenger.doubt(silence.process_id, silence.silent_s)
+                self._messenger.peers.doubt(silence.process_id, silence.silent_s)
             else:
                 self._tell(silence)
         self._messenger.call_later(SWEEP_S, self._sweep)
 
     def _tell(self, silence: Silence) -> None:
         name = self._messenger.peer_name(silence.process_id)
-        cut_off = self._messenger.cut_off(silence.process_id)
+        cut_off = self._messenger.peers.cut_off(silence.process_id)
         stuck = _stuck(silence.silent_s)
         if silence.too_long and cut_off:
             self._overdue[silence.process_id] = silence

@@ -153,7 +153,7 @@ class Session:
 
     def why_silent(self, process_id: str) -> str:
         """Why a process that lives is not heard of now: cut off, or, as far as the home knows, stopped; else ""."""
-        cut_off = self.messenger.cut_off(process_id)
+        cut_off = self.messenger.peers.cut_off(process_id)
         return cut_off or (
             self._heartbeat_monitor.why_silent(process_id) if self._heartbeat_monitor is not None else ""
         )

@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
 from rlinf_scheduler.comm.replication.publisher import give
-from rlinf_scheduler.comm.shm.payload import Payload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
 

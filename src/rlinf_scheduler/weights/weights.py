@@ -18,8 +18,8 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Replicas
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf_scheduler.observe.own_activity import OwnActivity

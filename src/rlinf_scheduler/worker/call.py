@@ -15,7 +15,8 @@ from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf_scheduler.comm.failure import Failure, load_failure
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.waits import RESULT, Cause
 from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
@@ -235,7 +236,7 @@ class Call:
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
         if self._next_target is not None:
-            self._numbers[index] = self.messenger.num_sent(endpoint.process_id)
+            self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
         answer.add_done_callback(partial(self._on_answer, index))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)

@@ -138,7 +138,7 @@ class NodeWatch:
         others.discard(process_id)
         lost = self._session.messenger.peers.lost.get(process_id)
         # One that can be reached shows that the node is there.
-        if lost is None or not all(map(self._session.messenger.cut_off, others)):
+        if lost is None or not all(map(self._session.messenger.peers.cut_off, others)):
             return
         if lost.loss is Loss.UNREACHABLE:
             self._lose(node_id, f"{lost.reason}, at {clock_text(time.time())}")

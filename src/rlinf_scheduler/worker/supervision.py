@@ -92,7 +92,9 @@ class Supervision(GroupCalls[LaunchedRank]):
     def _on_exit(self, rank: LaunchedRank, reason: str) -> None:
         if not self._is_present(rank):
             return
-        cut = self.session.messenger.cut_off(rank.endpoint.process_id, SILENCE_S) if rank.endpoint else ""
+        cut = (
+            self.session.messenger.peers.cut_off(rank.endpoint.process_id, SILENCE_S) if rank.endpoint else ""
+        )
         if cut:
             # It ended because it has lost us too, or Ray, which has also lost it, guesses.
             node = self._node_watch.states.title(rank.placement.node_rank)

@@ -19,7 +19,8 @@ from rlinf_scheduler.comm.shm.arena import Arena
 from rlinf_scheduler.comm.shm.foreign import open_arena
 from rlinf_scheduler.comm.shm.lease import COPIED_BYTES
 from rlinf_scheduler.comm.shm.limit import default_limit_bytes
-from rlinf_scheduler.comm.shm.payload import ReceivedPayload, Written, frame_offsets
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, frame_offsets
+from rlinf_scheduler.comm.shm.sent_payload import Written
 
 DEADLINE_S = 60.0
 MIB = 1 << 20

@@ -225,7 +225,7 @@ def doubted(star, secret, start_on):
         client.request(server, "echo", None).result(DEADLINE_S)
 
         def doubt():
-            client.submit(lambda: client.doubt(server.process_id, 4.0))
+            client.submit(lambda: client.peers.doubt(server.process_id, 4.0))
             wait_until(lambda: client.condition(server.process_id) != "")
 
         yield client, process, server, doubt
@@ -235,11 +235,11 @@ def test_a_link_that_carries_in_one_direction_only_is_cut_though_something_comes
     client, _, server, doubt = doubted
     star.mute(star.machines[0], star.machines[1])
     doubt()
-    wait_until(lambda: client.cut_off(server.process_id, for_s=5.5))  # the kernel was asked meanwhile
+    wait_until(lambda: client.peers.cut_off(server.process_id, for_s=5.5))  # the kernel was asked meanwhile
     waiting = client.request(server, "echo", "through")
     star.unmute(star.machines[0], star.machines[1])
     assert waiting.result(DEADLINE_S).head == "through"
-    assert client.cut_off(server.process_id) == ""
+    assert client.peers.cut_off(server.process_id) == ""
 
 
 def test_who_is_stopped_is_reached_and_goes_on(doubted):
@@ -248,6 +248,6 @@ def test_who_is_stopped_is_reached_and_goes_on(doubted):
     wait_until(lambda: is_stopped(process.pid))  # what it says until then ends a doubt
     doubt()
     wait_until(lambda: client.condition(server.process_id).startswith("stuck for"))
-    assert client.cut_off(server.process_id) == ""
+    assert client.peers.cut_off(server.process_id) == ""
     os.kill(process.pid, signal.SIGCONT)
     assert client.request(server, "echo", "on").result(DEADLINE_S).head == "on"

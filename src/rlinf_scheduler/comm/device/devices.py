@@ -30,8 +30,9 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, WAIT_S
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import CommError, CommTimeout
 
 logger = Reporter(__name__)

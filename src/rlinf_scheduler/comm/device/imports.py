@@ -16,7 +16,8 @@ from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Wake
-from rlinf_scheduler.comm.shm.payload import Descriptor, ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.sent_payload import Descriptor
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 

@@ -25,8 +25,9 @@ from rlinf_scheduler.comm.device.records import RETIRE, BucketOpened, BucketReco
 from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.shm.payload import Payload, frame_offsets
+from rlinf_scheduler.comm.shm.payload import frame_offsets
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 
 # Of the memory of a device, by default.
 SHARE = 4

@@ -13,8 +13,8 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.replication.publication import Give, Publication, PublicationInstruction, Reader
 from rlinf_scheduler.comm.replication.records import AnswerKind, Drop, Kept, Key, ReaderAnswer, Want
-from rlinf_scheduler.comm.shm.payload import Payload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 
 # A machine that has not copied after so long makes room for another: it may have stopped.
 SLOW_S, SLOW_BYTES_PER_S = 2.0, 100 << 20

@@ -16,8 +16,9 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.publisher import give
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import Payload, ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)

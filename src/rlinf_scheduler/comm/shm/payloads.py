@@ -20,15 +20,9 @@ from rlinf_scheduler.comm.shm.lease import BlockLease
 from rlinf_scheduler.comm.shm.ledger import Ledger
 from rlinf_scheduler.comm.shm.offers import SERVICE, BlockReturned, Offers
 from rlinf_scheduler.comm.shm.owners import OwnerWatch
-from rlinf_scheduler.comm.shm.payload import (
-    Descriptor,
-    Payload,
-    ReceivedPayload,
-    Written,
-    frame_offsets,
-    is_descriptor,
-)
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, frame_offsets, is_descriptor
 from rlinf_scheduler.comm.shm.readers import OpenArenas
+from rlinf_scheduler.comm.shm.sent_payload import Descriptor, Payload, Written
 from rlinf_scheduler.comm.shm.trimming import Trimmer
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 

@@ -9,8 +9,9 @@ from collections import deque
 from typing import Protocol
 
 from rlinf_scheduler.comm import framing
-from rlinf_scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
+from rlinf_scheduler.comm.framing import Buffer, Message, ProtocolError
 from rlinf_scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
+from rlinf_scheduler.comm.stream_reader import StreamReader
 from rlinf_scheduler.comm.transport.opening import close_quietly, code_of
 from rlinf_scheduler.comm.transport.peer_session import ACK_DELAY_S, PeerSession, PeerSessionError
 from rlinf_scheduler.comm.transport.receive_buffers import SCRATCH_BYTES, ReceiveBuffers

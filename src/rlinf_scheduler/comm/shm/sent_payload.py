@@ -1,0 +1,168 @@
+"""An object on its way to other processes: its bytes in the message, or in shared memory with a descriptor instead.
+
+    descriptor  u8 255, then msgpack of a `Descriptor`
+
+The owner is the process in whose arena the bytes lie; `pid` is a process that has that arena open, and whoever gets
+the descriptor opens it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.shm.arena import Arena
+from rlinf_scheduler.comm.shm.blocks import Block
+from rlinf_scheduler.comm.shm.payload import DESCRIPTOR, frame_offsets, frames_of
+
+_PREFIX = bytes([DESCRIPTOR])
+
+
+class Descriptor(msgspec.Struct, array_like=True, frozen=True):
+    """Where an object lies in shared memory, as it travels.
+
+    Attributes:
+        owner_id: the process id of the arena's owner.
+        pid: a process that has the arena open,
+        fd: under this number.
+        index: which block of the arena.
+        generation: which of those that lie there one after the other.
+        frame_sizes: of the frames in it, in bytes.
+        shared: several processes read it, so each keeps to itself what it writes.
+    """
+
+    owner_id: str
+    pid: int
+    fd: int
+    index: int
+    generation: int
+    frame_sizes: tuple[int, ...]
+    shared: bool
+
+    def to_frame(self) -> bytes:
+        """The descriptor as a frame."""
+        return _PREFIX + msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_frame(cls, frame: Buffer) -> Descriptor:
+        """The descriptor that `to_frame` wrote.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return _decode(memoryview(frame)[1:])
+
+
+_decode = msgspec.msgpack.Decoder(Descriptor).decode
+
+
+class Written:
+    """A block of this process's own arena with an object in it.
+
+    Args:
+        arena: the arena.
+        block: the block.
+        encoded: the object; it is copied into the block here.
+    """
+
+    __slots__ = ("_arena", "_block", "_sizes")
+
+    def __init__(self, arena: Arena, block: Block, encoded: Encoded) -> None:
+        self._arena = arena
+        self._block = block
+        self._sizes = encoded.sizes
+        offsets, _ = frame_offsets(encoded.sizes)
+        encoded.write_into(block.memory, offsets)
+
+    def descriptor(self, owner_id: str, pid: int, *, shared: bool) -> Descriptor:
+        """How others find it."""
+        block = self._block
+        sizes = tuple(self._sizes)
+        return Descriptor(owner_id, pid, self._arena.fd, block.index, block.generation, sizes, shared)
+
+    def when_free(self, tell: Callable[[], None]) -> None:
+        """Call `tell` on the I/O thread once nobody uses a block any more; by who has it."""
+        self._arena.when_free(self._block, tell)
+
+    def holders(self) -> list[int]:
+        """The ids of the processes that hold a block."""
+        return self._arena.holders(self._block)
+
+    def frames(self) -> list[Buffer]:
+        """The object's frames; they keep the block."""
+        return frames_of(self._block.memory, self._sizes)
+
+
+class Payload:
+    """An object that is sent, from the call until nobody here needs its bytes; refers to them until dropped.
+
+    Args:
+        own_id: the process id of this process.
+        reads_ours: whether the process of that id can read this one's arena.
+        frames: its bytes where they are not in the arena.
+        written: where it lies in the arena, if it does.
+        shared: several processes will read it.
+
+    Attributes:
+        size_bytes: how large it is.
+    """
+
+    __slots__ = ("_frames", "_own_id", "_reads_ours", "_shared", "_written", "size_bytes")
+
+    def __init__(
+        self,
+        own_id: str,
+        reads_ours: Callable[[str], bool],
+        frames: list[Buffer],
+        written: Written | None,
+        *,
+        size_bytes: int,
+        shared: bool,
+    ) -> None:
+        self._own_id = own_id
+        self._reads_ours = reads_ours
+        self._frames = frames
+        self._written = written
+        self._shared = shared
+        self.size_bytes = size_bytes
+
+    @property
+    def in_shared_memory(self) -> bool:
+        """Whether its bytes lie in this process's arena."""
+        return self._written is not None
+
+    def goes_as_descriptor(self, peer: Endpoint) -> bool:
+        """Whether `frames_for` gives a descriptor."""
+        return self._written is not None and self._reads_ours(peer.process_id)
+
+    def frames_for(self, peer: Endpoint) -> list[Buffer]:
+        """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
+        if self._written is None or not self._reads_ours(peer.process_id):
+            return self.bytes_frames()
+        return [self._descriptor_of(self._written).to_frame()]
+
+    @property
+    def descriptor(self) -> Descriptor | None:
+        """Where it lies in this process's arena; None if it does not."""
+        return None if self._written is None else self._descriptor_of(self._written)
+
+    def _descriptor_of(self, written: Written) -> Descriptor:
+        return written.descriptor(self._own_id, os.getpid(), shared=self._shared)
+
+    def when_free(self, tell: Callable[[], None]) -> None:
+        """Call `tell` on the I/O thread once nobody, here or elsewhere, uses its block; it has one."""
+        if self._written is not None:
+            self._written.when_free(tell)
+
+    def holders(self) -> list[int]:
+        """The ids of the processes that read its block."""
+        return [] if self._written is None else self._written.holders()
+
+    def bytes_frames(self) -> list[Buffer]:
+        """What to send to a peer that could not read a descriptor: always the bytes."""
+        return self._frames if self._written is None else self._written.frames()
