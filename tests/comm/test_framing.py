@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.framing import ProtocolError, pack
-from rlinf_scheduler.comm.stream_reader import StreamReader
+from rlinf_scheduler.comm.transport.stream_link import StreamReader
 
 messages = st.lists(
     st.tuples(

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -194,7 +194,7 @@ class Timekeeper:
         spent[0] += 1
         spent[1] += ended - began
         if ended - began >= self.short_s:
-            self._keep(Span(WAIT, began, ended, cause.operation, thread, by, cause.subject))
+            self._keep(Span(WAIT, began, ended, _words(cause), thread, by, cause.subject))
 
     def count_as_others(self, channel: str) -> None:
         """Sums of a channel that is no more make room, where there are many: channels may come and go.
@@ -263,6 +263,12 @@ class Timekeeper:
             self.recent.append(span)
         if self.span_file is not None:
             self.span_file(span)
+
+
+@lru_cache(maxsize=MAX_SUMS)
+def _words(cause: Cause) -> str:
+    """A cause in words, which are put together once: many waits have the same."""
+    return cause.operation
 
 
 def _new_sum(sums: dict[K, Sum], key: K, others: K) -> Sum:

@@ -52,6 +52,7 @@ class Offers:
     Attributes:
         fd: the descriptor of the arena; -1 if there is none.
         connected: the processes of this machine that are connected.
+        accepted: whether a process could open our arena, by its id; to be looked at from any thread.
     """
 
     def __init__(self, messenger: Carrier, on_returned: Callable[[], None]) -> None:
@@ -59,8 +60,7 @@ class Offers:
         self.connected: dict[str, Endpoint] = {}
         self._messenger = messenger
         self._on_returned = on_returned
-        # Whether a process could open our arena, by its id.
-        self._answers: dict[str, bool] = {}
+        self.accepted: dict[str, bool] = {}
         self._retry_s: dict[str, float] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._without = ""
@@ -69,17 +69,13 @@ class Offers:
 
     # -- from any thread -------------------------------------------------------------------------
 
-    def accepted_by(self, process_id: str) -> bool:
-        """Whether a process can read our arena, as far as we know."""
-        return self._answers.get(process_id, False)
-
     def when_known(self, peer: Endpoint, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread once it is known whether `peer` reads our arena."""
         self._messenger.submit(lambda: self._when_known(peer, callback))
 
     def distrust(self, process_id: str, reason: str) -> None:
         """Count a process for a while as one that cannot: it could not open what it was sent."""
-        self._answers[process_id] = False
+        self.accepted[process_id] = False
         self.say_without(f"{self._messenger.peer_name(process_id)}: {reason}")
         self._messenger.submit(lambda: self._retry(process_id))
 
@@ -113,7 +109,7 @@ class Offers:
         problem = _try_to_open(own_id, os.getpid(), fd)
         if not problem:
             self.fd = fd
-            self._answers[own_id] = True
+            self.accepted[own_id] = True
         return problem
 
     def on_connected(self, peer: Endpoint) -> None:
@@ -124,7 +120,7 @@ class Offers:
     def on_lost(self, process_id: str) -> None:
         """A process is gone."""
         self.connected.pop(process_id, None)
-        self._answers.pop(process_id, None)
+        self.accepted.pop(process_id, None)
         self._retry_s.pop(process_id, None)
         self._go_on(process_id)
 
@@ -135,7 +131,7 @@ class Offers:
     def _when_known(self, peer: Endpoint, callback: Callable[[], None]) -> None:
         process_id = peer.process_id
         elsewhere = peer.machine_id != self._messenger.endpoint.machine_id
-        if self.fd < 0 or elsewhere or process_id in self._answers:
+        if self.fd < 0 or elsewhere or process_id in self.accepted:
             callback()
             return
         self._waiting.setdefault(process_id, []).append(callback)
@@ -161,7 +157,7 @@ class Offers:
 
     def _on_answer(self, request: Request, problem: str) -> None:
         process_id = request.peer_id
-        self._answers[process_id] = not problem
+        self.accepted[process_id] = not problem
         if problem:
             self.say_without(f"'{request.peer_name}' cannot open that of this process ({problem})")
             self._retry(process_id)
@@ -178,7 +174,7 @@ class Offers:
 
     def _offer_again(self, process_id: str) -> None:
         peer = self.connected.get(process_id)
-        if peer is not None and not self._answers.get(process_id, True):
+        if peer is not None and not self.accepted.get(process_id, True):
             self._offer(peer)
 
     def _go_on(self, process_id: str) -> None:

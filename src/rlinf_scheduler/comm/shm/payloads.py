@@ -91,7 +91,7 @@ class Payloads:
 
     def reads_ours(self, process_id: str) -> bool:
         """Whether that process can read our arena, as far as we know."""
-        return self._offers.accepted_by(process_id)
+        return self._offers.accepted.get(process_id, False)
 
     def when_ready(self, peer: Endpoint, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread once it is known whether `peer` reads our arena; from any thread."""
@@ -250,7 +250,8 @@ class Payloads:
 
     def release_dropped(self) -> None:
         """Release what was dropped here: then its owners have warm memory for what comes next."""
-        self._open.serve()
+        if self._open.dropped:
+            self._open.serve()
 
     def release_dropped_soon(self) -> None:
         """The same, from any thread."""
