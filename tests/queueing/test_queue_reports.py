@@ -1,15 +1,23 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
+from dataclasses import asdict, replace
 from time import process_time
+
+import pytest
 
 from rlinf_scheduler.queueing import (
     ChannelState,
     LeaseTerms,
     Limits,
+    QueueDepth,
+    QueueStats,
     QueueSurvey,
     SurveyContext,
+    Tapped,
     TapTerms,
     Waiting,
+    decode_rows,
+    encode_rows,
 )
 from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES
 
@@ -184,3 +192,24 @@ def test_queues_in_use_are_those_at_which_somebody_waits_or_of_which_somebody_ha
         "asked",
     }
     assert [each.depth.name for each in QueueSurvey(state).of(["idle", "none"], AT_20)] == ["idle"]
+
+
+def test_a_listing_carries_queues_without_names_and_gives_them_as_they_were():
+    depths = [
+        QueueDepth(("a", None, 1), 2, 0.5, groups=((("p", 2), 1),)),
+        QueueDepth(Tapped("seen"), num_dropped=3),
+    ]
+    stats = [
+        QueueStats(depth, 1.5, (Waiting("env:0", "get", 2.0),), limits=("maxsize 8",)) for depth in depths
+    ]
+    assert decode_rows(encode_rows(depths), QueueDepth) == depths
+    assert decode_rows(encode_rows(stats), QueueStats) == stats
+    assert b"num_items" not in encode_rows(stats)
+
+
+def test_records_of_a_channel_are_dataclasses_to_who_wants_them_as_plain_data():
+    stats = QueueStats(QueueDepth("a", 2))
+    assert asdict(stats)["depth"]["num_items"] == 2
+    assert replace(stats, ended=True).ended
+    with pytest.raises(AttributeError):
+        stats.ended = True

@@ -33,11 +33,11 @@ class Query(msgspec.Struct, tag=3, array_like=True):
 
 
 class Stats(msgspec.Struct, tag=4, array_like=True):
-    """Ask how many there are of everything -> `ChannelStats`, and in the frames lists of `QueueDepth`."""
+    """Ask how many there are of everything -> `ChannelStats`, and in the frames rows of `QueueDepth`."""
 
 
 class Explain(msgspec.Struct, tag=15, array_like=True):
-    """Ask who waits for what -> `ChannelStats`, and in the frames lists of `QueueStats`."""
+    """Ask who waits for what -> `ChannelStats`, and in the frames rows of `QueueStats`."""
 
 
 class Invite(msgspec.Struct, tag=5, array_like=True):

@@ -7,8 +7,6 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess
 from rlinf_scheduler.channel.arguments import (
@@ -24,7 +22,7 @@ from rlinf_scheduler.channel.report import ChannelReport
 from rlinf_scheduler.channel.slot import only_looked_at
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError
-from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueName, QueueStats
+from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueName, QueueStats, decode_rows
 
 # Of one recording.
 RECORD_BYTES = 1 << 30
@@ -34,7 +32,7 @@ _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 120
 _repr.maxlist = _repr.maxtuple = _repr.maxdict = NUM_SHOWN
 
-QueueT = TypeVar("QueueT")
+QueueT = TypeVar("QueueT", QueueDepth, QueueStats)
 
 
 class Inspecting(ChannelAccess):
@@ -145,8 +143,7 @@ class Inspecting(ChannelAccess):
         """Ask about every queue; of many the answer is decoded here, where nobody else waits for it."""
         connection, what = self._connection(), type(message).__name__.lower()
         answer = connection.answer_to(connection.begin_to_ask(message, ChannelStats, ANSWER_S), what)
-        decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
-        return answer.head, [queue for frame in answer.frames for queue in decode(frame)]
+        return answer.head, [queue for frame in answer.frames for queue in decode_rows(frame, kind)]
 
     def __str__(self) -> str:
         """Return the first line of `explain` with the first items of the default queue, which stay where they are.

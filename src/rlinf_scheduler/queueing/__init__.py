@@ -81,6 +81,8 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         QueueStats,
         QueueUser,
         Waiting,
+        decode_rows,
+        encode_rows,
     )
     from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
     from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext, UsersByQueue
@@ -149,6 +151,8 @@ _MODULES = {
     "check_maxsize": "rlinf_scheduler.queueing.weights",
     "check_weight": "rlinf_scheduler.queueing.weights",
     "checked_table": "rlinf_scheduler.queueing.cost",
+    "decode_rows": "rlinf_scheduler.queueing.stats",
+    "encode_rows": "rlinf_scheduler.queueing.stats",
     "marks_tell": "rlinf_scheduler.queueing.item",
     "merged": "rlinf_scheduler.queueing.snapshot",
     "rounded": "rlinf_scheduler.queueing.weights",
@@ -217,6 +221,8 @@ __all__ = [
     "check_maxsize",
     "check_weight",
     "checked_table",
+    "decode_rows",
+    "encode_rows",
     "marks_tell",
     "merged",
     "rounded",

@@ -2,18 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import Field, make_dataclass
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from msgspec.structs import astuple, fields, force_setattr, replace
 
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import QueueName, Tapped, as_name
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, size_text
 
+R = TypeVar("R", bound="Record")
 
-@dataclass(frozen=True, slots=True)
-class QueueDepth:
+
+@cache
+def _fields_of(record: type[Record]) -> dict[str, Field[Any]]:
+    as_dataclass = make_dataclass(record.__name__, record.__struct_fields__)
+    return {field.name: field for field in dataclasses.fields(as_dataclass)}
+
+
+class _DataclassFields:
+    def __get__(self, _record: Record | None, kind: type[Record]) -> dict[str, Field[Any]]:
+        return _fields_of(kind)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What is told of a channel: made in a tenth of the time of a dataclass, and one for `dataclasses.asdict`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _DataclassFields()  # type: ignore[assignment]
+
+
+def encode_rows(records: Iterable[Record]) -> bytes:
+    """Return records of one class without the names of their fields, and of the fields of a record in the first one."""
+    rows = [astuple(record) for record in records]
+    if rows and isinstance(rows[0][0], Record):
+        rows = [(astuple(first), *others) for first, *others in rows]
+    return msgspec.msgpack.encode(rows)
+
+
+def decode_rows(data: bytes | bytearray | memoryview, kind: type[R]) -> list[R]:
+    """Return what `encode_rows` was given, of a class."""
+    first = fields(kind)[0].type
+    rows = _rows_of(kind).decode(data)
+    if isinstance(first, type) and issubclass(first, Record):
+        return [kind(first(*values), *others) for values, *others in rows]
+    return [kind(*row) for row in rows]
+
+
+@cache
+def _rows_of(kind: type[Record]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(list[_row_type(kind)])  # type: ignore[misc]
+
+
+def _row_type(kind: Any) -> Any:
+    first, *others = (field.type for field in fields(kind))
+    is_record = isinstance(first, type) and issubclass(first, Record)
+    return tuple[(_row_type(first) if is_record else first, *others)]  # type: ignore[misc]
+
+
+class QueueDepth(Record, frozen=True):
     """The depth of one queue: its items, and the numbers of those that wait for it.
 
     Attributes:
@@ -46,12 +97,11 @@ class QueueDepth:
 
     def __post_init__(self) -> None:
         if type(self.name) is tuple or self.groups:  # what has travelled has lists in place of inner tuples
-            object.__setattr__(self, "name", as_name(self.name))
-            object.__setattr__(self, "groups", tuple((as_name(group), count) for group, count in self.groups))
+            force_setattr(self, "name", as_name(self.name))
+            force_setattr(self, "groups", tuple((as_name(group), count) for group, count in self.groups))
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Record, frozen=True):
     """An operation that is not over.
 
     Attributes:
@@ -68,8 +118,7 @@ class Waiting:
         return f"{self.who}: {self.operation}, for {self.since_s:.1f} s" if self.who else self.operation
 
 
-@dataclass(frozen=True, slots=True)
-class QueueUser:
+class QueueUser(Record, frozen=True):
     """A process that uses a queue of a channel, or did.
 
     Attributes:
@@ -85,8 +134,7 @@ class QueueUser:
     is_gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
+class QueueStats(Record, frozen=True):
     """One queue of a channel.
 
     Attributes:
@@ -145,8 +193,7 @@ class QueueStats:
             yield f"  has    {held}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelUser:
+class ChannelUser(Record, frozen=True):
     """A process that uses a channel.
 
     Attributes:
@@ -164,8 +211,7 @@ class ChannelUser:
     num_got: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStats:
+class ChannelStats(Record, frozen=True):
     """Counts of a channel: what went through it, and what it holds.
 
     Attributes:

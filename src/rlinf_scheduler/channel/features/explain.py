@@ -5,10 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
@@ -25,6 +24,7 @@ from rlinf_scheduler.queueing import (
     QueueUser,
     SurveyContext,
     Tapped,
+    encode_rows,
 )
 
 # So many queues are told of in one step: what they hold; and all that there is to say.
@@ -172,7 +172,7 @@ class _List:
         """Add a part, and let others have their turn before the next, or answer."""
         parts, frames = self._parts, self._frames
         if parts:
-            frames.append(msgspec.msgpack.encode(parts[len(frames)]()))
+            frames.append(encode_rows(parts[len(frames)]()))
         if len(frames) == len(parts):
             self._request.reply(self._head(), frames)
         elif not self._request.is_cancelled:
