@@ -14,9 +14,12 @@ from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import load_all
+from rlinf_scheduler.channel.batch import BatchOperation
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
-from rlinf_scheduler.channel.operation import Operation, OperationPromise
+from rlinf_scheduler.channel.lease_operation import LeaseOperation
+from rlinf_scheduler.channel.operation import ItemTerms, Operation, OperationPromise
+from rlinf_scheduler.channel.shard import ShardOperation
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
@@ -43,6 +46,13 @@ from simulator.watched import Names
 from simulator.world import Violation
 
 KINDS = {"put": "put", "get": "get", "peek": "get", "group": "get_group", "lease": "lease"}
+OPERATIONS: dict[str, type[Operation]] = {
+    "put": Operation,
+    "get": Operation,
+    "peek": Operation,
+    "lease": LeaseOperation,
+    "step": ShardOperation,
+}
 # What the server is asked for that is no operation.
 REQUESTS = ("end", "flush", "join", "leave", "subscribe", "unsubscribe")
 OUTCOMES: dict[type[BaseException], str] = {
@@ -190,24 +200,28 @@ class ChannelUsers:
             weight = step.weight or None
             if limits is None and weight is None:
                 limits = wire.BatchLimits(1, 0, 0, None)
-        operation = Operation(
+        make: type[Operation] = OPERATIONS.get(step.kind, BatchOperation)
+        operation = make(
             KINDS.get(step.kind, "get_batch"),
             Tapped(TAP) if step.queue == TAP else step.queue,
             timeout_s,
             self._connection.now,
             wait=step.timeout_us != NOWAIT,
         )
-        operation.batch_weight, operation.limits = weight, limits
+        if isinstance(operation, BatchOperation):
+            operation.batch_weight, operation.limits = weight, limits
         operation.channel = self._connection.ref.spec.name
         if step.kind == "put":
-            operation.weight, operation.priority, operation.group = step.weight, step.priority, step.group
-        elif step.kind == "group":
+            operation.weight = step.weight
+            if step.priority or step.group is not None:
+                operation.item = ItemTerms(step.priority, group=step.group)
+        elif step.kind == "group" and isinstance(operation, BatchOperation):
             operation.group_size = step.weight
-        elif step.kind == "lease":
+        elif isinstance(operation, LeaseOperation):
             self._plan_lease(call, operation)
-        elif step.kind == "step" and self._script.plan is not None:
+        elif isinstance(operation, ShardOperation) and self._script.plan is not None:
             call.done_step = self.ranks[step.weight].done_step
-            operation.shard = wire.ShardRequest(step.weight, call.done_step, *self._script.plan)
+            operation.request = wire.ShardRequest(step.weight, call.done_step, *self._script.plan)
         return operation
 
     def _drop(self, call: ProductCall) -> None:
@@ -257,7 +271,7 @@ class ChannelUsers:
         items = promise.result(0)
         if items.told.part is not None:
             call.part_step = items.told.part.step
-        if operation.lease is not None:
+        if isinstance(operation, LeaseOperation):
             self._open(call, operation, promise)
             return
         call.items = [_number(item.load()) for item in items]
@@ -338,14 +352,13 @@ class ChannelUsers:
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def _plan_lease(self, call: ProductCall, operation: Operation) -> None:
-        operation.lease = wire.LeaseRequest(call.step.ttl_us / 1e6, self.name)
-        operation.copies, operation.settlements = {}, deque()
+    def _plan_lease(self, call: ProductCall, operation: LeaseOperation) -> None:
+        operation.terms = wire.LeaseRequest(call.step.ttl_us / 1e6, self.name)
         call.work_us = self._draw.choice(WORK_US)
         call.fate = self._draw.choices(FATES, SHARES)[0]
         operation.keep_s = call.work_us / 2e6 if call.fate == "late" else math.inf
 
-    def _open(self, call: ProductCall, operation: Operation, promise: OperationPromise) -> None:
+    def _open(self, call: ProductCall, operation: LeaseOperation, promise: OperationPromise) -> None:
         """The user's block begins; at its end it says what became of the items."""
         context = LeaseContext(self._connection, operation, load_all)
         lease = call.lease = context._open(operation, promise.result(0))

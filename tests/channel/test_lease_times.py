@@ -7,11 +7,9 @@ import itertools
 import pytest
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import LeasesFeature
-from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.lease_operation import LeaseOperation, LeaseRenewal
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import LeaseTerms, StartClock
 from served import DrivenRuntime, served
@@ -22,7 +20,7 @@ class Clock(DrivenRuntime):
 
     def __init__(self):
         super().__init__()
-        self.told = []
+        self.messenger, self.told, self.on_lost = self, [], []
 
     def tell(self, message):
         self.told.append((round(self.time - 100, 3), message))
@@ -34,11 +32,11 @@ def clock():
 
 
 def keep(clock, ttl_s=30.0, keep_s=1e9):
-    renewal = LeaseRenewal(clock, clock)
-    operation = Operation("lease", "default", None, clock.now)
-    operation.lease = wire.LeaseRequest(ttl_s, "consumer")
+    renewal = LeaseRenewal(clock)
+    operation = LeaseOperation("lease", "default", None, clock.now)
+    operation.terms = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s
-    renewal.begin(operation, Delivery.of(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
+    renewal.begin(operation, wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])))
     return renewal, operation.ticket
 
 

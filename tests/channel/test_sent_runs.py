@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, wire
 from rlinf_scheduler.channel.fixed_payload import SMALL_BYTES, InlinePayload
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ItemTerms, Operation
 from rlinf_scheduler.channel.sender import RUN_OPERATIONS, OperationSender
 from rlinf_scheduler.comm.codec import decode, encode
 
@@ -58,8 +59,7 @@ def _sent(runtime, ref, operations):
 def _put(item=b"x", queue="a", **about):
     operation = Operation("put", queue, None, time.monotonic)
     operation.wait, operation.weight = about.pop("wait", True), about.pop("weight", 0)
-    for name, value in about.items():
-        setattr(operation, name, value)
+    operation.item = ItemTerms(**about) if about else None
     return operation, item
 
 
@@ -89,7 +89,7 @@ def test_each_queue_has_runs_of_its_own(runtime, ref):
         {"priority": 1},
         {"group": "g"},
         {"version": 0},
-        {"slot": 7},
+        {"slot": SimpleNamespace(number=7)},
         {"question": 7},
         {"trace": wire.Trace([], 0, 1)},
         {"weight": 0.5},

@@ -1,7 +1,7 @@
 """Channels: named FIFO queues between workers.
 
-- `channel.py`: what users hold, made of `access.py`, `shard.py`, `leasing.py`, `answering.py`, `admitting.py`,
-  `inspecting.py`; `arguments.py`, `options.py`: what they accept
+- `channel.py`: what users hold, made of `access.py`, `inspecting.py`, and of features with their operations: `lease.py`
+  and `lease_operation.py`, `answering.py`, `admission.py`, `shard.py`; `arguments.py`, `options.py`: what they accept
 - `local.py`: a channel inside one process, whose queues are in `local_queues.py`
 - `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
   I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the
@@ -12,10 +12,8 @@
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
   in it; `journaled.py`, between its server and the world; `reconnecting_transport.py`, what leads
   to it, `durable_wire.py`; `found_journal.py`, what a process finds that comes to hold it
-- `batch.py`, `producer.py`, `shard.py`, `lease.py`, `dead_letter.py`, `slot.py`: what operations
-  return
+- `batch.py`: batches and their gets; `producer.py`; `copies.py`: what travels in items, and is counted
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
-- `lease_renewal.py`: what a process does for the leases that it has
 - `report.py`: what goes on in a channel, for people
 - `heap.py`: the memory of its process after a peak
 - `saving.py`: checkpoints, as users take them
@@ -32,20 +30,20 @@ from typing import TYPE_CHECKING
 from rlinf_scheduler.lazy import loader
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
-    from rlinf_scheduler.channel.batch import Batch, GroupBatch, ShardBatch
+    from rlinf_scheduler.channel.admission import Slot
+    from rlinf_scheduler.channel.batch import Batch, GroupBatch
     from rlinf_scheduler.channel.channel import Channel
     from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable, load_job
-    from rlinf_scheduler.channel.dead_letter import DeadLetter
     from rlinf_scheduler.channel.durable import DurableChannel
     from rlinf_scheduler.channel.lease import Lease, LeaseContext, LeaseLoop
+    from rlinf_scheduler.channel.lease_operation import DeadLetter
     from rlinf_scheduler.channel.local import LocalChannel
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
     from rlinf_scheduler.channel.report import ChannelReport, QueueReport
     from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
     from rlinf_scheduler.channel.server import ChannelServer
-    from rlinf_scheduler.channel.shard import Shard, ShardLease
-    from rlinf_scheduler.channel.slot import Slot
+    from rlinf_scheduler.channel.shard import Shard, ShardBatch, ShardLease
     from rlinf_scheduler.channel.spec import (
         ChannelRef,
         ChannelSpec,
@@ -67,7 +65,7 @@ _MODULES = {
     "ChannelStats": "rlinf_scheduler.queueing",
     "ChannelUser": "rlinf_scheduler.queueing",
     "Checkpoint": "rlinf_scheduler.channel.checkpoint",
-    "DeadLetter": "rlinf_scheduler.channel.dead_letter",
+    "DeadLetter": "rlinf_scheduler.channel.lease_operation",
     "DurableChannel": "rlinf_scheduler.channel.durable",
     "GroupBatch": "rlinf_scheduler.channel.batch",
     "HeldChannel": "rlinf_scheduler.channel.opening",
@@ -81,9 +79,9 @@ _MODULES = {
     "Restorable": "rlinf_scheduler.channel.checkpoint",
     "SAVE_TIMEOUT_S": "rlinf_scheduler.channel.saving",
     "Shard": "rlinf_scheduler.channel.shard",
-    "ShardBatch": "rlinf_scheduler.channel.batch",
+    "ShardBatch": "rlinf_scheduler.channel.shard",
     "ShardLease": "rlinf_scheduler.channel.shard",
-    "Slot": "rlinf_scheduler.channel.slot",
+    "Slot": "rlinf_scheduler.channel.admission",
     "StartChannel": "rlinf_scheduler.channel.starting",
     "Starter": "rlinf_scheduler.channel.starting",
     "Subscription": "rlinf_scheduler.channel.subscription",

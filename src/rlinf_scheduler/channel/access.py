@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.arguments import (
@@ -19,12 +19,12 @@ from rlinf_scheduler.channel.arguments import (
     checked_version,
     checked_weight,
 )
-from rlinf_scheduler.channel.batch import Batch, Delivery, GroupBatch
+from rlinf_scheduler.channel.batch import Batch, BatchOperation, Delivery, GroupBatch
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.channel.copies import SENT_COPIES, forget
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.question import Question, refuse_questions
-from rlinf_scheduler.channel.slot import SENT_COPIES, Slot, forget, read_at, use_slot
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
 from rlinf_scheduler.channel.tracing import own_trace, trace_of
@@ -47,11 +47,22 @@ from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape.work import Work, current_work
 
 if TYPE_CHECKING:
+    from rlinf_scheduler.channel import Slot
     from rlinf_scheduler.channel.options import BatchLimitOptions, ItemOptions
 
 
+# Methods, and what they are for, in a word.
+OfServer = tuple[tuple[str, str], ...]
+
+
 class ChannelAccess:
-    """One process's way to a channel."""
+    """One process's way to a channel.
+
+    Attributes:
+        _of_server: of a class: its methods that need the process of a server.
+    """
+
+    _of_server: ClassVar[OfServer] = ()
 
     def __init__(self, ref: ChannelRef | StartingChannel) -> None:
         self._where = ref
@@ -84,8 +95,8 @@ class ChannelAccess:
     ) -> AsyncHandle[None] | None:
         operation.channel = self._name
         operation.weight = checked_weight(self._name, weight)
-        if (Work.has_taken or operation.step is not None) and operation.trace is None:
-            operation.trace = own_trace()
+        if Work.has_taken or operation.step is not None:
+            _trace(operation)
         connection = self._connection()
         num_copies = SENT_COPIES.number
         try:
@@ -100,11 +111,11 @@ class ChannelAccess:
             was_put = isinstance(error, ChannelUnanswered) or not isinstance(error, SchedulerError)
             if SENT_COPIES.number != num_copies and not (was_put and operation.find_promise() is not None):
                 forget(SENT_COPIES.since(num_copies))
-            if operation.held is not None and not was_put:
-                operation.held.unused()
+            if operation.item is not None and not was_put:
+                operation.item.end(is_put=False)
             raise
-        if operation.held is not None:
-            operation.held.used()
+        if operation.item is not None:
+            operation.item.end(is_put=True)
         return None
 
     def _get(self, operation: Operation, async_op: bool) -> Any:
@@ -117,6 +128,10 @@ class ChannelAccess:
         take = partial(_take, connection, operation, load)
         return AsyncHandle(connection.start(operation), take, operation.describe)
 
+    def _use(self, slot: Slot, operation: Operation) -> None:
+        """Let a put be one with a slot; where there are slots."""
+        raise NotImplementedError
+
     def _load_item(self, items: Delivery) -> Any:
         item = items[0].load()
         if type(item) is Question:
@@ -126,13 +141,12 @@ class ChannelAccess:
         return item
 
     def _load_batch(self, items: Delivery) -> Batch:
-        batch = load_all(items)
+        batch = self._load_all(items)
         refuse_questions(self._name, batch)
         return batch
 
-    def _load_leased(self, items: Delivery) -> Batch:
-        # What a consumer writes into items on lease is not to be seen by who has them next.
-        return load_all(copies(items), read_at)
+    def _load_all(self, items: Delivery, begin: Callable[[int], None] | None = None) -> Batch:
+        return load_all(items, begin)
 
     @property
     def _now(self) -> Callable[[], float]:
@@ -282,19 +296,16 @@ class Putting(ChannelAccess):
         sources: Any,
     ) -> None:
         """Say of a put what its item is, where its caller has."""
-        operation.priority = checked_priority(self._name, priority)
+        item = operation.says()
+        item.priority = checked_priority(self._name, priority)
         if group is not None:
-            operation.group = checked_group(self._name, group)
+            item.group = checked_group(self._name, group)
         if version is not None:
-            operation.version = checked_version(self._name, version)
+            item.version = checked_version(self._name, version)
         if slot is not None:
             self._use(slot, operation)
         if sources is not None:
-            operation.trace = trace_of(self._name, sources)
-
-    def _use(self, slot: Slot, operation: Operation) -> None:
-        """Let a put be one with a slot."""
-        use_slot(slot, operation, self._ref)
+            item.trace = trace_of(self._name, sources)
 
 
 class Getting(ChannelAccess):
@@ -431,7 +442,7 @@ class Getting(ChannelAccess):
         )
         target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        operation = Operation("get_batch", queue, limit_s, self._now)
+        operation = BatchOperation("get_batch", queue, limit_s, self._now)
         operation.batch_weight, operation.limits = target, limits
         return self._get(operation, async_op)
 
@@ -486,7 +497,7 @@ class Getting(ChannelAccess):
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
         queue = self._queue(queue_name, key)
-        operation = Operation("get_group", queue, checked_timeout(self._name, timeout_s), self._now)
+        operation = BatchOperation("get_group", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.group_size = checked_group_size(self._name, self.maxsize, size)
         return self._get(operation, async_op)
 
@@ -499,7 +510,7 @@ class Getting(ChannelAccess):
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
         queue = self._queue(queue_name, key)
-        operation = Operation("get_batch", queue, None, self._now, wait=False)
+        operation = BatchOperation("get_batch", queue, None, self._now, wait=False)
         operation.limits = wire.BatchLimits(1, 0, 0, None)
         try:
             batch: Batch = self._get(operation, False)
@@ -524,6 +535,14 @@ class Getting(ChannelAccess):
             except ChannelClosed:
                 return
             yield item
+
+
+def _trace(operation: Operation) -> None:
+    """Say of a put what its item was made of, as far as that is known and nothing was said."""
+    if operation.item is None or operation.item.trace is None:
+        trace = own_trace()
+        if trace is not None:
+            operation.says().trace = trace
 
 
 def _take(

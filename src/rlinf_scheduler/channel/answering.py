@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
+from rlinf_scheduler.channel.access import OfServer
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
     checked_priority,
@@ -11,8 +12,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_timeout,
 )
 from rlinf_scheduler.channel.asking import Asking
-from rlinf_scheduler.channel.lease import LeaseContext
-from rlinf_scheduler.channel.leasing import LEASE_S, Leasing
+from rlinf_scheduler.channel.lease import LEASE_S, LeaseContext, Leasing
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop, open_requests
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
@@ -24,6 +24,13 @@ from rlinf_scheduler.session import current_session
 
 class Answering(Leasing):
     """The part of `Channel` that asks and answers."""
+
+    _of_server: ClassVar[OfServer] = (
+        ("ask", "questions"),
+        ("next_request", "questions"),
+        ("next_requests", "questions"),
+        ("requests", "questions"),
+    )
 
     @overload
     def ask(
@@ -87,10 +94,11 @@ class Answering(Leasing):
         queue = checked_queue_name(self._name, queue_name, key)
         limit_s = checked_timeout(self._name, timeout_s)
         operation = Operation("put", queue, limit_s, self._now)
-        operation.priority = checked_priority(self._name, priority)
+        said = operation.says()
+        said.priority = checked_priority(self._name, priority)
         asking = current_session().service(Asking)
         question, pending = asking.begin(self._connection(), queue, item)
-        operation.question = question.number
+        said.question = question.number
         handle = asking.handle(pending)
         put = self._put(question, weight, operation, async_op)
         if put is not None:

@@ -1,15 +1,16 @@
-"""What `get_batch` and a shard return: lists that know whether they are what was asked for."""
+"""Batches and groups: the lists that their callers get, which know whether they are what was asked for; their gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from rlinf_scheduler.channel import wire
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import GroupName
+from rlinf_scheduler.queueing import GroupName, QueueName
 
 
 class Batch(list[Any]):
@@ -45,51 +46,6 @@ class GroupBatch(Batch):
         self.group = group
 
 
-class ShardBatch(Batch):
-    """A shard's part of one step, in the order of the queue; it may be empty.
-
-    Attributes:
-        step: which one, from 0.
-        weights: of the items.
-        imbalance: of the step: the costliest part over the mean; 1 is best.
-        complete: the step is as large as was asked for; False for what was left.
-    """
-
-    def __init__(
-        self,
-        items: Iterable[Any] = (),
-        complete: bool = True,
-        step: int = 0,
-        weights: Sequence[float] = (),
-        imbalance: float = 1.0,
-    ) -> None:
-        super().__init__(items, complete)
-        self.step = step
-        self.weights = list(weights)
-        self.imbalance = imbalance
-
-    @property
-    def weight(self) -> float:
-        """The sum of the items' weights."""
-        return sum(self.weights)
-
-    def split(self, max_weight: float) -> list[list[Any]]:
-        """Return micro-batches: runs of items of at most this weight, or of one heavier item.
-
-        >>> ShardBatch("abcd", weights=[3, 4, 9, 1]).split(8)
-        [['a', 'b'], ['c'], ['d']]
-        """
-        runs: list[list[Any]] = []
-        room: float = 0
-        for item, weight in zip(self, self.weights, strict=True):
-            if not runs or weight > room:
-                runs.append([])
-                room = max_weight
-            runs[-1].append(item)
-            room -= weight
-        return runs
-
-
 class Delivery(list[ReceivedPayload]):
     """The items of a batch as they came.
 
@@ -115,17 +71,80 @@ class Delivery(list[ReceivedPayload]):
 
     def batch(self, values: list[Any]) -> Batch:
         """Return what the caller of the get receives, made of the items' values."""
-        batch = self._batch(values)
-        if self.told.versions is not None:
-            batch.versions = self.told.versions
-        if self.told.ids is not None:
-            batch.ids = self.told.ids
+        told = self.told
+        if told.group is None:
+            batch = Batch(values, told.complete)
+        else:
+            batch = GroupBatch(values, told.complete, wire.as_group(told.group) or "")
+        if told.versions is not None:
+            batch.versions = told.versions
+        if told.ids is not None:
+            batch.ids = told.ids
         return batch
 
-    def _batch(self, values: list[Any]) -> Batch:
-        told, part = self.told, self.told.part
-        if told.group is not None:
-            return GroupBatch(values, told.complete, wire.as_group(told.group) or "")
-        if part is None:
-            return Batch(values, told.complete)
-        return ShardBatch(values, told.complete, part.step, part.weights, part.imbalance)
+
+class BatchOperation(Operation):
+    """A get of a batch, or of a group.
+
+    Attributes:
+        batch_weight: the weight that a batch has to reach; None for any.
+        limits: what a batch has to be besides; None for anything.
+        group_size: of a group; 0 for a batch.
+    """
+
+    __slots__ = ("batch_weight", "group_size", "limits")
+    is_plain = False
+
+    def __init__(
+        self,
+        kind: str,
+        queue_name: QueueName,
+        timeout_s: float | None,
+        now: Callable[[], float],
+        *,
+        wait: bool = True,
+    ) -> None:
+        super().__init__(kind, queue_name, timeout_s, now, wait=wait)
+        self.batch_weight: float | None = None
+        self.limits: wire.BatchLimits | None = None
+        self.group_size = 0
+
+    def renewed(self) -> Self:
+        """The same, begun at the same time, as another operation."""
+        again = super().renewed()
+        again.batch_weight, again.limits, again.group_size = self.batch_weight, self.limits, self.group_size
+        return again
+
+    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
+        """How it begins at the server."""
+        get = wire.Get(
+            self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits, step=self.step
+        )
+        get.group_size = self.group_size
+        return get
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it asks for several items."""
+        return self.batch_weight is not None or self.limits is not None or self.group_size > 0
+
+    def describe_batch(self) -> str:
+        """Describe the batch that it asks for, in a phrase."""
+        if self.group_size:
+            return f"a group of {self.group_size} items"
+        text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
+        if self.limits is None:
+            return text
+        parts = [f"at least {self.limits.min_items} items"] if self.limits.min_items > 1 else []
+        if self.limits.max_items:
+            parts.append(f"at most {self.limits.max_items} items")
+        if self.limits.max_bytes:
+            parts.append(f"at most {self.limits.max_bytes} bytes")
+        return " of ".join([text, " and ".join(parts)]) if parts else text
+
+    def needs(self) -> tuple[float, bool]:
+        """Return how much has to be there for it, and whether that is a number of items."""
+        needs = self.batch_weight or self.group_size or 0
+        if self.limits is not None and not needs:
+            needs = self.limits.min_items
+        return needs, self.batch_weight is None

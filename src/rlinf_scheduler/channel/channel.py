@@ -8,8 +8,8 @@ from functools import partial
 from typing import ClassVar
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import Getting, Putting
-from rlinf_scheduler.channel.admitting import Admitting
+from rlinf_scheduler.channel.access import Getting, OfServer, Putting
+from rlinf_scheduler.channel.admission import Admitting
 from rlinf_scheduler.channel.answering import Answering
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -90,6 +90,7 @@ class Channel(Putting, Getting, Sharding, Answering, Admitting, Inspecting, Savi
     ChannelArgumentError for arguments that make no sense.
     """
 
+    _of_server: ClassVar[OfServer] = (("producer", "counted producers"), ("subscribe", "subscriptions"))
     # What makes a channel inside a process, set by the class that is one (`local.py`), which stands above this one.
     _make_local: ClassVar[Callable[[ChannelSpec], Channel]]
 

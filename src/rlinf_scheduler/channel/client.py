@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.device_items import DeviceItems, DevicePayload
 from rlinf_scheduler.channel.holding import HeldPayload, Holding
-from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, consumed_byte_of
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
@@ -48,6 +47,8 @@ from rlinf_scheduler.tape.shared_devices import open_devices
 
 logger = Reporter(__name__)
 
+FeatureT = TypeVar("FeatureT")
+
 
 class ChannelClient:
     """One process's operations on one channel. On the I/O thread only, but where something else is said.
@@ -62,7 +63,6 @@ class ChannelClient:
         inbox: what users' threads have handed over: a step and its argument.
         operations: those that have not ended, and those whose items are here, by their tickets.
         sender: of what is said to the server; `outbox` is what it has of operations.
-        leases: keeps those of this process alive.
         dropped: promises of gets whose handles are gone.
         lost: why nothing works here any more; None as long as it does.
         direct: gets that users' threads send by shortcuts.
@@ -70,6 +70,7 @@ class ChannelClient:
         hands_over: large items stay on this node, in the hands of its holder.
         on_devices: puts items into the memory of devices; None: the channel has none there.
         shortcuts: of this process's threads.
+        on_lost: called when the server is gone, for features to end.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class ChannelClient:
         self.direct: deque[Operation] = deque()
         self.name = ref.spec.name
         self._ref = ref
-        self._messenger = messenger
+        self.messenger = messenger
         self._transport = transport
-        self._on_lost = on_lost
+        self.on_lost: list[Callable[[], None]] = [on_lost]
+        self._features: dict[Callable[[ChannelClient], Any], Any] = {}
         self._is_open = False
         self._state = ClientState(ref.spec.credit_bytes)
         self.operations: dict[int, Operation] = {}
@@ -106,7 +108,6 @@ class ChannelClient:
         # Who waits until certain puts are over, and for which.
         self._awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
         self.shortcuts = ShortcutOpening(messenger, self._invite)
-        self.leases = LeaseRenewal(self, messenger)
         self._receiving = Receiving(self, messenger, self.on_devices)
         self.deliveries = Deliveries(self, messenger.call_later)
 
@@ -172,19 +173,26 @@ class ChannelClient:
             return
         ticket = operation.ticket
         self.operations[ticket] = operation
-        if operation.kind == "set_version":
-            # What was taken until now is not waited for.
-            self._note_direct()
-            self.deliveries.look_at_all()
-            self._carry_out(self._state.say(ticket, operation.queue_name))
-        elif operation.payload is None:
-            self._state.know_get(ticket, operation.queue_name)
-            self.sender.begin(operation)
-        else:
+        if operation.payload is not None:
             self._begin_put(operation)
+        elif operation.has_hooks:
+            operation.begin(self)
+        else:
+            self.begin_get(operation)
         # Most have no deadline.
         if operation.timeout_s is not None or not operation.wait:
             self._start_clock(operation)
+
+    def begin_get(self, operation: Operation) -> None:
+        """Begin what brings something."""
+        self._state.know_get(operation.ticket, operation.queue_name)
+        self.sender.begin(operation)
+
+    def begin_behind_all(self, operation: Operation) -> None:
+        """Begin what brings nothing, when the server knows all that was taken until now."""
+        self._note_direct()
+        self.deliveries.look_at_all()
+        self._carry_out(self._state.say(operation.ticket, operation.queue_name))
 
     def _begin_put(self, operation: Operation) -> None:
         payload, ticket = operation.payload, operation.ticket
@@ -213,7 +221,7 @@ class ChannelClient:
         if self._is_open:
             return
         self._transport.begin(self._on_responses, self.lose)
-        opened = self._transport.ask(control_wire.Open(self._messenger.endpoint))
+        opened = self._transport.ask(control_wire.Open(self.messenger.endpoint))
         self._is_open = True
         opened.add_done_callback(self._on_opened)
 
@@ -372,7 +380,7 @@ class ChannelClient:
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:
-            self._messenger.payloads.distrust(self._ref.endpoint.process_id, answer.problem)
+            self.messenger.payloads.distrust(self._ref.endpoint.process_id, answer.problem)
         self._carry_out(self._state.granted(answer.ticket))
 
     def _on_refused(self, answer: wire.Refused) -> None:
@@ -388,8 +396,8 @@ class ChannelClient:
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
-        if operation.lease is not None:
-            self.leases.settle(operation)
+        if operation.has_hooks:
+            operation.unwanted(self)
         if not operation.is_taken:
             self._receiving.stop(operation.ticket)
             operation.stop_clock()
@@ -400,13 +408,13 @@ class ChannelClient:
     def _start_clock(self, operation: Operation) -> None:
         left_s = operation.left_s
         if left_s is not None and operation.ticket in self.operations:
-            operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
+            operation.timer = self.messenger.call_later(left_s, partial(self._expire, operation))
 
     def _expire(self, operation: Operation) -> None:
         self._carry_out(self._state.expire(operation.ticket))
         if operation.ticket in self.operations:
             give_up = partial(self._give_up, operation)
-            operation.timer = self._messenger.call_later(operation.grace_s, give_up)
+            operation.timer = self.messenger.call_later(operation.grace_s, give_up)
         self.flush()
 
     def _give_up(self, operation: Operation) -> None:
@@ -433,6 +441,14 @@ class ChannelClient:
         elif promise is None or operation.dropped:
             self.drop(operation)
 
+    def feature(self, kind: Callable[[ChannelClient], FeatureT]) -> FeatureT:
+        """Return what a feature keeps here; it is made when it is needed first."""
+        found = self._features.get(kind)
+        if found is None:
+            found = self._features[kind] = kind(self)
+        made: FeatureT = found
+        return made
+
     def settled(self, operation: Operation) -> None:
         """Expect nothing more of items on lease: of all of them the server is told what became."""
         self._state.settled(operation.ticket)
@@ -445,8 +461,8 @@ class ChannelClient:
             self._held.pop(ticket, None)
             self._handing.discard(ticket)
         self.operations.pop(ticket, None)
-        if operation.lease is not None:
-            self.leases.end(ticket)
+        if operation.has_hooks:
+            operation.over(self)
 
     # -- instructions ----------------------------------------------------------------------------
 
@@ -521,19 +537,17 @@ class ChannelClient:
             # An unanswered one keeps its item: the server may still read it.
             del self.operations[ticket]
             operation.payload = None
-            if operation.held is not None:
-                operation.held.unused()
-                operation.held = None
-            if operation.lease is not None:
-                self._forget(operation)  # its time is over, perhaps after it came
+            if operation.item is not None:
+                operation.item.end(is_put=False)
+            if operation.has_hooks:
+                operation.over(self)
         self._finish(operation, ending, detail)
 
     def _accept(self, operation: Operation) -> None:
         del self.operations[operation.ticket]
         operation.payload = None
-        if operation.held is not None:
-            operation.held.used()
-            operation.held = None
+        if operation.item is not None:
+            operation.item.end(is_put=True)
         if operation.timer is not None:
             operation.stop_clock()
         promise = operation.find_promise()
@@ -552,12 +566,8 @@ class ChannelClient:
         operation.mark = consumed_byte_of(items)
         promise.by = items.told.by
         promise.set_result(items)
-        if operation.lease is not None:
-            # Its server keeps it, wherever it is, until it is settled.
-            self.leases.begin(operation, items)
-            self.deliveries.look_later()
-        elif operation.kind == "admit":
-            self.deliveries.look_later()  # whether anybody keeps it
+        if operation.has_hooks:
+            operation.delivered(self, items.told)
         else:
             self.deliveries.tell(operation)
 
@@ -612,14 +622,14 @@ class ChannelClient:
             return
         self.lost = lost
         self._transport.end()
-        self._on_lost()
+        for end in self.on_lost:
+            end()
         self.sender.clear()
         self._carry_out(self._state.lose())
         for operation in self.operations.values():
             operation.stop_clock()
         for held in (self.operations, self._held, self._receiving, self.deliveries):
             held.clear()
-        self.leases.close()
         self._look_at_puts()
         self.shortcuts.end()
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
@@ -53,6 +53,8 @@ from rlinf_scheduler.queueing import Ending
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
+
+OperationT = TypeVar("OperationT", bound=Operation)
 
 DELETE_TIMEOUT_S = 60.0
 # The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
@@ -106,7 +108,7 @@ class ChannelConnection:
         self._messenger = messenger = session.messenger
         self.now = messenger.now
         self._client = ChannelClient(session, ref, transport, lambda: on_lost(self))
-        self._is_unused_said = False
+        self._warned: set[str] = set()
         self._causes: dict[str, Cause] = {}
         self._drain = self._client.drain
         self._on_devices = self._client.on_devices
@@ -199,7 +201,7 @@ class ChannelConnection:
         """Start an operation; its end comes to the promise."""
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
-        if operation.kind in ("put", "set_version"):  # it goes on without its handle
+        if encoded is not None or operation.goes_on:  # without its handle
             promise = OperationPromise(self, operation)
             operation.promise_to(promise)
         else:
@@ -331,32 +333,27 @@ class ChannelConnection:
             raise ChannelUnanswered(self.ref.spec.name, None, what, limit_s, why)
         return answer.result(0)
 
-    def read_dead(self, number: int) -> Any:
-        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
+    def read(self, message: control_wire.Control, what: str) -> Any:
+        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
-        ask = partial(
-            self._client.ask, control_wire.ReadDead(number), control_wire.Done, "dead_letters", ANSWER_S
-        )
-        self._hand_over(ask, answer)
-        reply, there = self.answer_to(answer, "dead_letters"), self._on_devices
+        self._hand_over(partial(self._client.ask, message, control_wire.Done, what, ANSWER_S), answer)
+        reply, there = self.answer_to(answer, what), self._on_devices
         if there is None or not is_staged(reply.frames):
             return reply
         # Nothing here holds what it is a copy of: so it comes through host memory.
         landed = land(self._messenger, there.devices, there.what, ReceivedPayload(reply.frames))
         return Reply(reply.head, landed.frames())
 
-    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
-        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
-        answer: Promise[Any] = Promise()
-        # Not in the inbox: what comes before it there may find that the rest of the lease was dropped.
-        operation.settlements.append((message, is_last, answer))
-        self._hand_over(self._client.leases.settle, operation)
-        return answer
-
-    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
-        """Let items be on lease for longer; the reply is to come."""
-        answer: Promise[Any] = Promise()
-        self._hand_over(self._client.leases.ask_for_more, (operation, message, answer))
+    def request(
+        self,
+        what: str,
+        step: Callable[[ChannelClient, OperationT, Promise[Any]], None],
+        operation: OperationT,
+        answer: Promise[Any],
+    ) -> Promise[Any]:
+        """Have a feature do a step on the I/O thread, whose reply comes to `answer`; `what` it is, for recordings."""
+        del what
+        self._hand_over(lambda about: step(self._client, *about), (operation, answer))
         return answer
 
     def drop(self, operation: Operation) -> None:
@@ -381,19 +378,11 @@ class ChannelConnection:
         """Send the server something without waiting for its answer."""
         self._hand_over(self._client.tell, message)
 
-    def say_unused(self, number: int) -> None:
-        """Say once that a slot was dropped, with which nothing was put."""
-        if not self._is_unused_said:
-            self._is_unused_said = True
-            self._hand_over(self._warn_of_unused, number)
-
-    def _warn_of_unused(self, number: int) -> None:
-        logger.warning(
-            "channel '%s': slot %d was dropped, and no item was put with it: it went back, and others have it. Keep a "
-            "slot until put(item, slot=slot), or give it back by slot.give_back(). (This is said once.)",
-            self.ref.spec.name,
-            number,
-        )
+    def warn_once(self, text: str, *about: Any) -> None:
+        """Log a warning, once for each text, on the I/O thread: somebody drops something, wherever that is."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._hand_over(lambda about: logger.warning(text, self.ref.spec.name, *about), about)
 
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:
         """Wait until every put that this process has begun is over.

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.access import ChannelAccess
+from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
     check_host_items,
     checked_optional_count,
     checked_path,
 )
-from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.batch import BatchOperation, Delivery
+from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.report import ChannelReport
-from rlinf_scheduler.channel.slot import only_looked_at
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError
 from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueName, QueueStats, decode_rows
@@ -37,6 +37,8 @@ QueueT = TypeVar("QueueT", QueueDepth, QueueStats)
 
 class Inspecting(ChannelAccess):
     """The part of `Channel` that moves no item."""
+
+    _of_server: ClassVar[OfServer] = (("explain", "reports (it has `stats`)"), ("record", "recordings"))
 
     def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
         """Return how many items a queue holds.
@@ -158,7 +160,7 @@ class Inspecting(ChannelAccess):
         return report.headline + shown(self._first_items() if num_items else (), num_items)
 
     def _first_items(self) -> list[Any]:
-        operation = Operation("get_batch", DEFAULT_QUEUE, None, self._now, wait=False)
+        operation = BatchOperation("get_batch", DEFAULT_QUEUE, None, self._now, wait=False)
         operation.limits = wire.BatchLimits(1, NUM_SHOWN, SHOWN_BYTES, None, "raise")
         try:
             found: list[Any] = self._connection().look(operation, _load_copies)

@@ -1,17 +1,29 @@
-"""Items on lease, as their consumer holds them."""
+"""Taking items until it is said what became of them: items on lease, as their consumer holds them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.arguments import checked_places, checked_seconds
+from rlinf_scheduler.channel.access import ChannelAccess, OfServer, copies
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_batch_weight,
+    checked_group_size,
+    checked_limits,
+    checked_places,
+    checked_seconds,
+    checked_timeout,
+    or_forever,
+)
 from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.operation import Operation, OperationPromise
+from rlinf_scheduler.channel.copies import read_at, read_until_done
+from rlinf_scheduler.channel.lease_operation import DeadLetter, LeaseOperation, extend, settle
+from rlinf_scheduler.channel.operation import OperationPromise
 from rlinf_scheduler.channel.question import refuse_questions
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.failure import sendable
@@ -20,7 +32,13 @@ from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
+from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.session import current_session
 
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.options import LeaseOptions
+
+LEASE_S = 60.0
 LEFT = "the loop was left before it was acknowledged"
 MAX_REASON = 500
 
@@ -43,7 +61,7 @@ class Lease:
     def __init__(
         self,
         connection: ChannelConnection,
-        operation: Operation,
+        operation: LeaseOperation,
         items: Batch,
         attempts: list[int],
         generation: int,
@@ -142,7 +160,7 @@ class Lease:
         """
         for_s = checked_seconds(self._name, "seconds", seconds)
         self._places(None)
-        answer = self._connection.extend(self._operation, control_wire.Extend(self.generation, for_s))
+        answer = extend(self._connection, self._operation, control_wire.Extend(self.generation, for_s))
         self._check(self._connection.answer_to(answer, "extend"))
 
     @property
@@ -165,7 +183,7 @@ class Lease:
         message = control_wire.Settle(
             self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON)
         )
-        self._connection.settle(self._operation, message, True)
+        settle(self._connection, self._operation, message, True)
         self._operation.taken = True
         self._left.clear()
 
@@ -184,7 +202,7 @@ class Lease:
 
     def _settle(self, what: str, places: list[int], message: control_wire.Settle, async_op: bool) -> Any:
         is_last = len(places) == len(self._left)
-        answer = self._connection.settle(self._operation, message, is_last)
+        answer = settle(self._connection, self._operation, message, is_last)
         # Handed over: whatever interrupts this now, these are not given back.
         self._left.difference_update(places)
         if message.done and self._operation.copies:
@@ -233,10 +251,10 @@ class LeaseContext:
     """
 
     def __init__(
-        self, connection: ChannelConnection, operation: Operation, load: Callable[[Delivery], Batch]
+        self, connection: ChannelConnection, operation: LeaseOperation, load: Callable[[Delivery], Batch]
     ) -> None:
         self._connection = connection
-        self._operation: Operation | None = operation
+        self._operation: LeaseOperation | None = operation
         self._load = load
         self._promise: OperationPromise | None = None
         self._lease: Lease | None = None
@@ -315,14 +333,14 @@ class LeaseContext:
         self._connection.drop(lease._operation)
         self._promise = None
 
-    def _begin(self) -> Operation:
+    def _begin(self) -> LeaseOperation:
         operation, self._operation = self._operation, None
         if operation is None:
             problem = "a lease is entered once; ask for another one"
             raise ChannelArgumentError(self._connection.ref.spec.name, problem)
         return operation
 
-    def _open(self, operation: Operation, delivery: Delivery) -> Lease:
+    def _open(self, operation: LeaseOperation, delivery: Delivery) -> Lease:
         about = delivery.told.lease or wire.LeaseNote(0, [])
         origins = delivery.told.origins or ()
         lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
@@ -342,7 +360,7 @@ class LeaseContext:
             raise ChannelArgumentError(self._connection.ref.spec.name, "this lease was not entered")
         return self._lease
 
-    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+    def _leave(self, operation: LeaseOperation, error: BaseException | None) -> None:
         """Give back what is left; what is not the fault of the items is no attempt."""
         with suppress(CommError, ChannelError):  # what has failed is more important
             if (
@@ -403,3 +421,124 @@ class LeaseLoop:
                 except ChannelClosed:
                     return
                 yield lease
+
+
+class Leasing(ChannelAccess):
+    """The part of `Channel` whose items come back unless they are acknowledged."""
+
+    _of_server: ClassVar[OfServer] = (("lease", "leases"), ("leases", "leases"), ("dead_letters", "leases"))
+
+    def lease(
+        self,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        *,
+        batch_weight: float | None = None,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        min_items: int = 1,
+        max_wait_s: float | None = None,
+        group_size: int | None = None,
+        ttl_s: float = LEASE_S,
+        work_deadline_s: float | None = None,
+        timeout_s: float | None = None,
+        key: QueueName | None = None,
+        target_weight: float | None = None,
+    ) -> LeaseContext:
+        """Return what takes an item, a batch or a group for the time of a `with` block; the channel keeps it till then.
+
+            with channel.lease() as lease:
+                train(lease.item)
+
+        At the end of the block it is acknowledged, and forgotten. If the block ends by an exception, or this process
+        dies, it comes back at the head of its queue, and is given to the next consumer: each item is given out at
+        least once, and only first deliveries are in order. So it is where this process hangs or is stopped for
+        `ttl_s`. As long as it lives it keeps the lease alive by itself, for at most `work_deadline_s`.
+
+        Args:
+            queue_name: the queue.
+            batch_weight: for a batch, as in `get_batch`, like the next four. Without any of them it is one item.
+            max_items: at most so many items.
+            max_bytes: at most so many bytes.
+            min_items: at least so many items.
+            max_wait_s: how long a batch that has `min_items` waits for more, in seconds.
+            group_size: for a group, as `get_group`, instead of a batch.
+            ttl_s: how long the items stay with a process that is not heard of, in seconds.
+            work_deadline_s: how long they stay with one that lives and does not come to an end, in seconds; None as
+                long as it takes.
+            timeout_s: how long to wait for them, in seconds.
+            key: another name of `queue_name`.
+            target_weight: another name of `batch_weight`.
+
+        Raises (when the block is entered):
+            ChannelTimeout: nothing came in time; BatchTimeout for a batch.
+            ChannelClosed: the queue has ended, or the channel is closed, and nothing is left or can come back.
+            BatchImpossible: as of `get_batch`.
+            CodecError: the item cannot be read here, and was given back; BatchUndecodable for a batch.
+
+        Raises (when it ends):
+            LeaseExpired: the items are not on lease any more; others have them, or will.
+        """
+        queue = self._queue(queue_name, key)
+        limits = checked_limits(self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s)
+        target = None
+        if batch_weight is not None or target_weight is not None:
+            target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
+        limit_s = checked_timeout(self._name, timeout_s)
+        operation = LeaseOperation("lease", queue, limit_s, self._now)
+        operation.batch_weight, operation.limits = target, limits
+        if group_size is not None:
+            if target is not None or limits is not None:
+                raise ChannelArgumentError(self._name, "a lease is of a batch, or of a group_size")
+            operation.group_size = checked_group_size(self._name, self.maxsize, group_size)
+        operation.terms = wire.LeaseRequest(
+            checked_seconds(self._name, "ttl_s", ttl_s), current_session().name
+        )
+        if work_deadline_s is not None:
+            work_deadline_s = checked_seconds(self._name, "work_deadline_s", work_deadline_s)
+        operation.keep_s = or_forever(work_deadline_s)
+
+        def load(items: Delivery) -> Batch:
+            # What a consumer writes into items on lease is not to be seen by who has them next.
+            with read_until_done(operation.copies):
+                return self._load_all(copies(items), read_at)
+
+        return LeaseContext(self._connection(), operation, load)
+
+    def leases(self, queue_name: QueueName = DEFAULT_QUEUE, **options: Unpack[LeaseOptions]) -> LeaseLoop:
+        """Return one lease after the other, until the queue ends, for `for` and `async for`.
+
+            for lease in channel.leases():
+                train(lease.item)
+
+        Each is acknowledged when the next one is asked for. What the loop is left with before, by an error or by
+        `break`, is given back, unless it was acknowledged (`lease.ack()`). That counts as an attempt, for a loop cannot
+        tell why it is left; `lease.release()` before a `break` makes it none.
+
+        Args:
+            queue_name: the queue.
+            options: those of `lease`.
+
+        Raises (while it is iterated):
+            ChannelTimeout, LeaseExpired and others: as of `lease`.
+        """
+        self.lease(queue_name, **options)  # what is wrong with them is said at once
+        return LeaseLoop(lambda: self.lease(queue_name, **options))
+
+    def dead_letters(
+        self, queue_name: QueueName | None = None, *, key: QueueName | None = None
+    ) -> list[DeadLetter]:
+        """Return the items that were given out `max_attempts` times and never acknowledged; they stay where they are.
+
+        Args:
+            queue_name: of which queue; None for all.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        queue = None
+        if queue_name is not None or key is not None:
+            queue = self._queue(DEFAULT_QUEUE if queue_name is None else queue_name, key)
+        connection = self._connection()
+        letters: control_wire.DeadNotes = connection.ask(control_wire.ListDead(queue), control_wire.DeadNotes)
+        return [DeadLetter(connection, letter) for letter in letters.letters]

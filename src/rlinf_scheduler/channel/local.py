@@ -12,30 +12,10 @@ from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
 from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.channel.slot import Slot
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelEmpty
 from rlinf_scheduler.queueing import ChannelState, ChannelStats, QueueName
-
-# What needs the process of a server: what it is for, as its refusal says.
-_NEEDS_A_SERVER = {
-    "admit": "slots",
-    "ask": "questions",
-    "dead_letters": "leases",
-    "explain": "reports (it has `stats`)",
-    "lease": "leases",
-    "leases": "leases",
-    "next_request": "questions",
-    "next_requests": "questions",
-    "producer": "counted producers",
-    "record": "recordings",
-    "requests": "questions",
-    "save": "checkpoints",
-    "set_version": "versions to wait for",
-    "shard": "shards",
-    "subscribe": "subscriptions",
-}
 
 
 class LocalChannel(Channel):
@@ -150,7 +130,7 @@ class LocalChannel(Channel):
             return queues.run(operation, None, load)
         return AsyncHandle(queues.start(operation), partial(queues.take, operation, load), operation.describe)
 
-    def _use(self, slot: Slot, operation: Operation) -> None:
+    def _use(self, slot: object, operation: Operation) -> None:
         raise self._refusal("put(slot=)", "slots")
 
     def _connection(self) -> Never:
@@ -192,6 +172,7 @@ def _refused(operation: str, what: str) -> Callable[..., Never]:
     return refuse
 
 
-for _name, _what in _NEEDS_A_SERVER.items():
-    setattr(LocalChannel, _name, _refused(_name, _what))
+for _base in Channel.__mro__:
+    for _name, _what in vars(_base).get("_of_server", ()):
+        setattr(LocalChannel, _name, _refused(_name, _what))
 Channel._make_local = LocalChannel

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from rlinf_scheduler.channel.batch import Batch, GroupBatch
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.batch import Batch, BatchOperation, GroupBatch
+from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation, OperationPromise
 from rlinf_scheduler.channel.refusals import deleted_error, ending_error
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.forking import on_fork_in_child
@@ -213,19 +213,20 @@ class LocalQueues:
     def _event(self, operation: Operation, item: Any) -> list[Instruction]:
         about = _HERE, operation.ticket, operation.queue_name
         if operation.kind == "put":
+            said = operation.item or NO_TERMS
             return self._state.put(
                 *about,
                 item,
                 operation.weight,
-                priority=operation.priority,
-                group=operation.group,
-                version=operation.version,
+                priority=said.priority,
+                group=said.group,
+                version=said.version,
                 wait=operation.wait,
             )
+        if not isinstance(operation, BatchOperation):
+            return self._state.get(*about, wait=operation.wait)
         if operation.group_size:
             return self._state.get_group(*about, operation.group_size, wait=operation.wait)
-        if not operation.is_batch:
-            return self._state.get(*about, wait=operation.wait)
         limits = operation.limits
         wanted = NO_LIMITS if limits is None else Limits(*msgspec.structs.astuple(limits))
         return self._state.get_batch(*about, operation.batch_weight, wanted, wait=operation.wait)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import wire
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.promise import NOWHERE, ConsumedFlag, Promise, PromiseRef
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
@@ -20,17 +21,17 @@ from rlinf_scheduler.tape.tape import Note
 from rlinf_scheduler.tape.work import work_said
 
 if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client import ChannelClient
     from rlinf_scheduler.channel.device_items import DevicePayload
     from rlinf_scheduler.channel.fixed_payload import InlinePayload
     from rlinf_scheduler.channel.holding import HeldPayload
     from rlinf_scheduler.comm.shm.payload import ReceivedPayload
     from rlinf_scheduler.comm.shm.sent_payload import Payload
+    from rlinf_scheduler.errors import SchedulerError
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
 
-# What an operation may be.
-KINDS = ("put", "get", "get_batch", "get_group", "lease", "admit", "set_version")
 # How long the server may take to answer what does not wait.
 ANSWER_S = 5.0
 # What is there now is given to whoever waits a millisecond, too: the answer takes its time.
@@ -39,75 +40,82 @@ MIN_ANSWER_S = 0.01
 MIN_GRACE_S = 0.1
 
 
+@dataclass(slots=True)
+class ItemTerms:
+    """What a put says of its item.
+
+    Attributes:
+        priority: items of a higher one are taken first.
+        question: the number under which this process waits for an answer to it; 0 if it does not.
+        group: that it belongs to.
+        version: of the policy that made it.
+        slot: the leave with which it is put, until it is known whether it was.
+        trace: what it was made of.
+    """
+
+    priority: int = 0
+    question: int = 0
+    group: GroupName | None = None
+    version: int | None = None
+    slot: Any = None
+    trace: wire.Trace | None = None
+
+    def end(self, *, is_put: bool) -> None:
+        """Say to the leave with which an item is put that it was, or was not."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            if is_put:
+                slot.used()
+            else:
+                slot.unused()
+
+
+NO_TERMS = ItemTerms()
+
+
 class Operation(ConsumedFlag):
-    """An operation under way, and the consumed flag of its items.
+    """A put or a get of one item under way, and the consumed flag of that; the base of what features add.
 
     Attributes:
         timeout_s: its deadline, in seconds after `started`; None without.
         now: the clock that this goes by, of the messenger that carries it out.
         wait: whether the server may keep it waiting.
-        question: the number under which this process waits for an answer to its item; 0 if it does not.
-        version: of the policy, that made its item, or that a `set_version` says; None if nobody said.
-        slot: with which its item is put; 0 for none. `held` keeps that slot.
-        copies: of a lease: what is to be said when an item is done with, of the slots in it, by the item's place.
-        batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
-        begins: of a `set_version`: its caller begins with this version.
-        keep_s: for how long this process keeps a lease alive.
-        settlements: of a lease: what became of its items, until the server is told: what is to be sent, whether they
-            are the last ones, and the reply to come.
+        item: what a put says of its item besides a weight; None for nothing.
         payload: the item of a put, until the server has answered.
         step: the training step that its caller works at; None where nobody said.
-        trace: what its item was made of; None where nobody said.
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
         outcome_queried: the server was asked what became of it, after it went by a shortcut.
+        has_hooks: of a class: its client calls `begin` and the methods after that, on the I/O thread.
+        goes_on: of a class: it goes on without its handle, as a put does.
+        is_own_end: of a class: what it brings is its caller's when it ends, though nobody says that it takes it.
     """
 
     __slots__ = (
         "_promise",
         "_promise_ref",
-        "batch_items",
-        "batch_weight",
-        "begins",
         "blocks",
         "channel",
-        "copies",
         "dropped",
-        "group",
-        "group_size",
-        "held",
-        "keep_s",
+        "item",
         "kind",
-        "lease",
-        "limits",
-        "max_lag",
         "now",
         "outcome_queried",
         "payload",
-        "priority",
-        "question",
         "queue_name",
-        "settlements",
-        "shard",
-        "slot",
         "started",
         "step",
         "ticket",
         "timeout_s",
         "timer",
-        "trace",
-        "version",
         "wait",
         "weight",
     )
+    has_hooks: ClassVar[bool] = False
+    goes_on: ClassVar[bool] = False
+    is_own_end: ClassVar[bool] = False
 
     channel: str
-    copies: dict[int, list[Callable[[], None]]]
-    keep_s: float
-    settlements: deque[tuple[control_wire.Settle, bool, Promise[Any]]]
-    max_lag: int
-    batch_items: int
-    begins: bool
 
     def __init__(
         self,
@@ -124,22 +132,11 @@ class Operation(ConsumedFlag):
         self.now = now
         # Who waits no time at all gets what is there.
         self.wait = wait and timeout_s != 0
-        self.batch_weight: float | None = None
-        self.limits: wire.BatchLimits | None = None
         self.weight: float = 0
-        self.priority = 0
-        self.question = 0
-        self.group: GroupName | None = None
-        self.group_size = 0
-        self.version: int | None = None
-        self.slot = 0
-        self.held: Any = None
-        self.shard: wire.ShardRequest | None = None
-        self.lease: wire.LeaseRequest | None = None
+        self.item: ItemTerms | None = None
         self.payload: InlinePayload | Payload | HeldPayload | DevicePayload | None = None
         work = work_said()
         self.step = None if work is None else work.step
-        self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()
         self.started = now()
         self.dropped = False
@@ -152,97 +149,64 @@ class Operation(ConsumedFlag):
         self.mark: Any = NOWHERE
         self.whole: ConsumedFlag | None = None
 
-    def renewed(self) -> Operation:
+    def says(self) -> ItemTerms:
+        """Return what it says of its item, to be added to."""
+        if self.item is None:
+            self.item = ItemTerms()
+        return self.item
+
+    def renewed(self) -> Self:
         """The same, begun at the same time, as another operation."""
-        again = Operation(self.kind, self.queue_name, self.timeout_s, self.now, wait=self.wait)
+        again = type(self)(self.kind, self.queue_name, self.timeout_s, self.now, wait=self.wait)
         again.started = self.started
-        again.weight, again.batch_weight, again.limits = self.weight, self.batch_weight, self.limits
-        again.priority = self.priority
-        again.question = self.question
-        again.group, again.group_size = self.group, self.group_size
-        again.shard = self.shard
-        again.step, again.trace = self.step, self.trace
-        again.version, again.slot, again.held = self.version, self.slot, self.held
+        again.weight, again.item, again.step = self.weight, self.item, self.step
         return again
 
-    def opening(
-        self, num_frames: int = 0, size_bytes: int | None = None
-    ) -> wire.Put | wire.Get | wire.Admit | wire.SetVersion:
+    def opening(self, num_frames: int = 0, size_bytes: int | None = None) -> wire.OperationMessage:
         """How it begins at the server, with its item in so many frames, or (of so many bytes) announced."""
-        if self.kind == "put":
-            return wire.Put(
-                self.ticket,
-                self.queue_name,
-                self.weight,
-                self.wait,
-                num_frames,
-                self.priority,
-                self.question,
-                self.group,
-                self.version,
-                self.slot,
-                size_bytes,
-                self.trace,
-            )
-        if self.kind == "admit":
-            return wire.Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
-        if self.kind == "set_version":
-            version = self.version or 0
-            return wire.SetVersion(
-                self.ticket, self.queue_name, self.wait, version, self.batch_items, self.begins
-            )
-        return wire.Get(
+        if self.kind != "put":
+            return wire.Get(self.ticket, self.queue_name, self.wait, None, step=self.step)
+        item = self.item or NO_TERMS
+        return wire.Put(
             self.ticket,
             self.queue_name,
+            self.weight,
             self.wait,
-            self.batch_weight,
-            self.limits,
-            self.shard,
-            self.lease,
-            self.group_size,
-            self.step,
+            num_frames,
+            item.priority,
+            item.question,
+            item.group,
+            item.version,
+            0 if item.slot is None else item.slot.number,
+            size_bytes,
+            item.trace,
         )
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether it asks for a batch, or a group."""
-        is_sized = self.batch_weight is not None or self.limits is not None
-        return is_sized or self.shard is not None or self.group_size > 0
-
-    def describe_batch(self) -> str:
-        """Describe the batch that it asks for, in a phrase."""
-        if self.shard is not None:
-            return f"step {self.shard.done_step + 1} of shard {self.shard.index} of {self.shard.num_shards}"
-        if self.group_size:
-            return f"a group of {self.group_size} items"
-        text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
-        if self.limits is None:
-            return text
-        parts = [f"at least {self.limits.min_items} items"] if self.limits.min_items > 1 else []
-        if self.limits.max_items:
-            parts.append(f"at most {self.limits.max_items} items")
-        if self.limits.max_bytes:
-            parts.append(f"at most {self.limits.max_bytes} bytes")
-        return " of ".join([text, " and ".join(parts)]) if parts else text
 
     @property
     def is_plain(self) -> bool:
         """Whether it waits to put or get one item, of which nothing is said but a weight."""
-        if not self.wait or (self.kind != "put" and self.kind != "get"):
-            return False
-        if self.priority or self.question or self.slot or type(self.weight) is not int:
-            return False
-        return self.group is None and self.version is None and self.trace is None
+        return self.wait and self.item is None and type(self.weight) is int
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it asks for several items."""
+        return False
+
+    def describe_batch(self) -> str:
+        """Describe the batch that it asks for, in a phrase."""
+        return "an item"
 
     def describe(self) -> str:
         """It in a phrase, for messages."""
         return f"{self.kind} on channel '{self.channel}', queue {self.queue_name!r}"
 
+    def needs(self) -> tuple[float, bool]:
+        """Return how much has to be there for it, 0 where that is one item; and whether that is a number of items."""
+        return 0, True
+
     def awaits(self, channel: str, held_by: str) -> Wait:
         """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
-        needs = self.batch_weight or self.group_size or 0
-        if self.limits is not None and not needs:
-            needs = self.limits.min_items
+        needs, counts_items = self.needs()
         queue = "" if self.queue_name == "default" else f", {self.queue_name!r}"
         text = f"{self.kind}('{channel}'{queue}{f', {needs:g}' if needs else ''})"
         return Wait(
@@ -255,8 +219,30 @@ class Operation(ConsumedFlag):
             queue=repr(self.queue_name),
             needs=needs,
             detail=self.kind,
-            counts_items=self.batch_weight is None,
+            counts_items=counts_items,
         )
+
+    def refusal(self, _channel: str, _reason: str, _state: str) -> SchedulerError | None:
+        """Return the error of a refusal that only operations of its class know; None for the others."""
+        return None
+
+    # -- hooks of features, on the I/O thread ------------------------------------------------------
+
+    def begin(self, client: ChannelClient) -> None:
+        """Begin it at the server."""
+        client.begin_get(self)
+
+    def arriving(self, client: ChannelClient, told: wire.Delivered) -> None:
+        """Hear that its items are on their way here."""
+
+    def delivered(self, client: ChannelClient, told: wire.Delivered) -> None:
+        """Hear that its items are here; somebody has to look whether they are taken."""
+
+    def unwanted(self, client: ChannelClient) -> None:
+        """Hear that nobody waits for it any more, before the server is told."""
+
+    def over(self, client: ChannelClient) -> None:
+        """Hear that it is over, or that its items do not come as it was said."""
 
     @property
     def waited_s(self) -> float:

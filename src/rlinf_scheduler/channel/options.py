@@ -13,8 +13,8 @@ from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import GroupName, QueueName
 
 if TYPE_CHECKING:  # these have options themselves
+    from rlinf_scheduler.channel.admission import Slot
     from rlinf_scheduler.channel.checkpoint import Restorable
-    from rlinf_scheduler.channel.slot import Slot
 
 
 class ChannelOptions(TypedDict, total=False):

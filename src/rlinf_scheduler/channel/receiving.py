@@ -5,18 +5,16 @@ Everything is on the I/O thread.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.fetching import Fetching
 from rlinf_scheduler.channel.held import HeldAt
-from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.device.landing import Landing
 from rlinf_scheduler.comm.device.records import is_staged
@@ -27,29 +25,14 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client import ChannelClient
+
 logger = Reporter(__name__)
 
 # Items whose producer cannot be reached are asked for again after so long, and longer each time.
 ASK_AGAIN_S = 0.05
 MAX_ASK_AGAIN_S = 2.0
-
-
-class TakesItems(Protocol):
-    """A `ChannelClient`, as what receives its items sees it."""
-
-    name: str
-    operations: dict[int, Operation]
-    outbox: deque[tuple[wire.OperationMessage, list[Buffer]]]
-    leases: LeaseRenewal
-
-    def on_items(self, ticket: int, items: Delivery) -> None:
-        """Give an operation its items."""
-
-    def refuse(self, ticket: int, problem: str) -> None:
-        """End an operation by this side's own fault."""
-
-    def flush(self) -> None:
-        """Send everything that has gathered."""
 
 
 class Receiving:
@@ -62,7 +45,7 @@ class Receiving:
     """
 
     def __init__(
-        self, client: TakesItems, messenger: Messenger, on_devices: DeviceItems | None = None
+        self, client: ChannelClient, messenger: Messenger, on_devices: DeviceItems | None = None
     ) -> None:
         self._client = client
         self._messenger = messenger
@@ -137,7 +120,9 @@ class Receiving:
         fetch = self._fetches.pop(ticket, None)
         if fetch is not None:
             fetch.cancel()
-            self._client.leases.end(ticket)
+            operation = self._client.operations.get(ticket)
+            if operation is not None and operation.has_hooks:
+                operation.over(self._client)
         return fetch
 
     def clear(self) -> None:
@@ -166,9 +151,8 @@ class Receiving:
     def _begin(self, operation: Operation, answer: wire.Delivered, fetching: Fetching | Landing) -> None:
         self._stop_fetch(operation.ticket)
         self._fetches[operation.ticket] = fetching
-        if operation.lease is not None:
-            # What is on its way is kept alive, too.
-            self._client.leases.begin(operation, Delivery.of(answer, ()))
+        if operation.has_hooks:
+            operation.arriving(self._client, answer)
         fetching.begin()
 
     def _on_fetched(

@@ -72,10 +72,10 @@ class RecordedConnection:
         note = self._begin(operation, encoded)
         promise = self.connection.start(operation, encoded)
         note.follow(promise)
-        if encoded is not None or operation.kind == "set_version":
+        if encoded is not None or operation.goes_on:
             promise.add_done_callback(lambda done: _took_nothing(note, done))
-        elif operation.kind == "admit":
-            promise.add_done_callback(lambda done: _took_end(note, done))  # nobody says that it takes a slot
+        elif operation.is_own_end:
+            promise.add_done_callback(lambda done: _took_end(note, done))
         else:
             promise.note = note
         return promise
@@ -122,19 +122,15 @@ class RecordedConnection:
         answer = self.connection.begin_to_ask(message, kind, timeout_s)
         return self._noted(type(message).__name__.lower(), answer)
 
-    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
-        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
-        return self._noted("settle", self.connection.settle(operation, message, is_last))
+    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
+        """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
+        return self._noted(what, self.connection.request(what, step, operation, answer))
 
-    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
-        """Let items be on lease for longer; the reply is to come."""
-        return self._noted("extend", self.connection.extend(operation, message))
-
-    def read_dead(self, number: int) -> Any:
-        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
+    def read(self, message: control_wire.Control, what: str) -> Any:
+        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
         note = self._tape.begin("read_dead", self.connection.ref.spec.name)
         try:
-            reply = self.connection.read_dead(number)
+            reply = self.connection.read(message, what)
         except BaseException as error:
             note.failed(error)
             raise
@@ -144,7 +140,9 @@ class RecordedConnection:
     def _begin(self, operation: Operation, encoded: Encoded | None = None) -> Note:
         what = what_of(operation, self.connection.ref.spec.name)
         # A question has the number and the address of who asks in it: another one each time.
-        return self._tape.begin(*what, None if operation.question else encoded)
+        return self._tape.begin(
+            *what, None if operation.item is not None and operation.item.question else encoded
+        )
 
     def _noted(self, what: str, answer: Promise[Any]) -> Promise[Any]:
         note = self._tape.begin(what, self.connection.ref.spec.name)

@@ -25,7 +25,6 @@ from rlinf_scheduler.errors import (
     NotServed,
     SchedulerError,
     SlotExpired,
-    VersionTooEarly,
 )
 from rlinf_scheduler.queueing import Ending, QueueName, Reason
 
@@ -56,8 +55,6 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
             return ChannelFull(channel, f"{queue} is full: {state}")
         case Reason.EMPTY.value:
             return ChannelEmpty(channel, f"{queue} has nothing for this {operation.kind}: {state}")
-        case Reason.TOO_EARLY.value:
-            return VersionTooEarly(channel, operation.queue_name, operation.version or 0, state)
         case Reason.LOST.value | Reason.SPENT.value:
             kind = ItemsLost if reason == Reason.LOST.value else SlotExpired
             return kind(channel, operation.queue_name, state)
@@ -70,7 +67,9 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
             )
             return BatchImpossible(channel, f"{queue} cannot come to {batch}: {why}")
         case _:
-            return ChannelArgumentError(channel, f"{queue}: {state}")
+            return operation.refusal(channel, reason, state) or ChannelArgumentError(
+                channel, f"{queue}: {state}"
+            )
 
 
 def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTimeout:

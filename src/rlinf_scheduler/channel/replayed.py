@@ -79,10 +79,10 @@ class ReplayedConnection:
         """Start an operation; its end comes to the promise."""
         what = what_of(operation, self._name)
         promise: Promise[Any]
-        if encoded is not None or operation.kind == "set_version":
+        if encoded is not None or operation.goes_on:
             promise = self._player.given(*what, _comparable(operation, encoded))
         else:
-            promise = self._player.promised(*what, _delivery, now=operation.kind == "admit")
+            promise = self._player.promised(*what, _delivery, now=operation.is_own_end)
         operation.promise_to(promise)
         return promise
 
@@ -108,19 +108,14 @@ class ReplayedConnection:
         del kind, timeout_s
         return self._replied(type(message).__name__.lower())
 
-    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
-        """Say what became of items, the last ones perhaps; the reply is to come."""
-        del operation, message, is_last
-        return self._replied("settle")
+    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
+        """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
+        del step, operation, answer
+        return self._replied(what)
 
-    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
-        """Let them be kept for longer; the reply is to come."""
-        del operation, message
-        return self._replied("extend")
-
-    def read_dead(self, number: int) -> Any:
-        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
-        del number
+    def read(self, message: control_wire.Control, what: str) -> Any:
+        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
+        del message, what
         return self._replied("read_dead").result(0)
 
     def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
@@ -143,8 +138,8 @@ class ReplayedConnection:
     def tell(self, message: control_wire.Control) -> None:
         """Send the server something without waiting for its answer."""
 
-    def say_unused(self, number: int) -> None:
-        """Say once that a slot was dropped, with which nothing was put."""
+    def warn_once(self, text: str, *about: Any) -> None:
+        """Do nothing: it was said when it happened."""
 
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:
         """Wait until every put that this process has begun is over."""
@@ -188,7 +183,11 @@ class ReplayedAsking:
 
 
 def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], Encoded] | None:
-    return None if encoded is None or operation.question else lambda: encoded
+    return (
+        None
+        if encoded is None or (operation.item is not None and operation.item.question)
+        else lambda: encoded
+    )
 
 
 def _delivery(brought: tuple[tuple[Any, ...], list[bytearray]]) -> Delivery:

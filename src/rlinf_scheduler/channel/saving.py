@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import ChannelAccess
+from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import check_host_items, checked_timeout, or_forever
 from rlinf_scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote, Restorable
 from rlinf_scheduler.channel.connection import ChannelConnection
@@ -32,6 +32,8 @@ SAVE_TIMEOUT_S = 600.0
 
 class Saving(ChannelAccess):
     """The part of `Channel` that is about checkpoints."""
+
+    _of_server: ClassVar[OfServer] = (("save", "checkpoints"),)
 
     def save(
         self,

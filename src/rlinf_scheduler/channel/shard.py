@@ -2,20 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.access import ChannelAccess
+from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_batch_weight, checked_count
-from rlinf_scheduler.channel.batch import ShardBatch
+from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing import Point, QueueName, ShardPlan, check_weight, checked_table, sampled
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
+
+
+class ShardBatch(Batch):
+    """A shard's part of one step, in the order of the queue; it may be empty.
+
+    Attributes:
+        step: which one, from 0.
+        weights: of the items.
+        imbalance: of the step: the costliest part over the mean; 1 is best.
+        complete: the step is as large as was asked for; False for what was left.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Any] = (),
+        complete: bool = True,
+        step: int = 0,
+        weights: Sequence[float] = (),
+        imbalance: float = 1.0,
+    ) -> None:
+        super().__init__(items, complete)
+        self.step = step
+        self.weights = list(weights)
+        self.imbalance = imbalance
+
+    @property
+    def weight(self) -> float:
+        """The sum of the items' weights."""
+        return sum(self.weights)
+
+    def split(self, max_weight: float) -> list[list[Any]]:
+        """Return micro-batches: runs of items of at most this weight, or of one heavier item.
+
+        >>> ShardBatch("abcd", weights=[3, 4, 9, 1]).split(8)
+        [['a', 'b'], ['c'], ['d']]
+        """
+        runs: list[list[Any]] = []
+        room: float = 0
+        for item, weight in zip(self, self.weights, strict=True):
+            if not runs or weight > room:
+                runs.append([])
+                room = max_weight
+            runs[-1].append(item)
+            room -= weight
+        return runs
+
+
+class ShardOperation(Operation):
+    """A get of one rank's part of a step.
+
+    Attributes:
+        request: which part, after which step, and how the queue is divided.
+    """
+
+    __slots__ = ("request",)
+    is_plain = False
+    request: wire.ShardRequest
+
+    def renewed(self) -> Self:
+        """The same, begun at the same time, as another operation."""
+        again = super().renewed()
+        again.request = self.request
+        return again
+
+    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
+        """How it begins at the server."""
+        get = wire.Get(self.ticket, self.queue_name, self.wait, None, step=self.step)
+        get.shard = self.request
+        return get
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it asks for several items."""
+        return True
+
+    def describe_batch(self) -> str:
+        """Describe the part that it asks for, in a phrase."""
+        request = self.request
+        return f"step {request.done_step + 1} of shard {request.index} of {request.num_shards}"
 
 
 @explains_calls
@@ -97,10 +176,9 @@ class Shard:
         return ShardLease(self, timeout_s)
 
     def _next(self, timeout_s: float | None) -> ShardBatch:
-        operation = Operation("get_batch", self._queue_name, timeout_s, self._channel._now)
-        operation.shard = wire.ShardRequest(self._index, self.done_step, *self._plan)
-        batch: ShardBatch = self._channel._get(operation, False)
-        return batch
+        operation = ShardOperation("get_batch", self._queue_name, timeout_s, self._channel._now)
+        operation.request = wire.ShardRequest(self._index, self.done_step, *self._plan)
+        return self._channel._get_part(operation)
 
     def _acknowledge(self, step: int) -> None:
         problem = self._channel._settle_part(control_wire.DonePart(self._queue_name, self._index, step))
@@ -150,6 +228,8 @@ class ShardLease:
 class Sharding(ChannelAccess):
     """The part of `Channel` that divides a queue among data-parallel ranks."""
 
+    _of_server: ClassVar[OfServer] = (("shard", "shards"),)
+
     def shard(
         self,
         index: int,
@@ -190,6 +270,17 @@ class Sharding(ChannelAccess):
         if type(index) is not int or not 0 <= index < num_shards:
             raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
         return Shard(self, queue, index, plan)
+
+    def _get_part(self, operation: ShardOperation) -> ShardBatch:
+        def load(items: Delivery) -> ShardBatch:
+            batch, part = self._load_batch(items), items.told.part or wire.ShardPart(0, [], 1.0)
+            mine = ShardBatch(batch, batch.complete, part.step, part.weights, part.imbalance)
+            mine.versions, mine.ids = batch.versions, batch.ids
+            return mine
+
+        operation.channel = self._name
+        mine: ShardBatch = self._connection().run(operation, load=load)
+        return mine
 
     def _settle_part(self, message: control_wire.DonePart) -> str:
         done: control_wire.Done = self._connection().ask(message, control_wire.Done)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import Getting, copies, load_all
+from rlinf_scheduler.channel.access import Getting, load_all
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf_scheduler.channel.batch import Batch, Delivery
-from rlinf_scheduler.channel.dead_letter import DeadLetter
+from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.inspecting import Inspecting
-from rlinf_scheduler.channel.leasing import Leasing
+from rlinf_scheduler.channel.lease import Leasing
+from rlinf_scheduler.channel.lease_operation import DeadLetter
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.shard import Sharding
-from rlinf_scheduler.channel.slot import only_looked_at
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
 from rlinf_scheduler.keywords import explains_calls
@@ -103,13 +104,11 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
         with only_looked_at():  # the queue's consumers have it, too
             return _asked(items[0].load())
 
-    def _load_batch(self, items: Delivery) -> Batch:
+    def _load_all(self, items: Delivery, begin: Callable[[int], None] | None = None) -> Batch:
         with only_looked_at():
-            return _all_asked(load_all(items))
-
-    def _load_leased(self, items: Delivery) -> Batch:
-        with only_looked_at():
-            return _all_asked(load_all(copies(items)))
+            batch = load_all(items, begin)
+        batch[:] = map(_asked, batch)
+        return batch
 
     def __enter__(self) -> Self:
         return self
@@ -142,8 +141,3 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
 
 def _asked(item: Any) -> Any:
     return item.item if type(item) is Question else item
-
-
-def _all_asked(batch: Batch) -> Batch:
-    batch[:] = map(_asked, batch)
-    return batch
