@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.access import load_all
-from rlinf_scheduler.channel.batch import BatchOperation
+from rlinf_scheduler.channel.batch import BatchOperation, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation

@@ -19,7 +19,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_version,
     checked_weight,
 )
-from rlinf_scheduler.channel.batch import Batch, BatchOperation, Delivery, GroupBatch
+from rlinf_scheduler.channel.batch import Batch, BatchOperation, Delivery, GroupBatch, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import SENT_COPIES, forget
@@ -32,13 +32,11 @@ from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
-    BatchUndecodable,
     ChannelArgumentError,
     ChannelClosed,
     ChannelEmpty,
     ChannelError,
     ChannelUnanswered,
-    CodecError,
     SchedulerError,
 )
 from rlinf_scheduler.keywords import called_directly
@@ -561,33 +559,3 @@ def _take(
 def _forget_if_failed(copies: Any, put: Promise[Any]) -> None:
     if put.cancelled() or not isinstance(put.exception(0), ChannelUnanswered | None):
         forget(copies)
-
-
-def copies(items: Delivery) -> Delivery:
-    """Give what came in messages memory of its own; what lies in shared memory has it."""
-    for place, item in enumerate(items):
-        if item.lease is None:
-            items[place] = item.copied()
-    return items
-
-
-def load_all(items: Delivery, begin: Callable[[int], None] | None = None) -> Batch:
-    """Return what came as a batch; `begin` is told before each of them.
-
-    Raises:
-        BatchUndecodable: some of it cannot be read here.
-    """
-    values: list[Any] = []
-    problems: list[tuple[int, str]] = []
-    for place, item in enumerate(items):
-        if begin is not None:
-            begin(place)
-        try:
-            values.append(item.load())
-        except CodecError as error:
-            problems.append((place, str(error)))
-    if problems:
-        raise BatchUndecodable(problems, values)
-    if items.told.ids:
-        current_work().take(items.told.ids)
-    return items.batch(values)

@@ -10,7 +10,9 @@ from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.errors import BatchUndecodable, CodecError
 from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.tape.work import current_work
 
 
 class Batch(list[Any]):
@@ -148,3 +150,25 @@ class BatchOperation(Operation):
         if self.limits is not None and not needs:
             needs = self.limits.min_items
         return needs, self.batch_weight is None
+
+
+def load_all(items: Delivery, begin: Callable[[int], None] | None = None) -> Batch:
+    """Return what came as a batch; `begin` is told before each of them.
+
+    Raises:
+        BatchUndecodable: some of it cannot be read here.
+    """
+    values: list[Any] = []
+    problems: list[tuple[int, str]] = []
+    for place, item in enumerate(items):
+        if begin is not None:
+            begin(place)
+        try:
+            values.append(item.load())
+        except CodecError as error:
+            problems.append((place, str(error)))
+    if problems:
+        raise BatchUndecodable(problems, values)
+    if items.told.ids:
+        current_work().take(items.told.ids)
+    return items.batch(values)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.access import ChannelAccess, OfServer, copies
+from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
     checked_batch_weight,
@@ -423,6 +423,14 @@ class LeaseLoop:
                 yield lease
 
 
+def _copies(items: Delivery) -> Delivery:
+    """Give what came in messages memory of its own; what lies in shared memory has it."""
+    for place, item in enumerate(items):
+        if item.lease is None:
+            items[place] = item.copied()
+    return items
+
+
 class Leasing(ChannelAccess):
     """The part of `Channel` whose items come back unless they are acknowledged."""
 
@@ -500,7 +508,7 @@ class Leasing(ChannelAccess):
         def load(items: Delivery) -> Batch:
             # What a consumer writes into items on lease is not to be seen by who has them next.
             with read_until_done(operation.copies):
-                return self._load_all(copies(items), read_at)
+                return self._load_all(_copies(items), read_at)
 
         return LeaseContext(self._connection(), operation, load)
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any, Self
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import Getting, load_all
+from rlinf_scheduler.channel.access import Getting
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
-from rlinf_scheduler.channel.batch import Batch, Delivery
+from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
 from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.lease import Leasing
