@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.clients import Users
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features import operations
 from rlinf_scheduler.channel.outbox import ResponseOutbox
-from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
+from rlinf_scheduler.channel.shortcut_opening import MIN_OPERATIONS
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload

@@ -19,9 +19,15 @@ import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.channel.features.shortcuts import ACCEPT_PAUSE_S, MAX_SHORTCUTS, ShortcutsFeature
+from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.channel.shortcut import WELCOME, ShortcutRequest
+from rlinf_scheduler.channel.shortcut_opening import (
+    ACCEPT_PAUSE_S,
+    MAX_SHORTCUTS,
+    WELCOME,
+    ShortcutListener,
+    ShortcutRequest,
+)
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelClosed,
@@ -511,7 +517,8 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
     accepts = 0
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        listener = ShortcutsFeature(served(messenger))
+        welcome = []
+        listener = ShortcutListener(messenger, lambda *came: welcome.append(came))
         ready = threading.Event()
 
         class Starved:
@@ -531,7 +538,7 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
                 return self.listener.accept()
 
         def invite():
-            invitations.append(listener.invite("friend"))
+            invitations.append(listener.invite("friend", 0))
             listener._listener = Starved(listener._listener)
             ready.set()
 

@@ -24,7 +24,7 @@ from rlinf_scheduler.channel.refusals import (
     unanswered_error,
 )
 from rlinf_scheduler.channel.sender import OperationSender, ServerTransport
-from rlinf_scheduler.channel.shortcut import ShortcutOpening
+from rlinf_scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.peer import Reply, Request

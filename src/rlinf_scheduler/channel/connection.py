@@ -26,13 +26,12 @@ from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
-    MIN_OPERATIONS,
     NUM_SKIPPED,
     Shortcut,
     ShortcutBroken,
-    ShortcutRequest,
     encode_call,
 )
+from rlinf_scheduler.channel.shortcut_opening import MIN_OPERATIONS, ShortcutRequest
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec import Encoded
