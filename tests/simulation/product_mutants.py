@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
-from rlinf_scheduler.channel.lease_renewal import LeaseRenewal
-
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features.leases import LeasesFeature
+from rlinf_scheduler.channel.lease_operation import LeaseRenewal
 from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.sender import OperationSender
