@@ -85,7 +85,7 @@ def take(pipe, _member, name, count):
     kinds, load = set(), ReceivedPayload.load
 
     def noted(arrived):
-        kinds.add("bytes" if arrived.lease is None else "memory")
+        kinds.add("bytes" if arrived.block is None else "memory")
         return load(arrived)
 
     ReceivedPayload.load = noted

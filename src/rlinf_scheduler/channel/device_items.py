@@ -114,8 +114,8 @@ def why_gone(process_id: str, name: str, payload: object) -> str:
         name: the process's.
         payload: the item.
     """
-    lease = payload.lease if isinstance(payload, ReceivedPayload) else None
-    if lease is None or lease.hold.arena.owner.process_id != process_id:
+    block = payload.block if isinstance(payload, ReceivedPayload) else None
+    if block is None or block.hold.arena.owner.process_id != process_id:
         return ""
     frames = payload.frames()  # type: ignore[attr-defined]
     if not is_staged(frames):

@@ -426,7 +426,7 @@ class LeaseLoop:
 def _copies(items: Delivery) -> Delivery:
     """Give what came in messages memory of its own; what lies in shared memory has it."""
     for place, item in enumerate(items):
-        if item.lease is None:
+        if item.block is None:
             items[place] = item.copied()
     return items
 

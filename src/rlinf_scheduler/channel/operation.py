@@ -366,8 +366,8 @@ class OperationPromise(Promise[Any]):
 def consumed_byte_of(items: list[ReceivedPayload]) -> Any:
     """Return the flag by which a consumer says that it has taken items; the server sees it even if that dies."""
     for item in items:
-        if item.lease is not None:
-            return item.lease.mark()
+        if item.block is not None:
+            return item.block.mark()
     return NOWHERE
 
 

@@ -57,7 +57,7 @@ class ResponseOutbox:
         is_read = not marks_tell(instruction.items)
         for item in instruction.items:
             arrived: ReceivedPayload | RemoteItem = item.payload
-            if as_bytes or isinstance(arrived, RemoteItem) or arrived.lease is None:
+            if as_bytes or isinstance(arrived, RemoteItem) or arrived.block is None:
                 frames = arrived.frames()
             else:
                 # What is written into a part, or into what is on lease, is not to be seen by who has it next; what
@@ -142,7 +142,7 @@ def _join(known: KnownClient, instruction: Deliver) -> bool:
         return False
     item = items[0]
     arrived = item.payload
-    if item.version is not None or isinstance(arrived, RemoteItem) or arrived.lease is not None:
+    if item.version is not None or isinstance(arrived, RemoteItem) or arrived.block is not None:
         return False
     frames = arrived.frames()
     by = "" if item.origin is None else item.origin[0][0]
@@ -184,7 +184,7 @@ def deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | No
     for item in instruction.items:
         payload: ReceivedPayload | RemoteItem = item.payload
         size_bytes += payload.size_bytes
-        if size_bytes > DIRECT_BYTES or payload.lease is not None or isinstance(payload, RemoteItem):
+        if size_bytes > DIRECT_BYTES or payload.block is not None or isinstance(payload, RemoteItem):
             break
         parts = payload.frames()
         counts.append(len(parts))

@@ -33,7 +33,7 @@ class RemoteItem:
     """
 
     __slots__ = ("__weakref__", "at", "producer", "size_bytes")
-    lease = None
+    block = None
 
     def __init__(self, at: HeldAt, producer: str) -> None:
         self.at = at

@@ -198,7 +198,7 @@ class _Writing:
         copies: dict[int, list[Buffer]] = {}
         taken: set[int] = set()
         for sent in (sent for snapshot in self.snapshots for sent in snapshot.sent if marks_tell(sent)):
-            items = [item for item in sent if not item.lost and item.payload.lease is not None]
+            items = [item for item in sent if not item.lost and item.payload.block is not None]
             # Who takes what is on its way may write into it, and sets its mark before.
             for item in items:
                 copies[id(item)] = [bytes(frame) for frame in item.payload.frames()]

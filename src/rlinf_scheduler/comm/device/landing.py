@@ -43,7 +43,7 @@ class ReceivedDevicePayload(ReceivedPayload):
         where: OnDevice,
         source: tuple[Devices, BucketUse] | ReceivedPayload | str,
     ) -> None:
-        super().__init__([], sent.lease, sent.sizes)
+        super().__init__([], sent.block, sent.sizes)
         self._what = what
         self._sent = sent
         self._where = where
@@ -129,7 +129,7 @@ class Landing:
         for place, where in list(self._waiting.items()):
             item = self._items[place]
             # Without its block, as before it is known who reads shared memory, nobody here would keep it there.
-            if item.lease is not None and self._devices.readable_here(where):
+            if item.block is not None and self._devices.readable_here(where):
                 opened = partial(self._opened, place, where)
                 self._devices.open(self._what, item, opened)
             else:

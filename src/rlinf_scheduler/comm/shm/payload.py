@@ -54,23 +54,23 @@ class ReceivedPayload:
     """An object that came from another process, not decoded yet.
 
     Attributes:
-        lease: the block in which it lies; None if its bytes came in the message.
+        block: the one in which it lies; None if its bytes came in the message.
         sizes: of the frames in shared memory.
     """
 
-    __slots__ = ("_frames", "lease", "sizes")
+    __slots__ = ("_frames", "block", "sizes")
 
     def __init__(
-        self, frames: list[Buffer], lease: BlockLease | None = None, sizes: Sequence[int] = ()
+        self, frames: list[Buffer], block: BlockLease | None = None, sizes: Sequence[int] = ()
     ) -> None:
         self._frames = frames
-        self.lease = lease
+        self.block = block
         self.sizes = sizes
 
     @property
     def size_bytes(self) -> int:
         """How large it is (see `object_bytes`)."""
-        if self.lease is None:
+        if self.block is None:
             frames = self._frames
             if len(frames) == 1:
                 return total_bytes(frames)
@@ -79,7 +79,7 @@ class ReceivedPayload:
 
     def mark(self) -> Any:
         """A byte of its block, seen by all processes: 1 once somebody has taken the object; None without a block."""
-        return None if self.lease is None else self.lease.mark()
+        return None if self.block is None else self.block.mark()
 
     def frames(self) -> list[Buffer]:
         """Its frames, to be read and handed on; those in shared memory keep their block.
@@ -87,12 +87,12 @@ class ReceivedPayload:
         Raises:
             OSError: shared memory can neither be mapped nor read here.
         """
-        if self.lease is None:
+        if self.block is None:
             return self._frames
         try:
-            return frames_of(self.lease.original(), self.sizes)
+            return frames_of(self.block.original(), self.sizes)
         except OSError:  # too many descriptors or maps
-            return frames_of(self.lease.copy(), self.sizes)
+            return frames_of(self.block.copy(), self.sizes)
 
     def load(self) -> Any:
         """The object; its arrays and tensors are writable, and lie where the bytes are.
@@ -110,7 +110,7 @@ class ReceivedPayload:
         Raises:
             OSError: shared memory cannot be mapped here.
         """
-        return self._frames if self.lease is None else frames_of(self.lease.to_load(), self.sizes)
+        return self._frames if self.block is None else frames_of(self.block.to_load(), self.sizes)
 
     def copied(self) -> ReceivedPayload:
         """The same in memory of its own."""

@@ -213,7 +213,7 @@ class Payloads:
             peer: to whom.
             shared: others may read it later, and not see what this one writes.
         """
-        lease = arrived.lease
+        lease = arrived.block
         if lease is None or not self.reads_ours(peer.process_id):
             return arrived.frames()
         hold, sizes = lease.hold, tuple(arrived.sizes)
