@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from rlinf_scheduler.channel import Channel, LocalChannel
-from rlinf_scheduler.channel.local_queues import Local
+from rlinf_scheduler.channel.local import Local
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import (
     BatchImpossible,

@@ -5,7 +5,7 @@ import numpy as np
 from job_processes import DEADLINE_S, stay
 from rlinf.testing.local import hold_items
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.channel.fetching import Fetching
+from rlinf_scheduler.channel.held import Fetching
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelTimeout, CommError
 

@@ -1,8 +1,9 @@
 """Channels: named FIFO queues between workers.
 
 - `channel.py`: what users hold, made of `access.py`, `inspecting.py`, and of features with their operations: `lease.py`
-  and `lease_operation.py`, `answering.py`, `admission.py`, `shard.py`; `arguments.py`, `options.py`: what they accept
-- `local.py`: a channel inside one process, whose queues are in `local_queues.py`
+  and `lease_operation.py`, `asking.py` and `answering.py`, `admission.py`, `shard.py`, `subscription.py`
+- `arguments.py`, `options.py`: what they accept
+- `local.py`: a channel inside one process
 - `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
   I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the
   way past both, and `shortcut_opening.py`, how a thread comes to one; `fixed_payload.py`, `refusals.py`
@@ -12,8 +13,9 @@
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
   in it; `journaled.py`, between its server and the world; `reconnecting_transport.py`, what leads
   to it, `durable_wire.py`; `found_journal.py`, what a process finds that comes to hold it
-- `batch.py`: batches and their gets; `producer.py`; `copies.py`: what travels in items, and is counted
-- `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
+- `batch.py`: batches and their gets; `copies.py`: what travels in items, and is counted; `tracing.py`: what they were
+  made of
+- `question.py`: items that are answered, straight to who asked
 - `report.py`: what goes on in a channel, for people
 - `heap.py`: the memory of its process after a peak
 - `saving.py`: checkpoints, as users take them
@@ -31,6 +33,7 @@ from rlinf_scheduler.lazy import loader
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.admission import Slot
+    from rlinf_scheduler.channel.answering import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.batch import Batch, GroupBatch
     from rlinf_scheduler.channel.channel import Channel
     from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable, load_job
@@ -40,7 +43,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.local import LocalChannel
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
     from rlinf_scheduler.channel.report import ChannelReport, QueueReport
-    from rlinf_scheduler.channel.request import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
     from rlinf_scheduler.channel.server import ChannelServer
     from rlinf_scheduler.channel.shard import Shard, ShardBatch, ShardLease
@@ -59,7 +61,7 @@ _MODULES = {
     "Channel": "rlinf_scheduler.channel.local",  # with what `local=True` makes
     "ChannelRef": "rlinf_scheduler.channel.spec",
     "ChannelReport": "rlinf_scheduler.channel.report",
-    "ChannelRequest": "rlinf_scheduler.channel.request",
+    "ChannelRequest": "rlinf_scheduler.channel.answering",
     "ChannelServer": "rlinf_scheduler.channel.server",
     "ChannelSpec": "rlinf_scheduler.channel.spec",
     "ChannelStats": "rlinf_scheduler.queueing",
@@ -75,7 +77,7 @@ _MODULES = {
     "LocalChannel": "rlinf_scheduler.channel.local",
     "QueueDepth": "rlinf_scheduler.queueing",
     "QueueReport": "rlinf_scheduler.channel.report",
-    "RequestLoop": "rlinf_scheduler.channel.request",
+    "RequestLoop": "rlinf_scheduler.channel.answering",
     "Restorable": "rlinf_scheduler.channel.checkpoint",
     "SAVE_TIMEOUT_S": "rlinf_scheduler.channel.saving",
     "Shard": "rlinf_scheduler.channel.shard",

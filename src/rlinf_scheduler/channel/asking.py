@@ -1,4 +1,4 @@
-"""The side that asks: questions that wait for their answers."""
+"""The side that asks: `Channel.ask`, and questions that wait for their answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, overload
 
 from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.access import ChannelAccess, OfServer
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_priority,
+    checked_queue_name,
+    checked_timeout,
+)
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.question import (
     ANSWER,
     Answer,
@@ -24,7 +32,7 @@ from rlinf_scheduler.channel.question import (
 )
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.failure import load_failure
-from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
@@ -36,10 +44,12 @@ from rlinf_scheduler.errors import (
     ChannelTimeout,
     ChannelUnanswerable,
     CommError,
+    ResultTimeout,
     SharedMemoryUnreadable,
 )
+from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing import QueueName
-from rlinf_scheduler.session import Session
+from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.tape.tape import NO_NOTE, tape_of
 
 _next_number = itertools.count(1).__next__
@@ -233,3 +243,89 @@ class Asking:
     def _end(self) -> None:
         for pending in self._waiting():
             pending.set_exception(CommError(self._messenger.why_closed))
+
+
+class Questions(ChannelAccess):
+    """The part of `Channel` that asks."""
+
+    _of_server: ClassVar[OfServer] = (("ask", "questions"),)
+
+    @overload
+    def ask(
+        self,
+        item: Any,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        priority: int = ...,
+        key: QueueName | None = ...,
+    ) -> Any: ...
+    @overload
+    def ask(
+        self,
+        item: Any,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        priority: int = ...,
+        key: QueueName | None = ...,
+    ) -> AsyncHandle[Any]: ...
+
+    @called_directly("Channel")
+    def ask(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        priority: int = 0,
+        key: QueueName | None = None,
+    ) -> Any:
+        """Put a question into a queue, and return what its consumer answers (see `next_request`).
+
+        The answer comes straight from the consumer's process. A consumer that dies or hangs does not end the wait: the
+        question is given to another one.
+
+        Args:
+            item: what is asked; any picklable object, as the rest of the arguments as of `put`.
+            weight: what it counts in a batch of requests.
+            queue_name: the queue.
+            async_op: return a handle at once, whose result is the answer.
+            timeout_s: how long to wait for the answer, in seconds.
+            priority: questions of a higher one are taken first.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: there was no room for it, or no answer, in time. It leaves its queue if nobody has it.
+            ChannelUnanswerable: it was given out `max_attempts` times, and nobody answered.
+            ChannelClosed: the channel is closed, or the queue has ended.
+            ChannelLost: the channel was deleted, or its process is gone, before there was an answer.
+            CodecError: the question cannot be pickled.
+            Exception: what the consumer answered with `fail`.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        limit_s = checked_timeout(self._name, timeout_s)
+        operation = Operation("put", queue, limit_s, self._now)
+        said = operation.says()
+        said.priority = checked_priority(self._name, priority)
+        asking = current_session().service(Asking)
+        question, pending = asking.begin(self._connection(), queue, item)
+        said.question = question.number
+        handle = asking.handle(pending)
+        put = self._put(question, weight, operation, async_op)
+        if put is not None:
+            asking.follow(put, pending, limit_s)
+            return handle
+        try:
+            return handle.wait(operation.left_s)
+        except ResultTimeout:
+            if pending.done():  # it is the answer
+                raise
+            asking.give_up(pending)
+            raise pending.timeout() from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar
 
@@ -18,12 +20,12 @@ from rlinf_scheduler.channel.arguments import (
     checked_name,
     checked_optional_count,
     checked_queue_name,
-    checked_subscription,
     checked_timeout,
     or_forever,
 )
+from rlinf_scheduler.channel.asking import Questions
 from rlinf_scheduler.channel.checkpoint import Restorable
-from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S
+from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S, ChannelConnection
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.operation import ANSWER_S
@@ -36,7 +38,6 @@ from rlinf_scheduler.channel.options import (
     checked_stall,
     checked_successor,
 )
-from rlinf_scheduler.channel.producer import Producer
 from rlinf_scheduler.channel.saving import Saving, file_to_restore
 from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import (
@@ -48,11 +49,12 @@ from rlinf_scheduler.channel.spec import (
     unheld_channels,
 )
 from rlinf_scheduler.channel.starting import StartChannel, Starter, StartingChannel, start_or_find
-from rlinf_scheduler.channel.subscription import Subscription
+from rlinf_scheduler.channel.subscription import Subscribing
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
+    ChannelError,
     ChannelLost,
     ChannelNotFound,
     CommError,
@@ -65,12 +67,9 @@ from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.tape.tape import tape_of
 from rlinf_scheduler.wording import did_you_mean, list_names
 
-# A subscription has room for so many items unless it is said.
-TAP_ITEMS = 1024
-
 
 @explains_calls
-class Channel(Putting, Getting, Sharding, Answering, Admitting, Inspecting, Saving):
+class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subscribing, Inspecting, Saving):
     """A set of named FIFO queues that any worker and the driver put into and get from.
 
     Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
@@ -90,7 +89,7 @@ class Channel(Putting, Getting, Sharding, Answering, Admitting, Inspecting, Savi
     ChannelArgumentError for arguments that make no sense.
     """
 
-    _of_server: ClassVar[OfServer] = (("producer", "counted producers"), ("subscribe", "subscriptions"))
+    _of_server: ClassVar[OfServer] = (("producer", "counted producers"),)
     # What makes a channel inside a process, set by the class that is one (`local.py`), which stands above this one.
     _make_local: ClassVar[Callable[[ChannelSpec], Channel]]
 
@@ -334,45 +333,6 @@ class Channel(Putting, Getting, Sharding, Answering, Admitting, Inspecting, Savi
         """
         return Producer(self._connection(), current_session().name)
 
-    def subscribe(
-        self,
-        name: str,
-        queue_name: QueueName | None = DEFAULT_QUEUE,
-        *,
-        maxsize: int = TAP_ITEMS,
-        max_bytes: int | None = None,
-        key: QueueName | None = None,
-    ) -> Subscription:
-        """Read every item that is put from now on, beside the consumers, who get each of them all the same.
-
-            with channel.subscribe("logger") as seen:
-                for item in seen:
-                    log(item)
-
-        Whoever subscribes under one name shares its items; each name sees all of them. What is large lies in shared
-        memory once until its last reader is done; what one writes into an array of it, no other sees. The subscription
-        ends when its queue has ended, or the channel is closed, and it has read what there was.
-
-        Args:
-            name: the subscription's, in this channel.
-            queue_name: the queue; None for all, in the order in which their items were accepted.
-            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded. One that is
-                full gives up its oldest items and counts them (`num_dropped`, `explain`): nobody waits for it.
-            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
-                quarter of what the channel may hold. It counts for the subscription alone.
-            key: another name of `queue_name`.
-
-        Raises:
-            ChannelArgumentError: there is a subscription of this name with other options.
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        queue = None if queue_name is None and key is None else self._queue(queue_name, key)
-        bound = checked_max_bytes(self._name, max_bytes)
-        subscription = Subscription(
-            self._ref, checked_subscription(self._name, name), checked_maxsize(self._name, maxsize)
-        )
-        return subscription._subscribe(queue, bound)
-
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
 
@@ -416,3 +376,46 @@ def _what_there_is(session: Session, name: str) -> str:
     hint = did_you_mean(name, known)
     there = f"there are {list_names(known)}" if known else "there is no channel"
     return f"{there}; {hint}" if hint else there
+
+
+_next_number = itertools.count(1).__next__
+
+
+class Producer:
+    """A place among the producers of a channel that counts them; left as done when the block ends without an error.
+
+    Whoever is interrupted, also on the way in or out, drops the object, and so leaves the place as one who failed.
+    """
+
+    def __init__(self, connection: ChannelConnection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        self._number = _next_number()
+        self._is_in = False
+
+    def __enter__(self) -> Producer:
+        """Take a place.
+
+        Raises:
+            ChannelArgumentError: the channel does not count its producers, or all have come.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        self._is_in = True
+        joined = self._connection.ask(control_wire.Join(self._number, self._name), control_wire.Joined)
+        if joined.problem:
+            raise ChannelArgumentError(self._connection.ref.spec.name, joined.problem)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._connection.finish_puts("producer", None)
+            self._connection.ask(control_wire.Leave(self._number, False))
+            self._is_in = False
+            return
+        with suppress(ChannelError):  # what has failed is more important
+            self._connection.ask(control_wire.Leave(self._number, True))
+
+    def __del__(self) -> None:
+        if self._is_in:
+            with suppress(CommError):  # a forked child has none of its parent's places
+                self._connection.tell(control_wire.Leave(self._number, True))

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
-from typing import Any, Never
+from typing import Any, NamedTuple, Never, TypeVar
+
+import msgspec
 
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, checked_weight
+from rlinf_scheduler.channel.batch import Batch, BatchOperation, GroupBatch
 from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
-from rlinf_scheduler.channel.local_queues import Local, LocalQueues, channel_queues
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation, OperationPromise
+from rlinf_scheduler.channel.refusals import deleted_error, ending_error
 from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelEmpty
-from rlinf_scheduler.queueing import ChannelState, ChannelStats, QueueName
+from rlinf_scheduler.comm.loop import IoLoop, ending
+from rlinf_scheduler.comm.promise import Promise, PromiseRef
+from rlinf_scheduler.comm.reports import on_io_thread
+from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause, Wait, awaited
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelEmpty, ChannelError, ChannelUnanswered
+from rlinf_scheduler.queueing import (
+    NO_LIMITS,
+    Accept,
+    ChannelState,
+    ChannelStats,
+    Deliver,
+    Ending,
+    Instruction,
+    Limits,
+    QueueName,
+    Reason,
+    Refuse,
+    Ripen,
+)
 
 
 class LocalChannel(Channel):
@@ -176,3 +199,354 @@ for _base in Channel.__mro__:
     for _name, _what in vars(_base).get("_of_server", ()):
         setattr(LocalChannel, _name, _refused(_name, _what))
 Channel._make_local = LocalChannel
+
+
+T = TypeVar("T")
+
+# All operations are of one client: this process.
+_HERE = "here"
+# How soon it is looked whether items that were handed to a caller are its own, and again, and how seldom at last.
+LOOK_S = 0.05
+MAX_LOOK_S = 5.0
+
+_queues: dict[str, LocalQueues] = {}
+_loops: list[IoLoop] = []
+_starting = threading.RLock()
+
+
+class Local(NamedTuple):
+    """What was delivered.
+
+    Attributes:
+        items: the objects themselves.
+        versions: of the policy that they were made with; empty where nobody said any.
+        complete: the batch is what was asked for.
+        group: that the items belong to; None where no group was asked for.
+    """
+
+    items: list[Any]
+    versions: tuple[int | None, ...]
+    complete: bool
+    group: Any
+
+    def batch(self) -> Batch:
+        """Return them as the caller of `get_batch` or `get_group` gets them."""
+        if self.group is not None:
+            return GroupBatch(self.items, self.complete, self.group)
+        batch = Batch(self.items, self.complete)
+        batch.versions = self.versions
+        return batch
+
+
+def _awaits(local: dict[str, Any]) -> Wait | None:
+    return LocalQueues.awaits(local["self"], local["operation"])
+
+
+class LocalQueues:
+    """The queues of one local channel in this process.
+
+    Users' threads hand operations over and wait, as with a channel that a server holds: whatever interrupts them, an
+    item is in its queue or its taker's. `channel_queues` finds them.
+
+    Args:
+        spec: the channel.
+        loop: the thread that owns them.
+
+    Attributes:
+        now: the clock of that thread, in seconds.
+    """
+
+    def __init__(self, spec: ChannelSpec, loop: IoLoop) -> None:
+        self.now = loop.now
+        self._spec = spec
+        self._loop = loop
+        self._state = ChannelState(spec.maxsize)
+        self._operations: dict[int, Operation] = {}
+        self._expired: set[int] = set()
+        self._delivered: dict[int, Operation] = {}
+        # Of these, what somebody is about to take, or has dropped.
+        self._unsettled: dict[int, Operation] = {}
+        self._dropped: deque[PromiseRef] = deque()
+        self._looks, self._look_s = False, LOOK_S
+        self._deleted = False
+
+    # -- users' threads --------------------------------------------------------------------------
+
+    @awaited(_awaits)
+    def run(self, operation: Operation, item: Any, load: Callable[[Local], Any]) -> Any:
+        """Run an operation until it is over; of a put, `load` is not called."""
+        self._check_may_block()
+        operation.promise_to(Promise())
+        operation.blocks = True
+        try:
+            self._hand_over(operation, item)
+            value = delivered = self._end_of(operation)
+            if operation.kind != "put":
+                value = load(delivered)
+            # A store and a return: nothing can come in between. Before them, the items go back.
+            operation.taken = True
+            return value  # noqa: TRY300 - see above
+        except BaseException:
+            if not operation.taken:
+                operation.dropped = True
+                self._loop.submit(partial(self._withdraw, operation))
+            raise
+
+    def start(self, operation: Operation, item: Any = None) -> OperationPromise:
+        """Start an operation; its end comes to the promise. A put goes on without it, a get does not."""
+        if operation.kind == "put":
+            promise = OperationPromise(self, operation)
+            operation.promise_to(promise)
+        else:
+            promise = OperationPromise(self, operation, partial(self._loop.submit, self._look))
+            operation.promise_to(promise, self._dropped)
+        self._hand_over(operation, item)
+        return promise
+
+    def take(self, operation: Operation, load: Callable[[Local], T], delivered: Local) -> T:
+        """Turn a handle's result into what its caller receives, and count it as taken."""
+        self._loop.submit(partial(self._look_soon, operation))
+        return load(delivered)
+
+    def ask(self, what: str, question: Callable[[ChannelState], T], queue: QueueName | None = None) -> T:
+        """Ask the queues something, after everything that was handed over before."""
+        self._check_may_block()
+        answer: Promise[T] = Promise()
+        self._loop.submit(ending(partial(self._answer, question, answer), answer.set_exception))
+        if not answer.wait(ANSWER_S):
+            raise ChannelUnanswered(
+                self._spec.name, queue, what, ANSWER_S, "the thread of local channels is busy"
+            )
+        return answer.result(0)
+
+    def change(self, what: str, event: Callable[[ChannelState], list[Instruction]]) -> None:
+        """Tell the queues something, and wait until they know."""
+        self.ask(what, lambda state: self._carry_out(event(state)))
+
+    def delete(self) -> None:
+        """Drop what they hold; what waits fails, and so does what is asked later, in this process."""
+        self.ask("delete", self._delete)
+
+    def awaits(self, operation: Operation) -> Wait:
+        """Return what the caller of an operation waits for; from any thread."""
+        text = f"{operation.kind}('{self._spec.name}'), which is local"
+        return Wait(OTHER, text, operation.waited_s, operation.timeout_s)
+
+    def cause(self, operation: Operation) -> Cause:
+        """Return the cause under which that wait is counted."""
+        return Cause(CHANNEL, operation.kind, self._spec.name)
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add nothing: nobody but this process can end such a wait."""
+
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """Give one up."""
+        self._loop.submit(partial(self._withdraw, operation))
+        if not self._loop.is_current():
+            promise.wait(ANSWER_S)
+
+    def _end_of(self, operation: Operation) -> Any:
+        promise = operation.find_promise()
+        return None if promise is None else promise.result()
+
+    def _hand_over(self, operation: Operation, item: Any) -> None:
+        self._loop.submit(partial(self._begin, operation, item))
+
+    def _check_may_block(self) -> None:
+        if on_io_thread():
+            problem = "a callback on an I/O thread cannot wait for it; use async_op=True"
+            raise ChannelError(self._spec.name, problem)
+
+    # -- the thread that owns them ---------------------------------------------------------------
+
+    def _begin(self, operation: Operation, item: Any) -> None:
+        self._look()
+        if self._deleted:
+            self._fail(operation, deleted_error(self._spec.name))
+            return
+        ticket = operation.ticket
+        self._operations[ticket] = operation
+        try:
+            instructions = self._event(operation, item)
+        except ValueError as error:
+            del self._operations[ticket]
+            self._fail(operation, ChannelArgumentError(self._spec.name, str(error)))
+            return
+        self._carry_out(instructions)
+        left_s = operation.left_s if operation.wait else None
+        if left_s is not None and ticket in self._operations:
+            operation.timer = self._loop.call_later(left_s, partial(self._expire, operation))
+
+    def _event(self, operation: Operation, item: Any) -> list[Instruction]:
+        about = _HERE, operation.ticket, operation.queue_name
+        if operation.kind == "put":
+            said = operation.item or NO_TERMS
+            return self._state.put(
+                *about,
+                item,
+                operation.weight,
+                priority=said.priority,
+                group=said.group,
+                version=said.version,
+                wait=operation.wait,
+            )
+        if not isinstance(operation, BatchOperation):
+            return self._state.get(*about, wait=operation.wait)
+        if operation.group_size:
+            return self._state.get_group(*about, operation.group_size, wait=operation.wait)
+        limits = operation.limits
+        wanted = NO_LIMITS if limits is None else Limits(*msgspec.structs.astuple(limits))
+        return self._state.get_batch(*about, operation.batch_weight, wanted, wait=operation.wait)
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Deliver):
+                self._deliver(instruction)
+            elif isinstance(instruction, Accept):
+                self._finish(instruction.ticket, lambda promise: promise.set_result(None))
+            elif isinstance(instruction, Refuse):
+                self._refuse(instruction)
+            elif isinstance(instruction, Ripen):
+                ripen = partial(self._ripen, instruction.ticket)
+                self._loop.call_later(instruction.after_s, ripen)
+
+    def _deliver(self, delivery: Deliver) -> None:
+        operation = self._operations.pop(delivery.ticket)
+        operation.stop_clock()
+        promise = operation.find_promise()
+        if promise is None or operation.dropped:
+            self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+            return
+        self._delivered[operation.ticket] = operation
+        items = delivery.items
+        versions = tuple(item.version for item in items)
+        said = versions if any(version is not None for version in versions) else ()
+        promise.set_result(Local([item.payload for item in items], said, delivery.complete, delivery.group))
+        if operation.blocks:
+            self._look_s = LOOK_S
+            self._unsettled[operation.ticket] = operation
+        # A handle that is dropped says so itself, unless an interruption came in between.
+        self._look_later()
+
+    def _refuse(self, refused: Refuse) -> None:
+        operation = self._operations.get(refused.ticket) or self._settled(refused.ticket)
+        if operation is None:
+            return
+        name = self._spec.name
+        if refused.ticket in self._expired:
+            self._expired.discard(refused.ticket)
+            error = ending_error(name, operation, Ending.TIMED_OUT, refused.state)
+            self._finish(refused.ticket, lambda promise: promise.set_exception(error))
+        elif refused.reason is Reason.CANCELLED:
+            self._finish(refused.ticket, lambda promise: promise.set_cancelled())
+        else:
+            about = refused.reason.value, refused.state
+            error = ending_error(name, operation, Ending.REFUSED, about)
+            self._finish(refused.ticket, lambda promise: promise.set_exception(error))
+
+    def _finish(self, ticket: int, complete: Callable[[Promise[Any]], None]) -> None:
+        operation = self._operations.pop(ticket, None)
+        if operation is None:
+            return
+        operation.stop_clock()
+        promise = operation.find_promise()
+        if promise is not None:
+            complete(promise)
+            operation.let_go()
+
+    def _fail(self, operation: Operation, error: BaseException) -> None:
+        promise = operation.find_promise()
+        if promise is not None:
+            promise.set_exception(error)
+
+    def _expire(self, operation: Operation) -> None:
+        if operation.ticket in self._operations:
+            self._expired.add(operation.ticket)
+            self._withdraw(operation)
+
+    def _withdraw(self, operation: Operation) -> None:
+        self._settled(operation.ticket)
+        self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+
+    def _settled(self, ticket: int) -> Operation | None:
+        """Take a delivery off the books, if it is there."""
+        self._unsettled.pop(ticket, None)
+        return self._delivered.pop(ticket, None)
+
+    def _ripen(self, ticket: int) -> None:
+        self._carry_out(self._state.ripen(_HERE, ticket))
+
+    def _look_soon(self, operation: Operation) -> None:
+        self._look_s = LOOK_S
+        if operation.ticket in self._delivered:
+            self._unsettled[operation.ticket] = operation
+        self._look()
+
+    def _look_later(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self._loop.call_later(self._look_s, self._look_again)
+            self._look_s = min(2 * self._look_s, MAX_LOOK_S)
+
+    def _look_again(self) -> None:
+        self._looks = False
+        self._look()
+
+    def _look(self) -> None:
+        """See what became of items that were delivered: they are somebody's now, or go back."""
+        while self._dropped:
+            ticket = self._dropped.popleft().ticket
+            if ticket in self._operations:
+                self._withdraw(self._operations[ticket])
+            elif ticket in self._delivered:
+                self._unsettled[ticket] = self._delivered[ticket]
+        for ticket, operation in list(self._unsettled.items()):
+            if operation.is_taken:
+                self._settled(ticket)
+                self._carry_out(self._state.confirm(_HERE, ticket))
+            elif operation.dropped or operation.find_promise() is None:
+                self._withdraw(operation)
+        if self._delivered:
+            self._look_later()
+
+    def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
+        self._look()
+        if self._deleted:
+            raise deleted_error(self._spec.name)
+        answer.set_result(question(self._state))
+
+    def _delete(self, state: ChannelState) -> None:
+        self._deleted = True
+        state.clear()
+        self._delivered.clear()
+        self._unsettled.clear()
+        for ticket in list(self._operations):
+            self._finish(ticket, lambda promise: promise.set_exception(deleted_error(self._spec.name)))
+
+
+def channel_queues(spec: ChannelSpec) -> LocalQueues:
+    """Return the queues that a local channel has in this process, which begin empty in each."""
+    found = _queues.get(spec.channel_id)
+    if found is None:
+        found = _queues.setdefault(spec.channel_id, LocalQueues(spec, _loop()))
+    return found
+
+
+def _loop() -> IoLoop:
+    with _starting:
+        if not _loops:
+            on_fork_in_child(_forget)
+            loop = IoLoop("rlinf-local-channels")
+            loop.start()
+            _loops.append(loop)
+        return _loops[0]
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads: its local channels begin empty, as in any other process."""
+    global _starting
+    _starting = threading.RLock()
+    _queues.clear()
+    for loop in _loops:
+        loop.abandon()
+    _loops.clear()

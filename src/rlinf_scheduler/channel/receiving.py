@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.device_items import DeviceItems
-from rlinf_scheduler.channel.fetching import Fetching
-from rlinf_scheduler.channel.held import HeldAt
+from rlinf_scheduler.channel.held import Fetching, HeldAt
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.device.landing import Landing
 from rlinf_scheduler.comm.device.records import is_staged

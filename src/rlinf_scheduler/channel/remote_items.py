@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from rlinf_scheduler.channel.fetching import Fetching
-from rlinf_scheduler.channel.held import HOLDER, HeldAt, Keep
+from rlinf_scheduler.channel.held import HOLDER, Fetching, HeldAt, Keep
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.runtime import Runtime

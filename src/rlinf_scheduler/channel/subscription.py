@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.access import Getting
-from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
+from rlinf_scheduler.channel.access import ChannelAccess, Getting, OfServer
+from rlinf_scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_max_bytes,
+    checked_maxsize,
+    checked_subscription,
+)
 from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
 from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.inspecting import Inspecting
@@ -21,6 +26,9 @@ from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing import QueueName, Tapped
+
+# A subscription has room for so many items unless it is said.
+NUM_ITEMS = 1024
 
 _next_number = itertools.count(1).__next__
 
@@ -141,3 +149,48 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
 
 def _asked(item: Any) -> Any:
     return item.item if type(item) is Question else item
+
+
+class Subscribing(ChannelAccess):
+    """The part of `Channel` that is about its subscriptions."""
+
+    _of_server: ClassVar[OfServer] = (("subscribe", "subscriptions"),)
+
+    def subscribe(
+        self,
+        name: str,
+        queue_name: QueueName | None = DEFAULT_QUEUE,
+        *,
+        maxsize: int = NUM_ITEMS,
+        max_bytes: int | None = None,
+        key: QueueName | None = None,
+    ) -> Subscription:
+        """Read every item that is put from now on, beside the consumers, who get each of them all the same.
+
+            with channel.subscribe("logger") as seen:
+                for item in seen:
+                    log(item)
+
+        Whoever subscribes under one name shares its items; each name sees all of them. What is large lies in shared
+        memory once until its last reader is done; what one writes into an array of it, no other sees. The subscription
+        ends when its queue has ended, or the channel is closed, and it has read what there was.
+
+        Args:
+            name: the subscription's, in this channel.
+            queue_name: the queue; None for all, in the order in which their items were accepted.
+            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded. One that is
+                full gives up its oldest items and counts them (`num_dropped`, `explain`): nobody waits for it.
+            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
+                quarter of what the channel may hold. It counts for the subscription alone.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelArgumentError: there is a subscription of this name with other options.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        queue = None if queue_name is None and key is None else self._queue(queue_name, key)
+        bound = checked_max_bytes(self._name, max_bytes)
+        subscription = Subscription(
+            self._ref, checked_subscription(self._name, name), checked_maxsize(self._name, maxsize)
+        )
+        return subscription._subscribe(queue, bound)

@@ -14,7 +14,7 @@ from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_channel
 from rlinf_scheduler.channel.features.producers import ProducersFeature
 from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
-from rlinf_scheduler.channel.fetching import Fetching
+from rlinf_scheduler.channel.held import Fetching
 from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import ChannelServer
