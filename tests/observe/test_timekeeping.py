@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.waits import CHANNEL, IDLE, MESSAGE, OTHER, RESULT, WEIGHTS, Wait, awaited
+from rlinf_scheduler.comm.waits import CHANNEL, IDLE, MESSAGE, OTHER, RESULT, WEIGHTS, Wait, awaited, cause_of
 from rlinf_scheduler.host.timing import Stopwatch, recording
 from rlinf_scheduler.observe import timekeeping
 from rlinf_scheduler.observe.timekeeping import (
@@ -24,7 +24,6 @@ from rlinf_scheduler.observe.timekeeping import (
     WAIT,
     Cause,
     Site,
-    cause_of,
 )
 from waits import wait_until
 

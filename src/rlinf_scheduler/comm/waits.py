@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Kinds of waits, by what ends them.
@@ -88,6 +90,9 @@ now: Callable[[], float] = monotonic
 # Told when a wait has ended that began then, for what (None: its stack says), and who has ended it.
 account: Callable[[float, Cause | None, str], object] | None = None
 
+# What a wait is for is said within so many frames of it.
+_NEAR = 6
+
 _kept_in: dict[CodeType, str] = {}
 
 
@@ -141,3 +146,41 @@ def awaited(describe: Describe) -> Callable[[F], F]:
 def describer_of(code: CodeType) -> Describe | None:
     """How a function says what it waits for; None of one that never said."""
     return _describers.get(code)
+
+
+def cause_of(wait: Wait) -> Cause:
+    """What a wait is for, given what is known of it."""
+    if wait.kind == CHANNEL:
+        return Cause(CHANNEL, wait.detail, wait.subject)
+    if wait.kind == WEIGHTS:
+        return Cause(WEIGHTS, "fetch_weights", wait.subject)
+    return Cause(wait.kind, wait.operation, wait.subject)
+
+
+def ender_of(wait: Wait) -> str:
+    """Return who ends a wait, where only one process can; else "".
+
+    Those of a channel are who holds it, and not who puts or takes.
+    """
+    return wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
+
+
+def cause_on_stack(frame: FrameType | None) -> tuple[Cause | None, str]:
+    """What the function of `frame`, or one around it, has waited for, and who ends that; None: that was no wait."""
+    caller = frame
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        describe = describer_of(frame.f_code)
+        if describe is not None:
+            try:
+                wait = describe(frame.f_locals)
+            except Exception as error:  # not all of its variables are there
+                if raised_by_signal_handler(error):
+                    raise
+                break
+            if wait is None or wait.kind == IDLE:
+                return None, ""
+            return cause_of(wait), ender_of(wait)
+        frame = frame.f_back
+    return Cause(OTHER, "" if caller is None else caller.f_code.co_qualname), ""

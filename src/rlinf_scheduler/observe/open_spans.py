@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 
 from rlinf_scheduler.comm.threads import OWN_THREADS
-from rlinf_scheduler.comm.waits import IDLE, wait_kept_in
+from rlinf_scheduler.comm.waits import IDLE, cause_of, ender_of, wait_kept_in
 from rlinf_scheduler.observe.stacks import (
     frames_inwards,
     frames_of_threads,
@@ -16,7 +16,7 @@ from rlinf_scheduler.observe.stacks import (
     loop_run_in,
     wait_in,
 )
-from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span, cause_of, ender_of
+from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span
 
 # So many are told of, those that began first.
 MAX_OPEN = 256

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rlinf_scheduler.comm.waits import CHANNEL, WEIGHTS
+from rlinf_scheduler.comm.waits import CHANNEL, WEIGHTS, cause_of
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.observe.critical_path import critical_path
 from rlinf_scheduler.observe.time_service import JobTimes, ask_times
 from rlinf_scheduler.observe.time_sheets import TimeSheet
-from rlinf_scheduler.observe.timekeeping import CALL, VALUE, WAIT, Span, cause_of
+from rlinf_scheduler.observe.timekeeping import CALL, VALUE, WAIT, Span
 from rlinf_scheduler.observe.times import (
     GroupTimes,
     MethodTimes,

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection
 import msgspec
 from msgspec.structs import replace
 
-from rlinf_scheduler.comm.waits import Cause, Wait
+from rlinf_scheduler.comm.waits import Cause, Wait, cause_of
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import RunningCall
 from rlinf_scheduler.observe.stacks import Threads
-from rlinf_scheduler.observe.timekeeping import TIMES, Site, Span, Timekeeper, cause_of
+from rlinf_scheduler.observe.timekeeping import TIMES, Site, Span, Timekeeper
 from rlinf_scheduler.session import Session
 
 # A service of the job's home: what a process says when it leaves, with at most so many spans.

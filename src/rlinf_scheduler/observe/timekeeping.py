@@ -14,17 +14,15 @@ from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from threading import get_ident
-from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 import msgspec
 
 from rlinf_scheduler.comm import waits
-from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.threads import OWN_THREADS
-from rlinf_scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Cause, Wait
+from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause
 
 K = TypeVar("K", bound=Hashable)
 
@@ -52,8 +50,6 @@ SHORT_S = 1e-4
 NUM_RECENT = 4096
 # So many sums of each kind; what comes after them is counted as others.
 MAX_SUMS = 2000
-# What a wait is for is said within so many frames of it.
-_NEAR = 6
 OTHERS = "others"
 
 
@@ -183,7 +179,7 @@ class Timekeeper:
         if thread in OWN_THREADS:
             return
         if cause is None:
-            cause, peer = _on_stack(sys._getframe(2))
+            cause, peer = waits.cause_on_stack(sys._getframe(2))
             if cause is None:
                 return
             by = by or peer
@@ -277,44 +273,6 @@ def _new_sum(sums: dict[K, Sum], key: K, others: K) -> Sum:
 
 TIMES = Timekeeper()
 on_fork_in_child(TIMES.clear)
-
-
-def cause_of(wait: Wait) -> Cause:
-    """What a wait is for, given what is known of it."""
-    if wait.kind == CHANNEL:
-        return Cause(CHANNEL, wait.detail, wait.subject)
-    if wait.kind == WEIGHTS:
-        return Cause(WEIGHTS, "fetch_weights", wait.subject)
-    return Cause(wait.kind, wait.operation, wait.subject)
-
-
-def ender_of(wait: Wait) -> str:
-    """Return who ends a wait, where only one process can; else "".
-
-    Those of a channel are who holds it, and not who puts or takes.
-    """
-    return wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
-
-
-def _on_stack(frame: FrameType | None) -> tuple[Cause | None, str]:
-    """What the function of `frame`, or one around it, has waited for, and who ends that; None: that was no wait."""
-    caller = frame
-    for _ in range(_NEAR):
-        if frame is None:
-            break
-        describe = waits.describer_of(frame.f_code)
-        if describe is not None:
-            try:
-                wait = describe(frame.f_locals)
-            except Exception as error:  # not all of its variables are there
-                if raised_by_signal_handler(error):
-                    raise
-                break
-            if wait is None or wait.kind == IDLE:
-                return None, ""
-            return cause_of(wait), ender_of(wait)
-        frame = frame.f_back
-    return Cause(OTHER, "" if caller is None else caller.f_code.co_qualname), ""
 
 
 waits.account = TIMES.note_wait
