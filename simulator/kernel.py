@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rlinf_scheduler.channel.deliveries import SWEEP_S, Deliveries
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.loop import READABLE, WRITABLE, IoLoop, Timer
 from rlinf_scheduler.comm.messenger import Messenger, Platform
@@ -30,6 +31,7 @@ from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched
 from simulator.network import SILENT_US, Network, delays
+from simulator.threads import UserThread, hands_over, running
 from simulator.world import Process, World
 
 SECRET = ClusterSecret(bytes(range(32)))
@@ -277,6 +279,134 @@ class SimulatedSocket:
         raise OSError(code, os.strerror(code))
 
 
+class SimulatedDatagrams(SimulatedSocket):
+    """A socket between two processes of one machine that keeps datagrams apart: what is sent is there at once.
+
+    A user's thread may block in it.
+    """
+
+    def __init__(self, kernel: Kernel, process: Process, loop: SimulatedLoop) -> None:
+        super().__init__(kernel, process, loop, socket.AF_UNIX)
+        self._datagrams: deque[bytes] = deque()
+        self._other: SimulatedDatagrams | None = None
+        self._timeout_s: float | None = 0.0
+        self._reader: UserThread | None = None
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+
+    def detach(self) -> int:
+        return self._fd
+
+    def connect(self, address: Any) -> None:
+        listener: Any = self._kernel.listeners.get(address)
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
+        acceptor = SimulatedDatagrams(self._kernel, listener.process, listener.loop)
+        self._other, acceptor._other = acceptor, self
+        listener.backlog.append(acceptor)
+        listener.loop.poke()
+
+    def send(self, data: Any) -> int:
+        thread = running()
+        if thread is not None:
+            thread.sends()
+        if self._error:
+            self._fail()
+        if self._other is None or self._other.fileno() < 0 or self._ended:
+            raise BrokenPipeError(errno.EPIPE, "nobody is there")
+        self._other._datagrams.append(bytes(data))
+        self._other.arrived()
+        hands_over()
+        return len(data)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        memory = bytearray(size)
+        if flags & socket.MSG_DONTWAIT:
+            return bytes(memory[: self._read(memory)])
+        return bytes(memory[: self.recv_into(memory)])
+
+    def recv_into(self, memory: Any) -> int:
+        thread = running()
+        if thread is not None and self._timeout_s != 0:
+            self._block(thread)
+        return self._read(memory)
+
+    def _block(self, thread: UserThread) -> None:
+        """Let a thread wait until there is something to read."""
+        thread.point()
+        until_s = None if self._timeout_s is None else self.process.now() + self._timeout_s
+        self._reader = thread
+        try:
+            while not self.events():
+                left_s = None if until_s is None else until_s - self.process.now()
+                if left_s is not None and left_s <= 0:
+                    raise TimeoutError
+                thread.block(left_s)
+        finally:
+            self._reader = None
+        thread.find_end()
+
+    def _read(self, memory: Any) -> int:
+        if self._error:
+            self._fail()
+        if not self._datagrams:
+            if self._ended:
+                return 0
+            raise BlockingIOError(errno.EAGAIN, "nothing")
+        datagram = self._datagrams.popleft()
+        memory[: len(datagram)] = datagram
+        return len(datagram)
+
+    def shutdown(self, _how: int) -> None:
+        self._ended = True
+        self.arrived()
+        if self._other is not None:
+            self._other._ended = True
+            self._other.arrived()
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        super().close()
+        if self._other is not None:
+            self._other._ended = True
+            if self._datagrams:  # as the kernel does
+                self._other._error = errno.ECONNRESET
+            self._other.arrived()
+
+    def events(self) -> int:
+        if self.backlog is not None:
+            return READABLE if self.backlog else 0
+        return READABLE if self._datagrams or self._ended or self._error else 0
+
+    def arrived(self) -> None:
+        """There is something to be read, or nothing more will come."""
+        self._loop.poke()
+        if self._reader is not None:
+            self._reader.wake()
+
+
+class OwnedDatagrams:
+    """What a process has of such a socket, which is closed with the last reference.
+
+    Args:
+        fileno: of one that is there; None for a new one of the process whose I/O thread runs now.
+    """
+
+    def __init__(self, fileno: int | None = None) -> None:
+        loop = SimulatedLoop.at_work
+        if loop is None:
+            raise RuntimeError("sockets are made by I/O threads")
+        self._socket = loop.datagrams(fileno)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+
 class _Epoll:
     """The descriptors that one process watches."""
 
@@ -310,6 +440,7 @@ class _Epoll:
 class SimulatedLoop(IoLoop):
     """The I/O thread of a simulated process: a round is an event of the world, and so is what would wake it."""
 
+    at_work: ClassVar[SimulatedLoop | None] = None
     _epoll: Any
 
     def __init__(self, kernel: Kernel, process: Process, name: str, on_failed: Any = None) -> None:
@@ -344,6 +475,18 @@ class SimulatedLoop(IoLoop):
         """Something is there to be done, and the thread gets its turn soon."""
         self._plan(self._kernel.draw.randrange(40))
 
+    def datagrams(self, fileno: int | None) -> SimulatedDatagrams:
+        """Return a socket of this process for datagrams: a new one, or the one that has this descriptor."""
+        if fileno is None:
+            return SimulatedDatagrams(self._kernel, self._process, self)
+        return cast(SimulatedDatagrams, self._kernel.sockets[fileno])
+
+    def submit_once(self, callback: Callable[[], None]) -> None:
+        """As the product's; a thread may be interrupted before it and behind."""
+        hands_over()
+        super().submit_once(callback)
+        hands_over()
+
     def _wake(self) -> None:
         self.poke()
 
@@ -351,20 +494,26 @@ class SimulatedLoop(IoLoop):
         # Time stands still within an event: what is to happen later happens in another one.
         super()._add_timer(max(when, self.now() + 1e-6), timer)
 
-    def _plan(self, delay_us: int) -> None:
-        at_us = self._process.world.now_us + delay_us
+    def _plan(self, delay_us: int, *, looks: bool = False) -> None:
+        world = self._process.world
+        at_us = world.now_us + delay_us
         if self._due_us is None or at_us < self._due_us:
             self._due_us = at_us
-            self._process.later(delay_us, self._turn, at_us)
+            if looks:
+                world.schedule_look(at_us, self._process, self._turn, at_us)
+            else:
+                self._process.later(delay_us, self._turn, at_us)
 
     def _turn(self, at_us: int) -> None:
         if at_us != self._due_us:  # it had its turn before
             return
         self._due_us = None
         self._ident = threading.get_ident()
+        SimulatedLoop.at_work = self
         try:
             self._run_once()
         finally:
+            SimulatedLoop.at_work = None
             self._ident = 0
             self._sleeping = True
         while self._timers and self._timers[0][2].callback is None:
@@ -373,7 +522,17 @@ class SimulatedLoop(IoLoop):
             self._plan(self._kernel.draw.randrange(1, 10))
         elif self._timers:
             due_us = math.ceil(self._timers[0][0] * 1e6)
-            self._plan(max(1, due_us - self._process.world.now_us))
+            looks = all(map(_looks_again, self._timers))
+            self._plan(max(1, due_us - self._process.world.now_us), looks=looks)
+
+
+def _looks_again(entry: tuple[float, int, Timer]) -> bool:
+    """Whether a timer is of what a process looks at again and again, for ever if need be."""
+    callback = entry[2].callback
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, Deliveries):
+        return callback == owner._on_sweep or owner._look_s >= SWEEP_S
+    return callback is None
 
 
 class SimulatedSockets(Sockets):

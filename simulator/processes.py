@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rlinf_scheduler.channel import shortcut
+from rlinf_scheduler.channel.features import shortcuts
 from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
@@ -17,9 +19,10 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
 from rlinf_scheduler.session import Session
 from simulator.host import Host
-from simulator.kernel import Kernel
+from simulator.kernel import Kernel, OwnedDatagrams
 from simulator.machines import Machines
 from simulator.network import Network
+from simulator.threads import end_all, running
 from simulator.watched import Names
 from simulator.world import Violation, World
 
@@ -100,7 +103,7 @@ class Processes:
         return found
 
     def _start(self, host: Host) -> ProductProcess:
-        shares = self._draw.random() < 0.3
+        shares = host is self._home or self._draw.random() < 0.4
         messenger = self.kernel.start(host, "machine" if shares else f"machine of {host.name}")
         home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
         process = ProductProcess(self, host, messenger, home)
@@ -175,6 +178,9 @@ def errors_are_found() -> Iterator[None]:
     wait, start, teller = Promise.wait, threading.Thread.start, threading.get_ident()
 
     def refuse_to_wait(promise: Promise[Any], timeout_s: float | None = None) -> bool:
+        thread = running()
+        if thread is not None:
+            return thread.wait(promise, timeout_s)
         if timeout_s == 0 or promise.done() or threading.get_ident() != teller:
             return wait(promise, timeout_s)
         raise Violation("something waits that is to be an event of its own")
@@ -191,9 +197,11 @@ def errors_are_found() -> Iterator[None]:
         with (
             replaced(Promise, "wait", refuse_to_wait),
             replaced(threading.Thread, "start", refuse_to_start),
+            replaced(shortcut_opening, "OwnedSocket", OwnedDatagrams),
         ):
             yield
     finally:
+        end_all()
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]

@@ -22,6 +22,7 @@ from simulator.producer_oracle import ProducerOracle
 from simulator.product_users import ChannelUsers
 from simulator.ranks import Rank
 from simulator.script import BATCHES, SHARDS, TAP, Call, Script
+from simulator.threads import running
 from simulator.watched import WatchedProducers, WatchedState
 from simulator.world import Violation
 
@@ -79,7 +80,9 @@ class ProductPart(Part):
         self.script = script
         self.names = cluster.processes.names
         # One telling is as the other, also in how many bytes a ticket takes.
-        operation._next_ticket = itertools.count(1).__next__
+        self._tickets = itertools.count(1)
+        operation._next_ticket = self._next_ticket
+        shortcut_opening._next_number = itertools.count(1).__next__
         self.ledger = Ledger(
             script.sole_consumers,
             maxsize=script.maxsize,
@@ -99,6 +102,13 @@ class ProductPart(Part):
         self._server_process = cluster.processes.of(cluster.server)
         self._server = self._make_server()
         self._own = self._connection(self._server_process)
+
+    def _next_ticket(self) -> int:
+        ticket, thread = next(self._tickets), running()
+        if thread is not None:  # what it puts or gets anew has another one
+            thread.ticket = ticket
+            self.names.calls[thread.process.name, ticket] = thread.number
+        return ticket
 
     # -- processes -----------------------------------------------------------------------------------
 
@@ -177,6 +187,8 @@ class ProductPart(Part):
     def died(self, host: Host) -> None:
         """A process has died."""
         self.ledger.dies(host.name)
+        if host.name in self._users:
+            self._users[host.name].end()
 
     def close(self) -> None:
         """What can be closed is closed."""
@@ -194,6 +206,8 @@ class ProductPart(Part):
         """End the story and check it; the world comes to rest before the first step, and after each."""
         server_lives = self._server_process.host.alive
         self.cluster.processes.check_rest()
+        for users in self._users.values():
+            users.check_nothing_is_open()
         if server_lives:
             self._check_nobody_waits_in_vain()
             auditor = self._start_auditor()

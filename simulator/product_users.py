@@ -1,11 +1,11 @@
-"""The users' threads of a process that runs the product: what `Channel` and its handles do, step by step.
+"""The users of a process that runs the product: threads that block in `ChannelConnection.run`, and handles.
 
-A user begins an operation, is told by its promise, and takes what it brought by stores, as `ChannelConnection.run` and
-`AsyncHandle.wait` do. In between it may be interrupted, drop its handle, or give the operation up.
+A thread may be interrupted anywhere, or its call cancelled; a handle may be dropped, looked at late, or cancelled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
@@ -13,13 +13,15 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.batch import BatchOperation, load_all
+from rlinf_scheduler.channel.access import _take
+from rlinf_scheduler.channel.batch import BatchOperation, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation
 from rlinf_scheduler.channel.operation import ItemTerms, Operation, OperationPromise
 from rlinf_scheduler.channel.shard import ShardOperation
-from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.cancellation import Scope, working_in
+from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
@@ -40,6 +42,7 @@ from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.ranks import Rank
 from simulator.script import BATCHES, NOWAIT, SHARDS, TAP, Call, Script
+from simulator.threads import UserThread
 from simulator.users import UserCall
 from simulator.watched import Names
 from simulator.world import Violation
@@ -72,6 +75,8 @@ SHARES = (60, 15, 10, 10, 5)
 DELAYS_S = (0.002, 1.0)
 # Of a lease that lasts so long two signs of life may be late.
 HEARD_US = 500_000
+# At so many places at most a thread may be interrupted in one call.
+NUM_POINTS = 8
 # So much later than it may an end come, on an I/O thread with much to do.
 LATE_US = 10_000
 
@@ -82,18 +87,31 @@ class ProductCall(UserCall):
     Attributes:
         operation: what it asks for; None of a request.
         promise: of its end, as long as the user has that.
+        thread: which runs it, and waits.
+        scope: by which that is cancelled.
         lease: what it has on lease, as long as it keeps that.
         work_us: how long it works at that.
         fate: what becomes of that.
         hindered_us: how long nothing could be done or said until it began.
     """
 
-    __slots__ = ("fate", "hindered_us", "lease", "operation", "promise", "work_us")
+    __slots__ = (
+        "fate",
+        "hindered_us",
+        "lease",
+        "operation",
+        "promise",
+        "scope",
+        "thread",
+        "work_us",
+    )
 
     def __init__(self, step: Call) -> None:
         super().__init__(step)
         self.operation: Operation | None = None
         self.promise: OperationPromise | None = None
+        self.thread: UserThread | None = None
+        self.scope = Scope()
         self.lease: Lease | None = None
         self.work_us = self.hindered_us = 0
         self.fate = ""
@@ -167,7 +185,7 @@ class ChannelUsers:
             self._ask_after_puts(call)
         else:
             self._ask(call)
-        if step.drop == "begun":
+        if step.drop == "begun" and call.thread is None:
             self._drop(call)
         elif step.drop in ("later", "cancel"):
             action = self._drop if step.drop == "later" else self._cancel
@@ -177,7 +195,6 @@ class ChannelUsers:
         step = call.step
         call.hindered_us = self._hindered_us()
         operation = call.operation = self._operation(call)
-        operation.blocks = step.blocking
         self._names.calls[self.name, operation.ticket] = step.number
         encoded = None
         if step.kind == "put":
@@ -186,8 +203,60 @@ class ChannelUsers:
             self._ledger.put_begins(
                 self.name, step.number, step.queue, size_bytes, step.weight, step.priority, step.group
             )
+        if step.blocking and step.kind != "lease":
+            self._block(call, operation, encoded)
+            return
+        operation.blocks = step.blocking
         call.promise = self._connection.start(operation, encoded)
         call.promise.add_done_callback(partial(self._on_done, call))
+
+    # -- threads that block --------------------------------------------------------------------------
+
+    def _block(self, call: ProductCall, operation: Operation, encoded: Encoded | None) -> None:
+        thread = call.thread = UserThread(self.host, call.step.number, self._draw, self._on_send)
+        thread.ticket = operation.ticket
+        if call.step.drop == "begun":
+            thread.points_left = self._draw.randrange(NUM_POINTS)
+        thread.leaves_at_end = call.step.drop == "delivered" and call.step.kind != "peek"
+        thread.run(self._run, call, operation, encoded)
+
+    def _run(self, call: ProductCall, operation: Operation, encoded: Encoded | None) -> None:
+        """Call as `Channel` does; in the thread."""
+        outcome = "accepted" if encoded is not None else "taken"
+        load = None if encoded is not None else partial(self._load, call)
+        try:
+            with working_in(call.scope):
+                if call.step.kind == "peek":
+                    self._connection.look(operation, partial(self._load, call))
+                    outcome = "dropped"
+                else:
+                    call.items = self._connection.run(operation, encoded, load)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            outcome = "dropped"
+        except Exception as error:  # noqa: BLE001 - it is looked at, whatever it is
+            outcome = _outcome_of(error)
+        self._end(call, outcome)
+
+    def _load(self, call: ProductCall, items: Delivery) -> list[int]:
+        """Read items, which are the user's from then on."""
+        if items.told.part is not None:
+            call.part_step = items.told.part.step
+        return [_number(item.load()) for item in items]
+
+    def _on_send(self, thread: UserThread) -> None:
+        """A thread is about to send an operation by itself."""
+        self.world.note(self.name, "sends", thread.number, thread.ticket)
+        self._names.direct.add((self.name, thread.ticket))
+        if self.calls[thread.number].step.kind == "put":
+            self._ledger.put_goes_by_itself(thread.number)
+
+    def end(self) -> None:
+        """The process has died."""
+        for call in self.calls.values():
+            if call.thread is not None:
+                call.thread.kill()
+
+    # -- handles, and the end of calls ---------------------------------------------------------------
 
     def _operation(self, call: ProductCall) -> Operation:
         """Return what a call asks for, as `Channel` does."""
@@ -227,6 +296,9 @@ class ChannelUsers:
         """The user is interrupted, or drops the handle."""
         if call.outcome:
             return
+        if call.thread is not None:
+            call.thread.interrupt()
+            return
         if call.operation is None:
             self._leave(call.step)
         elif call.step.blocking:
@@ -235,7 +307,10 @@ class ChannelUsers:
         self._end(call, "dropped")
 
     def _cancel(self, call: ProductCall) -> None:
-        """The user asks for the end and waits for it."""
+        """The user asks for the end and waits for it; of a thread that blocks another one does."""
+        if call.thread is not None:
+            call.scope.cancel()
+            return
         self._messenger.submit(partial(self._cancel_now, call))
 
     def _cancel_now(self, call: ProductCall) -> None:
@@ -265,18 +340,11 @@ class ChannelUsers:
             del promise
             self._drop(call)
             return
-        if not call.step.blocking:
-            self._connection.look_after(operation)
-        items = promise.result(0)
-        if items.told.part is not None:
-            call.part_step = items.told.part.step
         if isinstance(operation, LeaseOperation):
             self._open(call, operation, promise)
             return
-        call.items = [_number(item.load()) for item in items]
-        del promise
-        operation.mark[0] = 1
-        operation.taken = True
+        take = partial(_take, self._connection, operation, partial(self._load, call))
+        call.items = AsyncHandle(promise, take, operation.describe).wait()
         call.promise = None
         self._end(call, "taken")
 
@@ -411,6 +479,20 @@ class ChannelUsers:
 
     # -- at the end ----------------------------------------------------------------------------------
 
+    def check_nothing_is_open(self) -> None:
+        """Check that nothing is under way that nobody waits for."""
+        client = self._connection._client
+        # A put goes on without its handle.
+        dropped = {
+            call.operation.ticket
+            for call in self.calls.values()
+            if call.operation is not None and call.outcome == "dropped" and (call.thread or call.step.kind != "put")
+        }
+        left = [ticket for ticket in client.operations if ticket in dropped]
+        if self.host.alive and left:
+            message = f"{self.name} still knows of operations {left}, which nobody wants"
+            raise Violation(message, (self.name,))
+
     def check_calls(self) -> None:
         """Check that every call has ended, and by its deadline."""
         for number, call in self.calls.items():
@@ -442,9 +524,14 @@ def _outcome(promise: Promise[Any]) -> str:
     if promise.cancelled():
         return "cancelled"
     error = promise.exception(0)
-    if error is None:
-        problem = getattr(getattr(promise.result(0), "head", None), "problem", "")
-        return "no place" if problem else ""
+    if error is not None:
+        return _outcome_of(error)
+    problem = getattr(getattr(promise.result(0), "head", None), "problem", "")
+    return "no place" if problem else ""
+
+
+def _outcome_of(error: BaseException) -> str:
+    """Return how a call ended that failed."""
     if isinstance(error, ChannelClosed):
         return "ended" if "has ended" in str(error) else "closed"
     if type(error) is ChannelError and "another one asks for" in str(error):

@@ -41,11 +41,13 @@ class Names:
     Attributes:
         processes: the names of processes, by their ids.
         calls: the numbers of calls, by the name of the process and the ticket.
+        direct: what threads have sent by themselves, by the same.
         leaving: how members leave the subscription, as they have said it, by their names and numbers.
     """
 
     processes: dict[str, str] = field(default_factory=dict)
     calls: dict[tuple[str, int], int] = field(default_factory=dict)
+    direct: set[tuple[str, int]] = field(default_factory=set)
     leaving: dict[tuple[str, int], deque[bool]] = field(default_factory=dict)
 
     def of(self, process_id: str, ticket: int) -> tuple[str, int]:
@@ -107,7 +109,8 @@ class WatchedState(ChannelState):
         name, number = self._names.of(client, ticket)
         self._hear("put", name, number)
         self._ledger.put_arrives(name, number)
-        if options.get("complete", True):
+        # Of those that threads send by themselves each has one at most.
+        if options.get("complete", True) and (self._names.processes[client], ticket) not in self._names.direct:
             self._ledger.bytes_arrive(name, number)
         return self._do(super().put, client, ticket, queue_name, payload, *args, **options)
 

@@ -129,6 +129,7 @@ class World:
         self.history: list[tuple[Any, ...]] = []
         self._events: list[tuple[int, int, Process | None, Callable[..., None], tuple[Any, ...]]] = []
         self._num_scheduled = 0
+        self._looks: set[int] = set()
 
     def randomness(self, *purpose: object) -> Random:
         """Return a source of its own for one purpose: what others draw does not shift it."""
@@ -145,6 +146,11 @@ class World:
         self._num_scheduled += 1
         heapq.heappush(self._events, (at_us, self._num_scheduled, process, action, args))
 
+    def schedule_look(self, at_us: int, process: Process, action: Callable[..., None], *args: Any) -> None:
+        """Let a process look at something again, as it does for ever: the world may rest before that."""
+        self.schedule(at_us, process, action, args)
+        self._looks.add(self._num_scheduled)
+
     def run(self) -> None:
         """Let everything happen that is to happen.
 
@@ -152,8 +158,9 @@ class World:
             Violation: the world does not come to rest.
         """
         events = self._events
-        while events:
+        while len(events) > len(self._looks):
             self.now_us, number, process, action, args = heapq.heappop(events)
+            self._looks.discard(number)
             if number > MAX_EVENTS:
                 message = f"the world does not come to rest: {MAX_EVENTS} events, and more to come"
                 raise Violation(message)
