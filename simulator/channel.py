@@ -83,7 +83,6 @@ class ChannelPart(Part):
             self._ledger,
             self._cluster.machines,
             self._script.credit_bytes,
-            self._server,
             self._cluster.holders,
             partial(self._reconnecting, host) if self._script.durable else None,
         )
@@ -101,7 +100,6 @@ class ChannelPart(Part):
     def died(self, host: Host) -> None:
         """A process has died."""
         self._ledger.dies(host.name)
-        self._server.died(host.name)
 
     def restarted(self) -> None:
         """Another process holds now what the one that died has held, if that is durable."""

@@ -13,11 +13,9 @@ from rlinf_scheduler.queueing.client import (
     Ending,
     Send,
     SendItem,
-    SendOutcomeQuery,
     SendWithdraw,
 )
 from simulator import channel_wire as wire
-from simulator.channel_server import ChannelServer
 from simulator.durable import SimulatedReconnectingTransport
 from simulator.holders import HOLDER, At, Drop, Fetch, Fetched, Held, Hold, Holders
 from simulator.host import Host
@@ -25,14 +23,11 @@ from simulator.lease_user import LeaseUser
 from simulator.ledger import Ledger
 from simulator.machines import Machines
 from simulator.script import SHARDS
-from simulator.shortcut_user import DirectUsers, ShortcutUser
-from simulator.users import UserCall
+from simulator.users import UserCall, Users
 
 # So soon, and so late, a process looks whether delivered items were taken.
 LOOK_US = 2_000
 MAX_LOOK_US = 1_000_000
-# What begins anew has another ticket.
-ANEW = 10_000_000
 
 
 class Trainer(Protocol):
@@ -48,7 +43,7 @@ class Trainer(Protocol):
         """A call of it has ended."""
 
 
-class ChannelClient(DirectUsers):
+class ChannelClient(Users):
     """One process's side of a channel.
 
     Attributes:
@@ -63,7 +58,6 @@ class ChannelClient(DirectUsers):
         ledger: Ledger,
         machines: Machines,
         credit_bytes: int,
-        server: ChannelServer,
         holders: Holders | None,
         reconnecting: Callable[[ChannelClient], SimulatedReconnectingTransport] | None = None,
     ) -> None:
@@ -84,8 +78,6 @@ class ChannelClient(DirectUsers):
         self.ranks: dict[int, Trainer] = {}
         # Who waits until certain puts are over before it asks the server, and for which.
         self._after_puts: list[tuple[UserCall, list[UserCall]]] = []
-        self._num_sent = 0
-        self._shortcuts = ShortcutUser(self, server)
         self._leases = LeaseUser(host, self._say, self._leave_lease, self._forget_lease)
         host.serve(HOLDER, _FromHolders(self))
         self._reconnecting = reconnecting(self) if reconnecting is not None else None
@@ -97,7 +89,6 @@ class ChannelClient(DirectUsers):
     def receive(self, _sender: str, message: wire.News) -> None:
         """News from the server."""
         accepted, answers = message
-        self._shortcuts.note()
         for ticket in accepted:
             self._at.pop(ticket, None)
             self._carry_out(self.state.accepted(ticket))
@@ -117,7 +108,6 @@ class ChannelClient(DirectUsers):
             self.cut_off = True
             self._carry_out(self.state.lose())
             self._drop_failed_puts()
-            self._shortcuts.lose()
             for ticket in sorted(self._asked):
                 self.tell(self.calls[ticket], Ending.LOST, None)
 
@@ -203,17 +193,6 @@ class ChannelClient(DirectUsers):
 
     # -- what users do -----------------------------------------------------------------------------
 
-    def start(self, call: UserCall) -> None:
-        """The user's thread asks for it, and waits. A call that blocks may go by a shortcut."""
-        if self._holder_for(call) is not None or not self._shortcuts.take(call):
-            super().start(call)
-
-    def sent_before(self) -> int | None:
-        """How many messages an operation by a shortcut stands behind; None if there is something to be sent yet."""
-        if self.cut_off or self.is_busy or self._outbox or self._held:
-            return None
-        return self._num_sent
-
     def on_begin(self, call: UserCall) -> None:
         """A call begins."""
         step = call.step
@@ -248,46 +227,11 @@ class ChannelClient(DirectUsers):
             elif call.step.kind in ("subscribe", "unsubscribe"):
                 self._outbox.append(wire.Unsubscribe(call.ticket, number, failed=True))
             return
-        if self._shortcuts.knows(call):
-            self.query_outcome(call)
-        else:
-            self._carry_out(self.state.drop(call.ticket))
+        self._carry_out(self.state.drop(call.ticket))
 
     def on_cancel(self, call: UserCall) -> None:
         """A user asks for the end of a call."""
-        if not self._shortcuts.break_off(call):
-            self._carry_out(self.state.cancel(call.ticket))
-
-    def query_outcome(self, call: UserCall) -> None:
-        """A user's thread has sent an operation and cannot wait for its answer, or has left it."""
-        if self.cut_off:
-            self.tell(call, Ending.LOST, None)
-            return
-        self._shortcuts.note()
-        if call.outcome not in ("", "dropped"):
-            return  # what it waited for came another way
-        if not self.state.knows(call.ticket):
-            self.state.direct(call.ticket, call.step.queue, is_get=call.step.kind != "put")
-        if call.outcome:
-            self._carry_out(self.state.drop(call.ticket))
-        elif call.limit_us is not None and self.world.now_us >= call.began_us + call.limit_us:
-            self.start_clock(call)
-        else:
-            self._carry_out(self.state.cancel(call.ticket))
-            self.start_clock(call)
-
-    def expect(self, call: UserCall) -> None:
-        """The items of a call that went by a shortcut come the usual way."""
-        if self.cut_off:
-            self.tell(call, Ending.LOST, None)
-            return
-        self._shortcuts.note()
-        self.start_clock(call)
-
-    def know_direct(self, call: UserCall) -> None:
-        """A user's thread has sent a get, or is about to: what it takes is to be confirmed."""
-        self.state.direct(call.ticket, call.step.queue, is_get=True)
-        self._delivered[call.ticket] = call
+        self._carry_out(self.state.cancel(call.ticket))
 
     def on_expire(self, call: UserCall) -> None:
         """A deadline has passed."""
@@ -299,7 +243,6 @@ class ChannelClient(DirectUsers):
 
     def on_turn(self) -> None:
         """Everything that was handed over has been done."""
-        self._shortcuts.note()
         self._look()
         self._look_at_puts()
         if self._at:
@@ -318,7 +261,6 @@ class ChannelClient(DirectUsers):
 
     def told_end(self, call: UserCall) -> None:
         """For the checks: a user's call has ended."""
-        self._shortcuts.ended(call)
         if call.step.kind == "put":
             self._ledger.put_ends(call.step.number, call.outcome)
         elif call.step.kind == "step":
@@ -392,10 +334,7 @@ class ChannelClient(DirectUsers):
                         self._held.discard(ticket)
                         self._delivered.pop(ticket, None)
                         self._leases.ended(ticket)
-                    if ending is Ending.CANCELLED and self._shortcuts.knows(call):
-                        self.begin_anew(call)
-                    else:
-                        self.tell(call, ending, detail)
+                    self.tell(call, ending, detail)
                 case Send(ticket):
                     self._held.discard(ticket)
                     self._outbox.append(wire.opening(self.calls[ticket], self._at.get(ticket)))
@@ -403,30 +342,13 @@ class ChannelClient(DirectUsers):
                     self._outbox.append(wire.Fill(ticket, self.calls[ticket].step.number))
                 case SendWithdraw(ticket):
                     self._outbox.append(wire.Withdraw(ticket))
-                case SendOutcomeQuery(ticket):
-                    self._outbox.append(wire.QueryOutcome(ticket))
                 case Confirm(ticket):
                     self._confirmed.append(ticket)
-
-    def begin_anew(self, call: UserCall) -> None:
-        """A call has put or taken nothing by a shortcut: it goes the usual way, as another operation."""
-        self._shortcuts.forget(call)
-        call.ticket += ANEW
-        self.calls[call.ticket] = call
-        if call.step.kind == "put":
-            self._ledger.put_again(self.name, call.ticket, call.step.number)
-        super().start(call)
-
-    def goes_by_itself(self, call: UserCall) -> None:
-        """For the checks: a call goes by a shortcut."""
-        if call.step.kind == "put":
-            self._ledger.put_goes_by_itself(call.step.number)
 
     def _flush(self) -> None:
         if self._outbox or self._confirmed:
             message = (self._confirmed, self._outbox)
             self._confirmed, self._outbox = [], []
-            self._num_sent += 1
             if self._reconnecting is not None:
                 self._reconnecting.send(message)
             else:

@@ -14,7 +14,6 @@ from rlinf_scheduler.queueing import (
     Accept,
     Bury,
     Deliver,
-    DirectOperations,
     Grant,
     Instruction,
     LeaseTerms,
@@ -28,13 +27,10 @@ from rlinf_scheduler.queueing import (
 from rlinf_scheduler.queueing.operations import Getter
 from simulator.channel_wire import (
     CHANNEL,
-    Again,
     Answer,
     Arrived,
-    Direct,
     Done,
     DonePart,
-    Elsewhere,
     EndQueue,
     Extend,
     Fill,
@@ -47,7 +43,6 @@ from simulator.channel_wire import (
     Operation,
     Operations,
     Put,
-    QueryOutcome,
     Request,
     Resend,
     Settle,
@@ -63,13 +58,8 @@ from simulator.machines import Machines
 from simulator.producer_oracle import ProducerOracle
 from simulator.queue_oracle import Asked
 from simulator.script import SHARDS, TAP, Script
-from simulator.shortcut import Way
 from simulator.world import Violation
 
-# Of a delivery, so many bytes go by a shortcut.
-DIRECT_BYTES = 64 << 10
-# So many puts lie in shared memory that the server cannot read.
-UNREADABLE_SHARE = 0.03
 MAX_VACANCIES = 1000
 NEVER_US = 1 << 60
 
@@ -114,10 +104,6 @@ class ChannelServer:
         self._ledger = ledger
         self._gone: set[str] = set()
         self._news: dict[str, News] = {}
-        self._make_direct = machines.direct
-        self._direct: dict[str, DirectOperations[Way, Put | Get]] = {}
-        self._ways: dict[str, list[Way]] = {}
-        self._draw = host.world.randomness("channel server")
         host.serve(CHANNEL, self)
         if isinstance(host, Host):
             host.serve(HOLDER, _Ignored())
@@ -135,84 +121,12 @@ class ChannelServer:
         for operation in operations:
             self.world.note(self.name, "hears", sender, type(operation).__name__, *operation)
             self._carry_out(self._handle(sender, operation))
-        for _, direct in self._direct_of(sender).read():
-            self._run_direct(sender, direct)
 
     def _tick(self) -> None:
         """Something is about to happen."""
         now_us = self.host.now_us
         self.state.set_clock(now_us)
         self._ledger.ticks(now_us)
-
-    # -- shortcuts ---------------------------------------------------------------------------------
-
-    def connect(self, client: Host) -> Way | None:
-        """A shortcut for a thread of a client; None if that cannot be."""
-        if isinstance(self.host, JournaledHost):
-            return None
-        if not self.host.alive or client.name in self._gone:
-            return None
-        way = Way(client, self.host, self._on_calls)
-        self._ways.setdefault(client.name, []).append(way)
-        return way
-
-    def died(self, name: str) -> None:
-        """A process has died: its ends are closed by the kernel."""
-        for client, ways in self._ways.items():
-            for way in ways:
-                if client == name:
-                    way.leave()
-                elif name == self.name:
-                    way.break_off()
-
-    def _on_calls(self, way: Way) -> None:
-        if way.calls:
-            self._read_call(way)
-        if way.left and not way.calls:
-            self.close_way(way)
-            self._direct_of(way.client).leave(way)
-
-    def close_way(self, way: Way) -> None:
-        """Close this end of a shortcut."""
-        ways = self._ways.get(way.client, [])
-        if way in ways:
-            ways.remove(way)
-            way.break_off()
-
-    def _read_call(self, way: Way) -> None:
-        self._tick()
-        direct: Direct = way.calls.popleft()
-        operation = direct.operation
-        self.world.note(self.name, "hears", way.client, "Direct", direct.after, *operation)
-        if self._direct_of(way.client).arrive(way, operation.ticket, operation, direct.after):
-            self._run_direct(way.client, operation)
-
-    def _read_all(self, client: str) -> None:
-        for way in list(self._ways.get(client, ())):
-            while way.calls:
-                self._read_call(way)
-
-    def _run_direct(self, client: str, operation: Put | Get) -> None:
-        if type(operation) is Put and self._draw.random() < UNREADABLE_SHARE:
-            way = self._direct_of(client).end(operation.ticket)
-            if way is not None:
-                way.answer(Again(operation.ticket))
-            return
-        self._carry_out(self._handle(client, operation, is_direct=True))
-
-    def _query_outcome(self, client: str, ticket: int) -> list[Instruction]:
-        out = self._direct_of(client).query_outcome(client, ticket, self.state, self._read_all)
-        if out == [Accept(client, ticket)]:
-            # It is only said again.
-            self._to_client(client)[0].append(ticket)
-            return []
-        return out
-
-    def _direct_of(self, client: str) -> DirectOperations[Way, Put | Get]:
-        direct = self._direct.get(client)
-        if direct is None:
-            direct = self._direct[client] = self._make_direct()
-        return direct
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -224,8 +138,6 @@ class ChannelServer:
             self.world.note(self.name, "loses", peer)
             self._gone.add(peer)
             self._news.pop(peer, None)
-            for way in list(self._ways.get(peer, ())):
-                self.close_way(way)
             taken = {
                 ticket
                 for ticket, items in self.state.queues.deliveries(peer)
@@ -322,32 +234,28 @@ class ChannelServer:
         """Check that it knows what it has promised."""
         self._ledger.follow([], self.state, self.world.now_us)
 
-    def _handle(self, client: str, operation: Operation, *, is_direct: bool = False) -> list[Instruction]:
+    def _handle(self, client: str, operation: Operation) -> list[Instruction]:
         state, ledger = self.state, self._ledger
         match operation:
             case Put():
-                return self._put(client, operation, is_direct=is_direct)
+                return self._put(client, operation)
             case Fill(ticket, item):
                 return state.fill(client, ticket, item)
             case Get():
                 return self._get(client, operation)
             case Settle() | Extend() | DonePart():
                 return self._settle(client, operation)
-            case Withdraw() | QueryOutcome() | Resend():
-                return self._take_back(client, operation)
+            case Withdraw(ticket):
+                return state.withdraw(client, ticket)
+            case Resend(ticket):
+                return self._resend(client, ticket)
             case Arrived(ticket):
                 ledger.arrived(client, ticket)
                 return state.arrive(client, ticket)
             case _:
                 return self._answer(client, operation)
 
-    def _take_back(self, client: str, operation: Withdraw | QueryOutcome | Resend) -> list[Instruction]:
-        if isinstance(operation, Withdraw):
-            return self.state.withdraw(client, operation.ticket)
-        take_back = self._query_outcome if isinstance(operation, QueryOutcome) else self._resend
-        return take_back(client, operation.ticket)
-
-    def _put(self, client: str, put: Put, *, is_direct: bool) -> list[Instruction]:
+    def _put(self, client: str, put: Put) -> list[Instruction]:
         ticket, queue, item, weight, size_bytes, wait, priority, group, at = put
         terms: dict[str, Any] = {"priority": priority, "group": group, "wait": wait}
         self._ledger.put_arrives(client, ticket)
@@ -356,7 +264,7 @@ class ChannelServer:
         if at is not None and self._remote is not None:
             if self._remote.put(item, at):
                 self.host.later(1_000, self.lost, at.holder)
-        elif not is_direct:  # of these each thread has one at most
+        else:
             self._ledger.bytes_arrive(client, ticket)
         return self.state.put(client, ticket, queue, item, weight, size_bytes, **terms)
 
@@ -502,8 +410,6 @@ class ChannelServer:
             if client in self._gone:
                 message = f"the server answers {client}, which has gone"
                 raise Violation(message, (client,))
-            if self._is_said_directly(instruction):
-                continue
             accepted, answers = self._to_client(client)
             if isinstance(instruction, Accept):
                 accepted.append(instruction.ticket)
@@ -538,17 +444,6 @@ class ChannelServer:
             self._tick()
             self._ledger.waited(client, ticket)
             self._carry_out(self.state.ripen(client, ticket))
-
-    def _is_said_directly(self, instruction: Instruction) -> bool:
-        direct = self._direct_of(instruction.client)
-        is_accept = isinstance(instruction, Accept)
-        way = (direct.accept if is_accept else direct.end)(instruction.ticket)
-        if way is None:
-            return False
-        if isinstance(instruction, Deliver) and sum(i.size_bytes for i in instruction.items) > DIRECT_BYTES:
-            way.answer(Elsewhere(instruction.ticket))
-            return False
-        return way.answer(instruction)
 
     def _to_client(self, client: str) -> News:
         if not self._news:

@@ -125,31 +125,6 @@ class Withdraw(NamedTuple):
     ticket: int
 
 
-class QueryOutcome(NamedTuple):
-    """Nobody wants an operation any more that went by a shortcut."""
-
-    ticket: int
-
-
-class Direct(NamedTuple):
-    """By a shortcut: an operation, before which so many messages stand."""
-
-    after: int
-    operation: Put | Get
-
-
-class Elsewhere(NamedTuple):
-    """By a shortcut: the items of a get come the usual way."""
-
-    ticket: int
-
-
-class Again(NamedTuple):
-    """By a shortcut: the item of a put cannot be read; it is to come the usual way."""
-
-    ticket: int
-
-
 class Arrived(NamedTuple):
     """Items are in the client's process; nobody has taken them."""
 
@@ -175,9 +150,7 @@ INLINE_BYTES = 64 << 10
 REQUESTS = frozenset(("end", "flush", "join", "leave", "subscribe", "unsubscribe"))
 
 Request = EndQueue | Flush | Join | Leave | Subscribe | Unsubscribe
-Operation = (
-    Put | Fill | Get | Withdraw | QueryOutcome | Resend | Arrived | Request | Settle | DonePart | Extend
-)
+Operation = Put | Fill | Get | Withdraw | Resend | Arrived | Request | Settle | DonePart | Extend
 Operations = tuple[list[int], list[Operation]]
 """What a client sends: tickets whose items were taken, and operations in order."""
 Answer = Grant | Deliver | FromHolders | Refuse | Done

@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched
 from simulator.network import SILENT_US, Network, delays
-from simulator.threads import UserThread, hands_over, running
+from simulator.threads import SLOW_SHARE, SLOW_US, UserThread, hands_over, running
 from simulator.world import Process, World
 
 SECRET = ClusterSecret(bytes(range(32)))
@@ -431,6 +431,8 @@ class _Epoll:
             mask = sockets[fd].events() & (wanted | _BROKEN)
             if mask:
                 ready.append((fd, mask))
+        if len(ready) > 1:  # what was ready before comes again behind, or before
+            self._kernel.draw.shuffle(ready)
         return ready
 
     def close(self) -> None:
@@ -472,8 +474,9 @@ class SimulatedLoop(IoLoop):
         return {fd for fd in descriptors if sockets[fd].events() & (events | _BROKEN)}
 
     def poke(self) -> None:
-        """Something is there to be done, and the thread gets its turn soon."""
-        self._plan(self._kernel.draw.randrange(40))
+        """Something is there to be done, and the thread gets its turn soon; now and then it is late."""
+        slow = self._kernel.draw.random() < SLOW_SHARE
+        self._plan(self._kernel.draw.randrange(SLOW_US if slow else 40))
 
     def datagrams(self, fileno: int | None) -> SimulatedDatagrams:
         """Return a socket of this process for datagrams: a new one, or the one that has this descriptor."""
@@ -714,7 +717,8 @@ class Kernel:
     def delay_us(self, sender: Process, receiver: Process) -> int:
         """Return how long something is on its way."""
         if self._machines[sender.name] == self._machines[receiver.name]:
-            return self.draw.randrange(1, 30)
+            slow = self.draw.random() < SLOW_SHARE
+            return self.draw.randrange(1, SLOW_US if slow else 30)
         return self._delay_us(sender.name, receiver.name)
 
     def _delay_us(self, sender: str, receiver: str) -> int:

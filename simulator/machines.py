@@ -15,7 +15,6 @@ from rlinf_scheduler.comm.shm.blocks import BlockStore
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import (
     ChannelState,
-    DirectOperations,
     Producers,
     ServerStreams,
     Snapshot,
@@ -40,7 +39,6 @@ class Machines:
     Attributes:
         server: a channel's server, from its `maxsize`, and the bytes that a queue and the channel may hold.
         producers: who has something to put, from how many they are.
-        direct: what the server knows of one client's shortcuts.
         client: a process's side of a channel, from its credit in bytes.
         holder: what a node's holder has.
         stream: what a client has said to a durable channel, and heard.
@@ -58,7 +56,6 @@ class Machines:
 
     server: Callable[[int, int, int], ChannelState] = ChannelState
     producers: Callable[[int], Producers] = Producers
-    direct: Callable[[], DirectOperations[Any, Any]] = DirectOperations
     client: Callable[[int], ClientState] = ClientState
     holder: Callable[[], HeldItemTable[int]] = HeldItemTable
     stream: Callable[[], Stream[Any]] = Stream

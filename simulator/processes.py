@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.channel import shortcut
-from rlinf_scheduler.channel.features import shortcuts
+from rlinf_scheduler.channel import connection, shortcut_opening
 from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
@@ -93,6 +92,7 @@ class Processes:
         self._network = network
         self._home = home
         self._draw = world.randomness("machines")
+        self._share_of_home = self._draw.choice((0.2, 0.5, 1.0))
         self._processes: dict[str, ProductProcess] = {}
 
     def of(self, host: Host) -> ProductProcess:
@@ -103,7 +103,7 @@ class Processes:
         return found
 
     def _start(self, host: Host) -> ProductProcess:
-        shares = host is self._home or self._draw.random() < 0.4
+        shares = host is self._home or self._draw.random() < self._share_of_home
         messenger = self.kernel.start(host, "machine" if shares else f"machine of {host.name}")
         home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
         process = ProductProcess(self, host, messenger, home)
@@ -197,6 +197,7 @@ def errors_are_found() -> Iterator[None]:
         with (
             replaced(Promise, "wait", refuse_to_wait),
             replaced(threading.Thread, "start", refuse_to_start),
+            replaced(connection, "MIN_OPERATIONS", 1),
             replaced(shortcut_opening, "OwnedSocket", OwnedDatagrams),
         ):
             yield

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from rlinf_scheduler.channel import client, control_wire, operation, server, spec
+from rlinf_scheduler.channel import control_wire, operation, server, shortcut_opening, spec
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.features import FEATURES, producers
@@ -159,8 +159,7 @@ class ProductPart(Part):
         # Made by the I/O thread where it is asked for; here it is there before that begins.
         if session.fact(ChannelConnections) is None:
             session.provide(ChannelConnections, ChannelConnections(session))
-        with replaced(client, "ClientState", self.cluster.machines.client):
-            return session.service(ChannelConnections).to(ref)
+        return session.service(ChannelConnections).to(ref)
 
     def start(self, host: Host, number: int) -> None:
         """A process has started."""

@@ -486,7 +486,9 @@ class ChannelUsers:
         dropped = {
             call.operation.ticket
             for call in self.calls.values()
-            if call.operation is not None and call.outcome == "dropped" and (call.thread or call.step.kind != "put")
+            if call.operation is not None
+            and call.outcome == "dropped"
+            and (call.thread or call.step.kind != "put")
         }
         left = [ticket for ticket in client.operations if ticket in dropped]
         if self.host.alive and left:

@@ -110,7 +110,10 @@ class WatchedState(ChannelState):
         self._hear("put", name, number)
         self._ledger.put_arrives(name, number)
         # Of those that threads send by themselves each has one at most.
-        if options.get("complete", True) and (self._names.processes[client], ticket) not in self._names.direct:
+        if (
+            options.get("complete", True)
+            and (self._names.processes[client], ticket) not in self._names.direct
+        ):
             self._ledger.bytes_arrive(name, number)
         return self._do(super().put, client, ticket, queue_name, payload, *args, **options)
 

@@ -18,8 +18,7 @@ from tap_mutants import TAP_MUTANTS
 
 from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
-from rlinf_scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
-from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendOutcomeQuery, SendWithdraw
+from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.queue import Queue
 from simulator import Machines
@@ -106,132 +105,6 @@ class _StreamlessQueue(Queue):
             self.push(putter.client, putter.ticket, putter.item, out)
         else:
             super()._enter(putter, out)
-
-
-# -- the client's side ----------------------------------------------------------------------------
-
-
-class ForgetsToWithdraw(ClientState):
-    """An expired operation is over here; the server is not told."""
-
-    def expire(self, ticket):
-        return [
-            End(ticket, Ending.TIMED_OUT) if type(i) is SendWithdraw else i for i in super().expire(ticket)
-        ]
-
-
-class TakesWhatItWithdrew(ClientState):
-    """Items that come after all are welcome."""
-
-    def delivered(self, ticket, items):
-        operation = self._operations.get(ticket)
-        if operation is not None:
-            operation.phase = type(operation.phase).SENT
-        return super().delivered(ticket, items)
-
-
-class SpendsWithoutEnd(ClientState):
-    """Credit is not looked at."""
-
-    def __init__(self, credit_bytes=0):
-        super().__init__(1 << 60)
-
-
-class ForgetsToRepay(ClientState):
-    """A refused put keeps its credit."""
-
-    def refused(self, ticket, detail, *, withdrawn=False):
-        operation = self._operations.get(ticket)
-        if operation is not None and operation.phase.name == "SENT":
-            operation.inline_bytes = 0
-        return super().refused(ticket, detail, withdrawn=withdrawn)
-
-
-class LetsSmallPutsPass(ClientState):
-    """What carries no bytes need not stand behind what is held."""
-
-    def put(self, ticket, queue_name, inline_bytes):
-        return super().put(ticket, queue_name if inline_bytes else (queue_name, "announced"), inline_bytes)
-
-
-# -- shortcuts --------------------------------------------------------------------------------------
-
-
-class IgnoresWhatStandsBefore(DirectOperations):
-    """What comes by a shortcut is done when it comes."""
-
-    def arrive(self, way, ticket, operation, after):
-        return super().arrive(way, ticket, operation, 0)
-
-
-class CountsOneTooMany(DirectOperations):
-    """A message is counted as read before it is."""
-
-    def __init__(self):
-        super().__init__()
-        self._num_read = 1
-
-
-class ForgetsTheEarly(DirectOperations):
-    """What comes too early is never done."""
-
-    def read(self):
-        super().read()
-        return []
-
-
-class SaysAcceptedToEveryRecall(DirectOperations):
-    """A put that nobody withdrew in time is held for accepted."""
-
-    def query_outcome(self, client, ticket, state, read_all):
-        out = super().query_outcome(client, ticket, state, read_all)
-        return [Accept(client, ticket)] if out == [Refuse(client, ticket, Reason.CANCELLED, "")] else out
-
-
-class ForgetsWhatItAccepted(DirectOperations):
-    """A put that is recalled when its item is in the queue has put nothing."""
-
-    def accept(self, ticket):
-        return self.end(ticket)
-
-
-class RecallsWithoutReading(DirectOperations):
-    """What lies unread in a shortcut when it is recalled is done later."""
-
-    def query_outcome(self, client, ticket, state, read_all):
-        return super().query_outcome(client, ticket, state, lambda _client: None)
-
-
-class SaysNothingToARecall(DirectOperations):
-    """A recall is a withdrawal, which is not answered when it is too late."""
-
-    def query_outcome(self, client, ticket, state, read_all):
-        out = super().query_outcome(client, ticket, state, read_all)
-        return [] if out == [Refuse(client, ticket, Reason.CANCELLED, "")] else out
-
-
-class AnswersTheUsualWay(DirectOperations):
-    """An answer goes as news, though a thread waits for it at its shortcut."""
-
-    def accept(self, ticket):
-        super().accept(ticket)
-
-
-class KnowsNoDirectGets(ClientState):
-    """What a thread gets by itself is its own business."""
-
-    def direct(self, ticket, queue_name, *, is_get):
-        return [] if is_get else super().direct(ticket, queue_name, is_get=is_get)
-
-
-class WithdrawsInsteadOfRecalling(ClientState):
-    """What went by a shortcut is withdrawn like anything else."""
-
-    def _leave(self, ticket, ending):
-        return [
-            SendWithdraw(i.ticket) if type(i) is SendOutcomeQuery else i
-            for i in super()._leave(ticket, ending)
-        ]
 
 
 # -- the session ----------------------------------------------------------------------------------
@@ -342,21 +215,6 @@ MUTANTS = {
     "lets puts overtake an announced one": replace(Machines(), server=with_queue(_StreamlessQueue)),
     "gives letters back to the tail": replace(Machines(), receiver=partial(with_queue(_TailQueue), 0)),
     "holds letters without end": replace(Machines(), receiver=lambda _max_bytes: ChannelState()),
-    "forgets to withdraw": replace(Machines(), client=ForgetsToWithdraw),
-    "takes what it withdrew": replace(Machines(), client=TakesWhatItWithdrew),
-    "spends without end": replace(Machines(), client=SpendsWithoutEnd),
-    "forgets to repay": replace(Machines(), client=ForgetsToRepay),
-    "lets small puts pass": replace(Machines(), client=LetsSmallPutsPass),
-    "ignores what stands before": replace(Machines(), direct=IgnoresWhatStandsBefore),
-    "counts one too many": replace(Machines(), direct=CountsOneTooMany),
-    "forgets the early": replace(Machines(), direct=ForgetsTheEarly),
-    "says accepted to every recall": replace(Machines(), direct=SaysAcceptedToEveryRecall),
-    "forgets what it accepted": replace(Machines(), direct=ForgetsWhatItAccepted),
-    "recalls without reading": replace(Machines(), direct=RecallsWithoutReading),
-    "says nothing to a recall": replace(Machines(), direct=SaysNothingToARecall),
-    "answers the usual way": replace(Machines(), direct=AnswersTheUsualWay),
-    "knows no direct gets": replace(Machines(), client=KnowsNoDirectGets),
-    "withdraws instead of recalling": replace(Machines(), client=WithdrawsInsteadOfRecalling),
     "acknowledges one too many": replace(Machines(), session=AcknowledgesOneTooMany),
     "drops what was under way": replace(Machines(), session=DropsWhatWasUnderWay),
     "sends again what arrived": replace(Machines(), session=SendsAgainWhatArrived),

@@ -18,21 +18,21 @@ from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
-from rlinf_scheduler.queueing.client import ClientState
+from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendWithdraw
 from simulator import Machines, Report, draw_script
 from simulator.run import PRODUCT, run_script
 
 
 class Mutant(NamedTuple):
-    """A method of a class, and what it is made into for one story."""
+    """A method of a class, or a class in a module, and what it is made into for one story."""
 
-    owner: type
+    owner: Any
     name: str
     make: Callable[[Any], Any]
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Within, the class is broken."""
+        """Within, it is broken."""
         whole = self.owner.__dict__[self.name]
         setattr(self.owner, self.name, self.make(whole))
         try:
@@ -146,6 +146,32 @@ def _spends_without_end(may_put):
     return put
 
 
+def _tells_nobody_that_it_expired(expire):
+    def tell_the_user(state, ticket):
+        out = expire(state, ticket)
+        return [End(ticket, Ending.TIMED_OUT) if type(each) is SendWithdraw else each for each in out]
+
+    return tell_the_user
+
+
+def _keeps_the_credit_of_what_is_refused(refused):
+    def keep(state, ticket, detail, *, withdrawn=False):
+        operation = state._operations.get(ticket)
+        if operation is not None and operation.phase.name == "SENT":
+            operation.inline_bytes = 0
+        return refused(state, ticket, detail, withdrawn=withdrawn)
+
+    return keep
+
+
+def _lets_what_carries_nothing_pass(may_put):
+    def put(state, ticket, queue_name, inline_bytes, *, is_ready=True):
+        name = queue_name if inline_bytes else (queue_name, "announced")
+        return may_put(state, ticket, name, inline_bytes, is_ready=is_ready)
+
+    return put
+
+
 PRODUCT_MUTANTS = {
     "drops a response of the server": Mutant(ResponseOutbox, "respond", _drops_some_responses),
     "believes that its outbox is about to be sent": Mutant(
@@ -171,5 +197,8 @@ PRODUCT_MUTANTS = {
     "never acknowledges by its timer": Mutant(StreamLink, "_acknowledge_late", _nothing),
     "never dials after a cut": Mutant(PeerTransport, "on_cut", _never_dials_again),
     "takes what it gave up": Mutant(ClientState, "may_take", _takes_what_it_gave_up),
+    "forgets to withdraw": Mutant(ClientState, "expire", _tells_nobody_that_it_expired),
+    "forgets to repay": Mutant(ClientState, "refused", _keeps_the_credit_of_what_is_refused),
+    "lets small puts pass": Mutant(ClientState, "may_put", _lets_what_carries_nothing_pass),
     "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),
 }

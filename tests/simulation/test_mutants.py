@@ -9,9 +9,11 @@ from device_mutants import ITEM_MUTANTS
 from mutant_seeds import WITHIN_SEEDS, first_broken, first_found, known_seeds
 from mutants import MUTANTS
 from product_mutants import PRODUCT_MUTANTS
+from shortcut_mutants import SHORTCUT_MUTANTS
 
 from simulator import Machines, shrink, simulate, tell
 
+PRODUCT_MUTANTS = PRODUCT_MUTANTS | SHORTCUT_MUTANTS
 KNOWN = known_seeds()
 # A story about items on devices that finds each of the machines of which these have to tell.
 ITEM_SEEDS = {
