@@ -37,6 +37,7 @@ from rlinf_scheduler.errors import (
     ItemsLost,
     LeaseExpired,
 )
+from rlinf_scheduler.observe.reasons import ASK_FROM_S, LATE_FRACTION, MAX_LATE_S, MIN_LATE_S
 from rlinf_scheduler.queueing import Tapped
 from simulator.host import Host
 from simulator.ledger import Ledger
@@ -126,7 +127,10 @@ class ProductCall(UserCall):
             return None
         if not operation.wait:
             return 5_000_000
-        return int((max(operation.timeout_s or 0.0, 0.01) + operation.grace_s) * 1e6)
+        timeout_s, late_s = operation.timeout_s or 0.0, operation.grace_s
+        if self.thread is not None and timeout_s >= ASK_FROM_S:  # then it is asked why
+            late_s = max(late_s, min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * timeout_s)))
+        return int((max(timeout_s, 0.01) + late_s) * 1e6)
 
 
 class ChannelUsers:

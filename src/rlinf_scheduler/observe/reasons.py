@@ -48,7 +48,7 @@ class Reasons:
 
     def reason(self, within_s: float, waited_s: float) -> str:
         """Why this thread has waited so long, if that is known in time, and was not asked just before; else ""."""
-        now = time.monotonic()
+        now = self._session.messenger.now()
         if within_s <= 0 or now - self._asked_at < ASK_EVERY_S or self._session.messenger.on_io_thread():
             return ""
         self._asked_at = now
