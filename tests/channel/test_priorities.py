@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
+from effort import tries
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty, ChannelUnanswered
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20
@@ -77,6 +80,43 @@ def test_what_was_looked_at_is_a_copy_and_stays_where_it_is(backend, size):
         seen[:] = 7
     np.testing.assert_array_equal(channel.get(timeout_s=DEADLINE_S), np.zeros(size))
     assert channel.get(timeout_s=DEADLINE_S) == "second"
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_looking_takes_nothing_not_even_for_a_moment(backend, size):
+    channel = backend.create()
+    channel.put(np.zeros(size))
+    for _ in range(3):
+        channel.peek()
+        assert ("next is" in str(channel)) is (size < LARGE)
+        assert channel.qsize() == 1
+        (queue,) = channel.explain().queues
+        assert (queue.depth.num_items, queue.depth.num_delivering, queue.getters) == (1, 0, ())
+    stats = channel.stats()
+    assert (stats.num_gets, stats.num_delivered, stats.gets_per_s) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_what_is_looked_at_is_whole_while_others_take_it_and_write_to_it(backend, size):
+    channel, seen, is_over = backend.create(maxsize=2), [], threading.Event()
+
+    def look():
+        while not is_over.is_set():
+            try:
+                seen.append(channel.peek())
+            except (ChannelEmpty, ChannelUnanswered):
+                continue
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for number in range(tries(50)):
+        channel.put(np.full(size, number), timeout_s=DEADLINE_S)
+        item = channel.get(timeout_s=DEADLINE_S)
+        assert set(item) == {number}
+        item[:] = -1
+    is_over.set()
+    watcher.join(DEADLINE_S)
+    assert all(item[0] >= 0 and (item == item[0]).all() for item in seen)
 
 
 def test_an_empty_queue_has_nothing_to_look_at(backend):

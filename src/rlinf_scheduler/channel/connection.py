@@ -21,6 +21,7 @@ from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf_scheduler.channel.fixed_payload import SMALL_BYTES, InlinePayload
 from rlinf_scheduler.channel.holding import HELD_BYTES
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.peeking import copies_of_first
 from rlinf_scheduler.channel.refusals import ending_error, gone_error, unanswered_error
 from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.channel.shortcut import (
@@ -48,7 +49,7 @@ from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered, CodecError
 from rlinf_scheduler.observe.reasons import explain
 from rlinf_scheduler.observe.timekeeping import GET, PUT, TIMES
-from rlinf_scheduler.queueing import Ending
+from rlinf_scheduler.queueing import Ending, QueueName
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -223,14 +224,6 @@ class ChannelConnection:
             origins = tuple(origin for origin in items.told.origins if origin is not None)
             TIMES.note_moved(GET, began, operation.kind, name, origins)
 
-    def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
-        """Return what `load` makes of the items of a get, which go back to where they were."""
-        promise = self.hold(operation)
-        try:
-            return load(promise.result(0))
-        finally:
-            del promise  # an error keeps this frame
-
     def hold(self, operation: Operation) -> OperationPromise:
         """Run a get until it is over, and take nothing: with the promise the items go back, before what is asked next.
 
@@ -245,6 +238,12 @@ class ChannelConnection:
             del promise  # an error keeps this frame
             raise
         return promise
+
+    def peek(self, queue: QueueName, number: int, max_bytes: int = 0) -> list[ReceivedPayload]:
+        """Return copies of the first items of a queue; they stay where they are (see `peeking`)."""
+        return copies_of_first(
+            self, self._messenger, self._on_devices, control_wire.Peek(queue, number, max_bytes)
+        )
 
     def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.

@@ -32,6 +32,38 @@ class Query(msgspec.Struct, tag=3, array_like=True):
     queue: Any
 
 
+class Peek(msgspec.Struct, tag=51, array_like=True):
+    """Ask for the first items of a queue, which stay where they are -> `Peeked` with their frames.
+
+    Attributes:
+        queue: its name.
+        number: how many, at most.
+        max_bytes: only as many of them as are no larger together; 0: however large they are.
+        as_bytes: they cannot be read where they lie.
+    """
+
+    queue: Any
+    number: int
+    max_bytes: int = 0
+    as_bytes: bool = False
+
+
+class Peeked(msgspec.Struct, array_like=True):
+    """Items that were looked at.
+
+    Attributes:
+        num_frames: how many frames each has.
+        marks: of each what is another one once it was given out.
+        reason: why there is none, as of a get that was refused.
+        state: the queue in a phrase.
+    """
+
+    num_frames: list[int]
+    marks: list[tuple[int, int, float]]
+    reason: str = ""
+    state: str = ""
+
+
 class Stats(msgspec.Struct, tag=4, array_like=True):
     """Ask how many there are of everything -> `ChannelStats`, and in the frames rows of `QueueDepth`."""
 
@@ -209,7 +241,7 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 OfSaves = Look | Save | Forget
-OfReports = Query | Stats | Explain | Record
+OfReports = Query | Peek | Stats | Explain | Record
 OfLeases = Settle | Extend | DonePart | ListDead | ReadDead | MoveDead
 Control = (
     Open

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -15,9 +15,8 @@ from rlinf_scheduler.channel.arguments import (
     checked_optional_count,
     checked_path,
 )
-from rlinf_scheduler.channel.batch import BatchOperation, Delivery
 from rlinf_scheduler.channel.copies import only_looked_at
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.report import ChannelReport
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -98,7 +97,7 @@ class Inspecting(ChannelAccess):
             CodecError: the item cannot be read here.
         """
         queue = self._queue(queue_name, key)
-        return self._connection().look(Operation("get", queue, None, self._now, wait=False), _load_copy)
+        return _loaded(self._connection().peek(queue, 1)[0])
 
     def record(
         self,
@@ -160,13 +159,11 @@ class Inspecting(ChannelAccess):
         return report.headline + shown(self._first_items() if num_items else (), num_items)
 
     def _first_items(self) -> list[Any]:
-        operation = BatchOperation("get_batch", DEFAULT_QUEUE, None, self._now, wait=False)
-        operation.limits = wire.BatchLimits(1, NUM_SHOWN, SHOWN_BYTES, None, "raise")
         try:
-            found: list[Any] = self._connection().look(operation, _load_copies)
+            found = self._connection().peek(DEFAULT_QUEUE, NUM_SHOWN, SHOWN_BYTES)
+            return [_loaded(each) for each in found]
         except (ChannelError, CommError):  # others took them, or they are too large, or cannot be read here
             return []
-        return found
 
 
 def shown(items: Sequence[Any], num_items: int) -> str:
@@ -179,18 +176,11 @@ def shown(items: Sequence[Any], num_items: int) -> str:
         return ""
     more = num_items - len(items)
     texts = [" ".join(_repr.repr(item).split()) for item in items]
-    return f"; next are {', '.join(texts)}{f' and {more} more' if more > 0 else ''}"
+    are = "is" if num_items == 1 else "are"
+    return f"; next {are} {', '.join(texts)}{f' and {more} more' if more > 0 else ''}"
 
 
-def _load_copies(items: Delivery) -> list[Any]:
-    return [_copy_of(item) for item in items]
-
-
-def _load_copy(items: Delivery) -> Any:
-    return _copy_of(items[0])
-
-
-def _copy_of(arrived: ReceivedPayload) -> Any:
+def _loaded(copy: ReceivedPayload) -> Any:
     with only_looked_at():
-        item = arrived.copied().load()
+        item = copy.load()
     return item.item if type(item) is Question else item

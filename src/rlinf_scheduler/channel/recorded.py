@@ -14,6 +14,8 @@ from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationProm
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.tape.tape import Note, Tape
 
 
@@ -99,13 +101,17 @@ class RecordedConnection:
         _took_end(note, promise)
         return promise
 
-    def look(self, operation: Operation, load: Callable[[Delivery], Any]) -> Any:
-        """Return what `load` makes of the items of a get, which go back to where they were."""
-        promise = self.hold(operation)
+    def peek(self, queue: QueueName, number: int, max_bytes: int = 0) -> list[ReceivedPayload]:
+        """Return copies of the first items of a queue; they stay where they are."""
+        note = self._tape.begin("peek", self.connection.ref.spec.name)
         try:
-            return load(promise.result(0))
-        finally:
-            del promise  # an error keeps this frame
+            found = self.connection.peek(queue, number, max_bytes)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        parts = [item.frames() for item in found]
+        note.took(lambda: [frame for part in parts for frame in part], [len(part) for part in parts])
+        return found
 
     def ask(
         self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S

@@ -179,7 +179,14 @@ class QueueSet:
     def first_items(self, queue_name: QueueName, number: int) -> list[Item]:
         """Return up to so many items of a queue that getters would take next; they stay where they are."""
         queue = self._queues.get(queue_name)
-        return queue.fifo.first(number) if queue else []
+        return queue.fifo.first(min(number, queue.gate.num_free(queue))) if queue else []
+
+    def why_empty(self, queue_name: QueueName) -> tuple[Reason, str]:
+        """Return why a getter that does not wait can take nothing of a queue, and what that looks like, in a phrase."""
+        queue = self._queues.get(queue_name) or self.queue_type(queue_name, self._gate, self.tally)
+        is_last = self.is_over(queue_name) and not (queue.putters or queue.reserved)
+        reason = queue.why_over(self.closed) if is_last and not queue.may_come_back() else Reason.EMPTY
+        return reason, queue.describe()
 
     def held_bytes(self, queue_name: QueueName) -> int:
         """Return how many bytes a queue holds, those that it has room for and waits for included."""

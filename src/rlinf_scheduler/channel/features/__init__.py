@@ -60,6 +60,7 @@ FEATURES: Features = {
     control_wire.Subscribe: SubscriptionsFeature,
     control_wire.Unsubscribe: SubscriptionsFeature,
     control_wire.Query: ExplainFeature,
+    control_wire.Peek: ExplainFeature,
     control_wire.Stats: ExplainFeature,
     control_wire.Explain: ExplainFeature,
     control_wire.Look: CheckpointsFeature,

@@ -5,18 +5,23 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.observe.status import MAX_QUEUES
 from rlinf_scheduler.queueing import (
     ChannelStats,
     ChannelUser,
+    Item,
     QueueDepth,
     QueueName,
     QueueStats,
@@ -45,6 +50,7 @@ class ExplainFeature:
         self._submit = server.beside.submit
         server.handlers |= {
             control_wire.Query: self._query,
+            control_wire.Peek: self._peek,
             control_wire.Stats: self._list_depths,
             control_wire.Explain: self._explain,
         }
@@ -55,6 +61,36 @@ class ExplainFeature:
         request.reply(
             control_wire.QueueState(state.queues.num_items(name), state.queues.is_full(name), num_dropped)
         )
+
+    def _peek(self, request: Request) -> None:
+        peek: control_wire.Peek = request.head
+        name = wire.as_name(peek.queue)
+        found = self._server.state.queues.first_items(name, peek.number)
+        sizes = accumulate(item.size_bytes for item in found)
+        items = [item for item, size in zip(found, sizes, strict=True) if size <= (peek.max_bytes or size)]
+        show = partial(self._show, request, name, items)
+        if peek.as_bytes:
+            self._server.bring(items, show)
+        else:
+            show()
+
+    def _show(self, request: Request, name: QueueName, items: Iterable[Item]) -> None:
+        items = [item for item in items if not item.lost]
+        parts = [self._frames_for(request, item.payload) for item in items]
+        peeked = control_wire.Peeked(
+            [len(part) for part in parts], [(item.order, item.attempts, item.since) for item in items]
+        )
+        if not parts:
+            reason, peeked.state = self._server.state.queues.why_empty(name)
+            peeked.reason = reason.value
+        # What lies in shared memory may be written by who takes it meanwhile.
+        request.reply(peeked, [frame for part in parts for frame in part], snapshot=request.head.as_bytes)
+
+    def _frames_for(self, request: Request, arrived: ReceivedPayload | RemoteItem) -> list[Buffer]:
+        known = self._server.clients.get(request.peer_id)
+        if isinstance(arrived, RemoteItem) or request.head.as_bytes or known is None:
+            return arrived.frames()
+        return self._server.runtime.payloads.frames_for(arrived, known.endpoint, shared=True)
 
     def _list_depths(self, request: Request) -> None:
         _List(request, self._survey.depths(NUM_DEPTHS), self._counts, self._submit).go_on()
