@@ -26,6 +26,7 @@ SHARED_RAY, OWN_RAYS = "ray", "rays"
 # Ray starts an interpreter a process, for seconds; on a busy machine for a minute.
 RAY_LIMIT_S = 300
 INTERRUPTED_LIMIT_S = 120
+LINE_LIMIT_S = 60.0
 RAY_WITNESS = pytest.StashKey()
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
@@ -207,6 +208,15 @@ def ray_address(ray_cluster):
 
     yield ray.get_runtime_context().gcs_address
     end_left_jobs()
+
+
+@pytest.fixture
+def caplog(caplog, monkeypatch):
+    """What is logged; a line of an I/O thread is written before what follows from it, on a busy machine too."""
+    from rlinf_scheduler.comm import reports
+
+    monkeypatch.setattr(reports, "WRITING_S", LINE_LIMIT_S)
+    return caplog
 
 
 @pytest.fixture

@@ -27,9 +27,15 @@ def test_what_an_interrupted_sender_sent_arrives_once_and_in_order(job, interrup
     check_what_came(receiver.result(), done)
 
 
-@pytest.mark.parametrize("receive", [roles.interrupted_recvs, roles.interrupted_waits_for_recvs])
-def test_an_interrupted_receiver_gets_everything_once_and_in_order(job, interrupt, rounds, receive):
-    job.start(roles.send_numbers, "receiver:0", 2 * rounds, where=THERE, name="sender:0")
+@pytest.mark.parametrize(
+    ("receive", "send"),
+    [
+        (roles.interrupted_recvs, roles.send_numbers),
+        (roles.interrupted_waits_for_recvs, roles.send_numbers_asked_for),
+    ],
+)
+def test_an_interrupted_receiver_gets_everything_once_and_in_order(job, interrupt, rounds, receive, send):
+    job.start(send, "receiver:0", 2 * rounds, where=THERE, name="sender:0")
     victim = job.start(receive, "sender:0", rounds, SEED, interrupt, name="receiver:0")
     got, num_signals = victim.result(LIMIT_S)
     assert num_signals > rounds // 10

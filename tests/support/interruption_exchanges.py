@@ -23,6 +23,15 @@ def send_numbers(pipe, member, to, count):
     stay(pipe)
 
 
+def send_numbers_asked_for(pipe, member, to, count):
+    """Sends numbers, each of the first half once it is asked for, so that it is waited for; and then the end."""
+    for number in [*range(count), END]:
+        if 0 <= number < count // 2:
+            member.mailbox.recv(to, timeout_s=DEADLINE_S).wait()
+        member.mailbox.send(item_of(number), to, timeout_s=DEADLINE_S)
+    stay(pipe)
+
+
 def receive_until_the_end(_pipe, member, sender):
     """The numbers that came."""
     return list(iter(lambda: number_of(member.mailbox.recv(sender, timeout_s=DEADLINE_S).wait()), END))
@@ -59,6 +68,7 @@ def interrupted_waits_for_recvs(_pipe, member, sender, rounds, seed, interrupt):
     got, interruptions = [], interrupt(seed)
     for number in range(rounds):
         handle = member.mailbox.recv(sender, timeout_s=DEADLINE_S)
+        member.mailbox.send("next", sender, timeout_s=DEADLINE_S)
         while len(got) == number:
             interruptions.attempt(lambda handle=handle: got.append(handle.wait()))
     rest = receive_until_the_end(None, member, sender)
