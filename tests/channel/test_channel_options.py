@@ -8,7 +8,7 @@ import pytest
 from rlinf.scheduler import Worker
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel
-from rlinf_scheduler.channel.options import ChannelOptions
+from rlinf_scheduler.channel.channel import ChannelOptions
 from rlinf_scheduler.comm import Endpoint, Entry
 from rlinf_scheduler.errors import ChannelError
 

@@ -121,7 +121,7 @@ def lend(clock, ttl_s=10.0):
     carry_out(state.lease("c", 1, "default", LeaseTerms(ttl_s)))
     clock.run_until(0)
     leases = server.feature(LeasesFeature)
-    return leases, lambda: carry_out(state.extend("c", 1)), lambda: state.depths()[0].num_leased
+    return leases, lambda: carry_out(state.extend("c", 1)), lambda: state.queues.depths()[0].num_leased
 
 
 def test_a_lease_of_which_nothing_is_heard_lapses(clock):

@@ -2,7 +2,7 @@
 
 - `channel.py`: what users hold, made of `access.py`, `inspecting.py`, and of features with their operations: `lease.py`
   and `lease_operation.py`, `asking.py` and `answering.py`, `admission.py`, `shard.py`, `subscription.py`
-- `arguments.py`, `options.py`: what they accept
+- `arguments.py`: what they accept
 - `local.py`: a channel inside one process
 - `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
   I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the

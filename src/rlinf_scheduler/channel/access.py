@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.arguments import (
@@ -46,7 +46,7 @@ from rlinf_scheduler.tape.work import Work, current_work
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel import Slot
-    from rlinf_scheduler.channel.options import BatchLimitOptions, ItemOptions
+    from rlinf_scheduler.channel.batch import BatchLimitOptions
 
 
 # Methods, and what they are for, in a word.
@@ -171,6 +171,16 @@ class ChannelAccess:
         return where
 
 
+class ItemOptions(TypedDict, total=False):
+    """What `Channel.put` and `put_nowait` say of an item."""
+
+    priority: int
+    group: GroupName | None
+    version: int | None
+    slot: Slot | None
+    sources: Any
+
+
 class Putting(ChannelAccess):
     """The part of `Channel` that puts items in."""
 
@@ -234,9 +244,9 @@ class Putting(ChannelAccess):
                 the slot's by default. An earlier one than that is refused. A later one is noted, also one that
                 `set_version` has not said yet: when the item is to be taken is the slot's to say.
             slot: leave to put it (see `Slot`), which is used up if the put succeeds; the queue is the slot's.
-            sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
-                ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
-                or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
+            sources: the items that it was made of, of channels that are recorded (see `record`): what has their ids,
+                such as batches, or these (`batch.ids`). None: what this thread or task has taken since it last put
+                something, or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
             key: another name of `queue_name`.
 
         Raises:

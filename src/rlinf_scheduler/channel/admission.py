@@ -97,7 +97,7 @@ class Slot:
     """Leave to make one item, which is used up by `channel.put(item, slot=slot)`; what `Channel.admit` returns.
 
     It can be sent to other processes, which put with it. It lives as long as any copy of it: in a process, in a queue,
-    on lease, or on its way. When the last one is dropped, its `with` block left without a put, or its process dead, it
+    given out, or on its way. When the last one is dropped, its `with` block left without a put, or its process dead, it
     goes back, and to the next one who waits.
 
     Attributes:
@@ -339,7 +339,7 @@ class Admitting(ChannelAccess):
         A version takes `batch_items` items, in one batch or in several; who asks for more gets them with the next
         version, so that what is asked for early is not too old when it is used. A batch is of one version: what is left
         of its items comes as an incomplete one. It may be said by every rank; the first one counts. What was
-        given out and may come back, on lease or not taken, is waited for if it would be too old then.
+        given out and may come back, or was not taken, is waited for if it would be too old then.
 
         Args:
             version: a whole number, larger than the one before, or the same.

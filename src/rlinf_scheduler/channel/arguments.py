@@ -166,20 +166,6 @@ def checked_seconds(channel: str, what: str, seconds: Any, *, may_be_zero: bool 
     raise ChannelArgumentError(channel, f"{what} is a number of seconds of {least} 0, not {seconds!r}")
 
 
-def checked_places(channel: str, places: Any, num_items: int) -> list[int]:
-    """Return the places of some items of a lease, each once; one may be said as a number."""
-    chosen = [places] if isinstance(places, int) else list(places)
-    for place in chosen:
-        if type(place) is not int or not 0 <= place < num_items:
-            problem = f"this lease has items 0 to {num_items - 1}; {place!r} is none of their places"
-            raise ChannelArgumentError(channel, problem)
-    if not chosen:
-        raise ChannelArgumentError(
-            channel, "say which items are meant; without `only` it is all that are left"
-        )
-    return sorted(set(chosen))
-
-
 def checked_path(channel: str, what: str, path: Any) -> str:
     """Return a path as it travels."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.operation import Operation
@@ -83,6 +83,15 @@ class Delivery(list[ReceivedPayload]):
         if told.ids is not None:
             batch.ids = told.ids
         return batch
+
+
+class BatchLimitOptions(TypedDict, total=False):
+    """What a batch has to be besides its weight."""
+
+    max_items: int | None
+    max_bytes: int | None
+    min_items: int
+    max_wait_s: float | None
 
 
 class BatchOperation(Operation):

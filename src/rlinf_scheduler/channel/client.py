@@ -450,7 +450,7 @@ class ChannelClient:
         return made
 
     def settled(self, operation: Operation) -> None:
-        """Expect nothing more of items on lease: of all of them the server is told what became."""
+        """Expect nothing more of an operation: the server was told in another way what became of all its items."""
         self._state.settled(operation.ticket)
         self._forget(operation)
 

@@ -82,13 +82,13 @@ class ServerRecord(NamedTuple):
 
     Attributes:
         producers: those of the channel.
-        lease_dues: when the time of each lease and delay is over, and how often that was put off.
+        dues: when the time of what was given out, or is delayed, is over, and how often that was put off.
         arrivals: since when each delivery is on its way; None as long as no queue has ended.
         clients: where each is, and its name.
     """
 
     producers: ProducerPlaces
-    lease_dues: dict[int, tuple[float, int]]
+    dues: dict[int, tuple[float, int]]
     arrivals: list[tuple[str, int, float]] | None
     clients: dict[str, tuple[Endpoint, str]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
@@ -14,12 +14,11 @@ from rlinf_scheduler.channel.arguments import (
     checked_batch_weight,
     checked_group_size,
     checked_limits,
-    checked_places,
     checked_seconds,
     checked_timeout,
     or_forever,
 )
-from rlinf_scheduler.channel.batch import Batch, Delivery
+from rlinf_scheduler.channel.batch import Batch, BatchLimitOptions, Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.copies import read_at, read_until_done
 from rlinf_scheduler.channel.lease_operation import DeadLetter, LeaseOperation, extend, settle
@@ -34,9 +33,6 @@ from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import current_session
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.options import LeaseOptions
 
 LEASE_S = 60.0
 LEFT = "the loop was left before it was acknowledged"
@@ -194,7 +190,7 @@ class Lease:
             if not self._left:
                 raise ChannelArgumentError(self._name, "everything in this lease was settled before")
             return sorted(self._left)
-        places = checked_places(self._name, only, len(self.attempts))
+        places = _checked_places(self._name, only, len(self.attempts))
         settled = [place for place in places if place not in self._left]
         if settled:
             raise ChannelArgumentError(self._name, f"items {settled} of this lease were settled before")
@@ -429,6 +425,32 @@ def _copies(items: Delivery) -> Delivery:
         if item.block is None:
             items[place] = item.copied()
     return items
+
+
+def _checked_places(channel: str, places: Any, num_items: int) -> list[int]:
+    """Return the places of some items of a lease, each once; one may be said as a number."""
+    chosen = [places] if isinstance(places, int) else list(places)
+    for place in chosen:
+        if type(place) is not int or not 0 <= place < num_items:
+            problem = f"this lease has items 0 to {num_items - 1}; {place!r} is none of their places"
+            raise ChannelArgumentError(channel, problem)
+    if not chosen:
+        raise ChannelArgumentError(
+            channel, "say which items are meant; without `only` it is all that are left"
+        )
+    return sorted(set(chosen))
+
+
+class LeaseOptions(BatchLimitOptions, total=False):
+    """What `Channel.lease` takes besides the queue."""
+
+    batch_weight: float | None
+    group_size: int | None
+    ttl_s: float
+    work_deadline_s: float | None
+    timeout_s: float | None
+    key: QueueName | None
+    target_weight: float | None
 
 
 class Leasing(ChannelAccess):

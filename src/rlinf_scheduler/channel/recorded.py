@@ -83,7 +83,7 @@ class RecordedConnection:
         return promise
 
     def note_moved(self, operation: Operation, items: Delivery) -> None:
-        """Note that somebody is about to take the items of a handle, or of a lease."""
+        """Note that somebody is about to take the items of a handle, or of a block."""
         promise = operation.find_promise()
         if isinstance(promise, OperationPromise) and promise.note is not None:
             _took(promise.note, items)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start
     import torch
 
     from rlinf_scheduler.channel import Channel
-    from rlinf_scheduler.channel.options import ChannelOptions
+    from rlinf_scheduler.channel.channel import ChannelOptions
     from rlinf_scheduler.mailbox import Groups, Mailbox
     from rlinf_scheduler.weights import Weights
 

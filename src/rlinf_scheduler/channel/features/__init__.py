@@ -84,10 +84,10 @@ def record_of(server: ChannelServer) -> ServerRecord:
 
 def resume(server: ChannelServer, snapshot: LoadedSnapshot) -> None:
     """Let a server that is new go on with what another one knew."""
-    producers, lease_dues, since, clients = snapshot.server
+    producers, dues, since, clients = snapshot.server
     server.state.restore(snapshot.state, snapshot.items)
     server.clients |= {client: KnownClient(client, *about) for client, about in clients.items()}
-    server.feature(LeasesFeature).resume(lease_dues)
+    server.feature(LeasesFeature).resume(dues)
     server.feature(ProducersFeature).resume(producers)
     server.feature(SubscriptionsFeature).resume()
     if since is not None:
