@@ -16,7 +16,6 @@
 - `batch.py`: batches and their gets; `copies.py`: what travels in items, and is counted; `tracing.py`: what they were
   made of
 - `question.py`: items that are answered, straight to who asked
-- `report.py`: what goes on in a channel, for people
 - `heap.py`: the memory of its process after a peak
 - `saving.py`: checkpoints, as users take them
 - `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
@@ -38,11 +37,11 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.channel import Channel
     from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable, load_job
     from rlinf_scheduler.channel.durable import DurableChannel
+    from rlinf_scheduler.channel.inspecting import ChannelReport, QueueReport
     from rlinf_scheduler.channel.lease import Lease, LeaseContext, LeaseLoop
     from rlinf_scheduler.channel.lease_operation import DeadLetter
     from rlinf_scheduler.channel.local import LocalChannel
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
-    from rlinf_scheduler.channel.report import ChannelReport, QueueReport
     from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
     from rlinf_scheduler.channel.server import ChannelServer
     from rlinf_scheduler.channel.shard import Shard, ShardBatch, ShardLease
@@ -60,7 +59,7 @@ _MODULES = {
     "Batch": "rlinf_scheduler.channel.batch",
     "Channel": "rlinf_scheduler.channel.local",  # with what `local=True` makes
     "ChannelRef": "rlinf_scheduler.channel.spec",
-    "ChannelReport": "rlinf_scheduler.channel.report",
+    "ChannelReport": "rlinf_scheduler.channel.inspecting",
     "ChannelRequest": "rlinf_scheduler.channel.answering",
     "ChannelServer": "rlinf_scheduler.channel.server",
     "ChannelSpec": "rlinf_scheduler.channel.spec",
@@ -76,7 +75,7 @@ _MODULES = {
     "LeaseLoop": "rlinf_scheduler.channel.lease",
     "LocalChannel": "rlinf_scheduler.channel.local",
     "QueueDepth": "rlinf_scheduler.queueing",
-    "QueueReport": "rlinf_scheduler.channel.report",
+    "QueueReport": "rlinf_scheduler.channel.inspecting",
     "RequestLoop": "rlinf_scheduler.channel.answering",
     "Restorable": "rlinf_scheduler.channel.checkpoint",
     "SAVE_TIMEOUT_S": "rlinf_scheduler.channel.saving",

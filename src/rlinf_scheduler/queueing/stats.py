@@ -163,6 +163,12 @@ class QueueStats(Record, frozen=True):
     putters: tuple[QueueUser, ...] = ()
     getters: tuple[QueueUser, ...] = ()
 
+    @staticmethod
+    def given_out(queues: Iterable[QueueStats]) -> str:
+        """Return how many items of some queues may come back to them, in a phrase; "" for none."""
+        num_leased = sum(queue.depth.num_leased for queue in queues)
+        return f"{num_leased} more on lease" if num_leased else ""
+
     def lines(self) -> Iterator[str]:
         """It in words."""
         depth = self.depth
