@@ -122,7 +122,8 @@ def _be_a_worker():
     sys.path[0] = str(Path(path).parent)
     sys.argv[0] = path
     # What ranks of the tests' own job import has hundreds of uses, and in other jobs two or three.
-    more = WITH_RAY if os.environ["RAY_JOB_ID"] == _FIRST_JOB else ("rlinf_scheduler.worker",)
+    own = os.environ["RAY_JOB_ID"] == _FIRST_JOB
+    more = (*WITH_RAY, "torch") if own else ("rlinf_scheduler.worker",)
     for each in ("ray._private.workers.default_worker", "rlinf_scheduler.host.host", *more):
         importlib.import_module(each)
     program = compile(Path(path).read_bytes(), path, "exec")
