@@ -191,7 +191,7 @@ class ProductPart(Part):
 
     def close(self) -> None:
         """What can be closed is closed."""
-        self._own.begin_to_ask(control_wire.Close(), None, 5.0)
+        self._own.requests.begin(control_wire.Close(), None, 5.0)
 
     def _hindered_us(self, host: Host) -> int:
         """How long a process and the server could not do or say anything, all in all."""
@@ -216,7 +216,7 @@ class ProductPart(Part):
             self._move_dead(again=True)
             yield
             self.close()
-            self._own.begin_to_ask(control_wire.EndQueue(SHARDS), None, 5.0)
+            self._own.requests.begin(control_wire.EndQueue(SHARDS), None, 5.0)
             yield
             yield from self._drain(auditor)
             self._move_dead(again=False)
@@ -244,9 +244,9 @@ class ProductPart(Part):
 
         def move(listed: Promise[Any]) -> None:
             for letter in listed.result(0).head.letters:
-                self._own.begin_to_ask(control_wire.MoveDead(letter.number, again), control_wire.Done, 5.0)
+                self._own.requests.begin(control_wire.MoveDead(letter.number, again), control_wire.Done, 5.0)
 
-        asked = self._own.begin_to_ask(control_wire.ListDead(None), control_wire.DeadNotes, 5.0)
+        asked = self._own.requests.begin(control_wire.ListDead(None), control_wire.DeadNotes, 5.0)
         asked.add_done_callback(move)
 
     def _drain(self, auditor: ChannelUsers) -> Iterator[None]:

@@ -377,7 +377,7 @@ class ChannelUsers:
     def _ask_after_puts(self, call: ProductCall) -> None:
         over: Promise[None] = Promise()
         over.add_done_callback(lambda _: self.host.later(self._draw.randrange(60), self._ask, call))
-        self._connection._hand_over(self._connection._client.finish_puts, over)
+        self._connection._client.hand_over(self._connection.requests.await_puts, over)
 
     def _ask(self, call: ProductCall) -> None:
         if call.outcome:
@@ -385,7 +385,7 @@ class ChannelUsers:
         # Its puts were waited for: that takes as long as it takes.
         call.began_us, call.paused_us = self.world.now_us, self.host.paused_us
         message, answer = self._request(call.step)
-        asked = self._connection.begin_to_ask(message, answer, ASK_S)
+        asked = self._connection.requests.begin(message, answer, ASK_S)
         asked.add_done_callback(partial(self._on_done, call))
 
     def _request(self, step: Call) -> tuple[Any, Any]:
@@ -412,14 +412,14 @@ class ChannelUsers:
         """Whoever is interrupted on the way in or out leaves as one who failed."""
         number = step.turn or step.number
         if step.kind in ("join", "leave"):
-            self._connection.tell(control_wire.Leave(number, failed=True))
+            self._connection.requests.tell(control_wire.Leave(number, failed=True))
         elif step.kind in ("subscribe", "unsubscribe"):
-            self._connection.tell(self._unsubscribes(number, failed=True))
+            self._connection.requests.tell(self._unsubscribes(number, failed=True))
 
     def acknowledge_part(self, index: int, step: int) -> None:
         """A rank is done with its part, and says so before it asks for the next one."""
         done = control_wire.DonePart(SHARDS, index, step)
-        self._connection.begin_to_ask(done, control_wire.Done, ASK_S)
+        self._connection.requests.begin(done, control_wire.Done, ASK_S)
 
     # -- leases --------------------------------------------------------------------------------------
 

@@ -170,11 +170,11 @@ def test_a_query_whose_server_does_not_answer_names_the_queue_and_leaves_nothing
     server.stop()
     connection = channel._connection()
     with pytest.raises(ChannelUnanswered, match=r"queue \('q', 1\): query .*does not answer\)$"):
-        connection.ask(control_wire.Query(("q", 1)), control_wire.QueueState, timeout_s=0.05)
+        connection.requests.ask(control_wire.Query(("q", 1)), control_wire.QueueState, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=rf"channel '{channel.name}': stats .*does not answer\)$"):
-        connection.ask(control_wire.Stats(), ChannelStats, timeout_s=0.05)
+        connection.requests.ask(control_wire.Stats(), ChannelStats, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=r"close .*; whether it was done is not known"):
-        connection.ask(control_wire.Close(), timeout_s=0.05)
+        connection.requests.ask(control_wire.Close(), timeout_s=0.05)
     server.signal(signal.SIGCONT)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel, Starter, control_wire, load_job, save_job
-from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.features import checkpoints
 from rlinf_scheduler.channel.features.checkpoints import CheckpointsFeature
+from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
@@ -581,16 +581,16 @@ def test_a_subscription_is_not_saved(in_process, tmp_path):
 @pytest.mark.parametrize("failing", [control_wire.Look, control_wire.Save])
 def test_when_one_channel_fails_the_others_keep_nothing_for_it(in_process, tmp_path, monkeypatch, failing):
     one, other = in_process.create(), Channel.create(in_process.name(), durable=tmp_path / "durable")
-    begin_to_ask = ChannelConnection.begin_to_ask
+    begin = Requests.begin
 
-    def fail(connection, message, *args):
-        if isinstance(message, failing) and connection.ref.spec.name == other.name:
+    def fail(requests, message, *args):
+        if isinstance(message, failing) and requests._client.name == other.name:
             answer = Promise()
             answer.set_exception(ChannelUnanswered(other.name, None, "look", 1.0, "it hangs"))
             return answer
-        return begin_to_ask(connection, message, *args)
+        return begin(requests, message, *args)
 
-    monkeypatch.setattr(ChannelConnection, "begin_to_ask", fail)
+    monkeypatch.setattr(Requests, "begin", fail)
     for channels in ((one, other), (other, one)):
         with pytest.raises(ChannelUnanswered):
             save(tmp_path / "job", *channels)
@@ -604,17 +604,17 @@ def test_when_one_channel_fails_the_others_keep_nothing_for_it(in_process, tmp_p
 def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "WATCHED_BYTES", 1 << 20)
     one, other = Channel.create(in_process.name(), max_bytes=1 << 20), in_process.create()
-    begin_to_ask = ChannelConnection.begin_to_ask
+    begin = Requests.begin
 
-    def put_much_in_between(connection, message, *args):
-        if isinstance(message, control_wire.Save) and connection.ref.spec.name == one.name:
+    def put_much_in_between(requests, message, *args):
+        if isinstance(message, control_wire.Save) and requests._client.name == one.name:
             for number in range(num_items):
                 one.put(np.full(LARGE, number))
                 one.get(timeout_s=DEADLINE_S)
             assert len(server_of(one).state.queues.tally.watches) == (num_items < 3)
-        return begin_to_ask(connection, message, *args)
+        return begin(requests, message, *args)
 
-    monkeypatch.setattr(ChannelConnection, "begin_to_ask", put_much_in_between)
+    monkeypatch.setattr(Requests, "begin", put_much_in_between)
     num_items = 3
     with pytest.raises(
         CheckpointError,
@@ -710,17 +710,17 @@ def test_what_moves_between_the_cuts_of_two_channels_is_in_one_of_them(
 ):
     one, other = in_process.create(), in_process.create()
     one.put("item")
-    begin_to_ask, asked = ChannelConnection.begin_to_ask, []
+    begin, asked = Requests.begin, []
 
-    def ask_and_move(connection, message, *args):
-        answer = begin_to_ask(connection, message, *args)
+    def ask_and_move(requests, message, *args):
+        answer = begin(requests, message, *args)
         asked.append(message)
         if isinstance(message, control_wire.Save) and len(asked) in (1, 3):
             with one.lease() as lease:
                 other.put(lease.item)
         return answer
 
-    monkeypatch.setattr(ChannelConnection, "begin_to_ask", ask_and_move)
+    monkeypatch.setattr(Requests, "begin", ask_and_move)
     save(tmp_path / "job", *((one, other) if upstream_first else (other, one)))
     saved = load_job(tmp_path / "job")
     assert other.get() == "item"

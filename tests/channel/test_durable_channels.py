@@ -643,7 +643,7 @@ def test_a_channel_that_no_process_holds_is_listed_and_said_to_be_so(holders):
 def kill_and_notice(holders, channel):
     """Until then a save is asked of the process that dies, and is not begun again."""
     holders.kill()
-    wait_until(lambda: channel._connection()._client.condition)
+    wait_until(lambda: channel._connection()._client.requests.condition)
 
 
 def num_items(file):

@@ -408,7 +408,7 @@ def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     wait_until(lambda: client.lost)
     operation = Operation("get", "default", None, connection._messenger.now)
     client.direct.append(operation)
-    connection._hand_over(client.query_outcome, operation)
+    client.hand_over(client.query_outcome, operation)
     wait_until(lambda: not (client.direct or client.inbox or client.deliveries._soon or client.operations))
 
 
@@ -422,7 +422,7 @@ def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):
     operation = Operation("get", "default", None, connection._messenger.now)
     operation.promise_to(promise)
     client.direct.append(operation)
-    connection._hand_over(client.expect, operation)
+    client.hand_over(client.expect, operation)
     with pytest.raises(ChannelLost):
         promise.result(DEADLINE_S)
 
@@ -436,7 +436,7 @@ def test_a_deadline_holds_for_items_that_come_elsewhere(held):
     operation = Operation("get", "default", 0.05, connection._messenger.now)
     operation.promise_to(promise)
     client.direct.append(operation)
-    connection._hand_over(client.expect, operation)
+    client.hand_over(client.expect, operation)
     with pytest.raises(ChannelTimeout):
         promise.result(DEADLINE_S)
 

@@ -10,10 +10,10 @@ from test_api_reference import documented, members
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler import errors
-from rlinf_scheduler.channel.connection import RESTART_S
 from rlinf_scheduler.channel.features.ends import ARRIVAL_S
 from rlinf_scheduler.channel.journaled import RETURN_S
 from rlinf_scheduler.channel.operation import ANSWER_S
+from rlinf_scheduler.channel.requests import RESTART_S
 from rlinf_scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
 from rlinf_scheduler.cli import devices
 from rlinf_scheduler.comm.rundir import REMOVED_WITHIN_S

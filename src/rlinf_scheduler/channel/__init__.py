@@ -5,8 +5,9 @@
 - `arguments.py`: what they accept
 - `local.py`: a channel inside one process
 - `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
-  I/O thread, with `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet; `shortcut.py`, the
-  way past both, and `shortcut_opening.py`, how a thread comes to one; `fixed_payload.py`, `refusals.py`
+  I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet;
+  `shortcut.py`, the way past both, and `shortcut_opening.py`, how a thread comes to one; `fixed_payload.py`,
+  `refusals.py`
 - `server.py`: the process that holds the queues, around the state machine of `queueing`, with `clients.py`, the
   processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
 - `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it

@@ -83,7 +83,7 @@ class ChannelAccess:
 
     def _query(self, queue_name: Any, key: Any) -> control_wire.QueueState:
         queue = self._queue(queue_name, key)
-        state: control_wire.QueueState = self._connection().ask(
+        state: control_wire.QueueState = self._connection().requests.ask(
             control_wire.Query(queue), control_wire.QueueState
         )
         return state

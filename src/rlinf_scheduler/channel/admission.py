@@ -185,7 +185,7 @@ class Slot:
     def _tell(self, message: control_wire.HoldSlot | control_wire.LetGoOfSlot) -> None:
         if self._connection is not None:
             with suppress(SchedulerError):
-                self._connection.tell(message)
+                self._connection.requests.tell(message)
 
     def __enter__(self) -> Slot:
         return self

@@ -196,7 +196,7 @@ class Asking:
         asked = self._forget(number)
         if asked is not None and asked.connection.lost is None:
             with suppress(ChannelError, CommError):
-                asked.connection.tell(control_wire.Retract(asked.queue, number))
+                asked.connection.requests.tell(control_wire.Retract(asked.queue, number))
 
     def _find(self, number: int) -> Pending | None:
         asked = self._asked.get(number)

@@ -29,7 +29,7 @@ from rlinf_scheduler.channel.arguments import (
 )
 from rlinf_scheduler.channel.asking import Questions
 from rlinf_scheduler.channel.checkpoint import Restorable
-from rlinf_scheduler.channel.connection import DELETE_TIMEOUT_S, ChannelConnection
+from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.operation import ANSWER_S
@@ -64,6 +64,8 @@ from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import Session, SideBySide, current_session
 from rlinf_scheduler.tape.tape import tape_of
 from rlinf_scheduler.wording import did_you_mean, list_names
+
+DELETE_TIMEOUT_S = 60.0
 
 
 @explains_calls
@@ -304,8 +306,8 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
         """
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
-        connection.finish_puts("end", checked_timeout(self._name, timeout_s))
-        connection.ask(control_wire.EndQueue(queue))
+        connection.requests.finish_puts("end", checked_timeout(self._name, timeout_s))
+        connection.requests.ask(control_wire.EndQueue(queue))
 
     def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
         """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
@@ -315,8 +317,8 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
         """
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
-        connection.finish_puts("flush", ANSWER_S)
-        connection.ask(control_wire.Flush(queue))
+        connection.requests.finish_puts("flush", ANSWER_S)
+        connection.requests.ask(control_wire.Flush(queue))
 
     def producer(self) -> Producer:
         """Be one of the channel's `producers` for the time of a `with` block.
@@ -337,7 +339,7 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
         """
-        self._connection().ask(control_wire.Close())
+        self._connection().requests.ask(control_wire.Close())
 
     def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
         """Close the channel, drop what it holds, and free its name; its process ends when it has no other.
@@ -352,7 +354,7 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
             ChannelUnanswered: the channel's process did not answer in time.
         """
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
-        self._connection().ask(control_wire.Delete(), timeout_s=limit_s)
+        self._connection().requests.ask(control_wire.Delete(), timeout_s=limit_s)
 
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)
@@ -399,24 +401,26 @@ class Producer:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         self._is_in = True
-        joined = self._connection.ask(control_wire.Join(self._number, self._name), control_wire.Joined)
+        joined = self._connection.requests.ask(
+            control_wire.Join(self._number, self._name), control_wire.Joined
+        )
         if joined.problem:
             raise ChannelArgumentError(self._connection.ref.spec.name, joined.problem)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._connection.finish_puts("producer", None)
-            self._connection.ask(control_wire.Leave(self._number, False))
+            self._connection.requests.finish_puts("producer", None)
+            self._connection.requests.ask(control_wire.Leave(self._number, False))
             self._is_in = False
             return
         with suppress(ChannelError):  # what has failed is more important
-            self._connection.ask(control_wire.Leave(self._number, True))
+            self._connection.requests.ask(control_wire.Leave(self._number, True))
 
     def __del__(self) -> None:
         if self._is_in:
             with suppress(CommError):  # a forked child has none of its parent's places
-                self._connection.tell(control_wire.Leave(self._number, True))
+                self._connection.requests.tell(control_wire.Leave(self._number, True))
 
 
 class ChannelOptions(TypedDict, total=False):

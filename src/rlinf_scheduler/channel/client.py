@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.device_items import DeviceItems, DevicePayload
 from rlinf_scheduler.channel.holding import HeldPayload, Holding
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation, consumed_byte_of
+from rlinf_scheduler.channel.operation import Operation, consumed_byte_of
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
     NO_ANSWER,
@@ -20,9 +20,9 @@ from rlinf_scheduler.channel.refusals import (
     ending_error,
     gone_error,
     lost_error,
-    request_error,
     unanswered_error,
 )
+from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.channel.sender import OperationSender, ServerTransport
 from rlinf_scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
@@ -70,6 +70,8 @@ class ChannelClient:
         hands_over: large items stay on this node, in the hands of its holder.
         on_devices: puts items into the memory of devices; None: the channel has none there.
         shortcuts: of this process's threads.
+        requests: what is asked of the server beside operations.
+        wake: has what was handed over be done; from any thread.
         on_lost: called when the server is gone, for features to end.
     """
 
@@ -92,8 +94,10 @@ class ChannelClient:
         self.lost: ChannelLost | None = None
         self.direct: deque[Operation] = deque()
         self.name = ref.spec.name
-        self._ref = ref
+        self.ref = ref
         self.messenger = messenger
+        # Always the same function: what is last in line already is not put there again.
+        self.wake = partial(messenger.submit_once, self.drain)
         self._transport = transport
         self.on_lost: list[Callable[[], None]] = [on_lost]
         self._features: dict[Callable[[ChannelClient], Any], Any] = {}
@@ -105,13 +109,24 @@ class ChannelClient:
         self._busy = False
         self.sender = OperationSender(transport, ref, self._on_unsent)
         self.outbox = self.sender.waiting
-        # Who waits until certain puts are over, and for which.
-        self._awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
+        self.requests = Requests(self, transport)
         self.shortcuts = ShortcutOpening(messenger, self._invite)
         self._receiving = Receiving(self, messenger, self.on_devices)
         self.deliveries = Deliveries(self, messenger.call_later)
 
     # -- what this process does -------------------------------------------------------------------
+
+    def hand_over(self, step: Callable[[Any], None], what: Any) -> None:
+        """Have a step done here, as soon as it can be; from any thread."""
+        self.messenger.check_process()
+        self.inbox.append((step, what))
+        self.wake()
+
+    def check_may_block(self) -> None:
+        """Raise a ChannelError on the I/O thread, which would wait for itself; from any thread."""
+        if self.messenger.on_io_thread():
+            problem = "a callback on the I/O thread cannot wait for it; use async_op=True"
+            raise ChannelError(self.name, problem)
 
     def drain(self) -> None:
         """Do what was handed over."""
@@ -125,7 +140,7 @@ class ChannelClient:
         """Do what was handed over, and know of what threads have sent by themselves."""
         self._run_inbox()
         if self.direct:
-            self._note_direct()
+            self.note_direct()
 
     def _run_inbox(self) -> None:
         inbox = self.inbox
@@ -167,7 +182,7 @@ class ChannelClient:
         if self.dropped:
             self._look_at_dropped()
         if self.lost is None and not self._is_open:
-            self._open()  # which may lose it: its server is known to be gone
+            self.open()  # which may lose it: its server is known to be gone
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
             return
@@ -190,7 +205,7 @@ class ChannelClient:
 
     def begin_behind_all(self, operation: Operation) -> None:
         """Begin what brings nothing, when the server knows all that was taken until now."""
-        self._note_direct()
+        self.note_direct()
         self.deliveries.look_at_all()
         self._carry_out(self._state.say(operation.ticket, operation.queue_name))
 
@@ -205,7 +220,7 @@ class ChannelClient:
         if isinstance(payload, Payload) and not is_ready:
             self._handing.add(ticket)
             holding = self._session.service(Holding)
-            holding.hold(payload, self._ref.endpoint, partial(self._on_handed_over, operation))
+            holding.hold(payload, self.ref.endpoint, partial(self._on_handed_over, operation))
 
     def _on_handed_over(self, operation: Operation, held: HeldPayload | None) -> None:
         """This node's holder has the bytes of a put; or (None) they are to travel."""
@@ -217,7 +232,8 @@ class ChannelClient:
         self._carry_out(self._state.ready(operation.ticket, self.sender.inline_bytes(operation)))
         self.flush()
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Make the server know this process, if it does not yet."""
         if self._is_open:
             return
         self._transport.begin(self._on_responses, self.lose)
@@ -229,51 +245,6 @@ class ChannelClient:
         error = None if opened.cancelled() else opened.exception()
         if error is not None:
             self.lose(lost_error(self.name, error))
-
-    def ask(
-        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
-    ) -> None:
-        """Send a request after all operations that began before; `what` it is, for messages."""
-        self._note_direct()
-        self.deliveries.look()
-        self.ask_at_once(message, kind, what, timeout_s, answer)
-
-    def ask_at_once(
-        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
-    ) -> None:
-        """Send a request before what was dropped since it was handed over; else as `ask`."""
-        if self.lost is not None:
-            # Its server would take it for one of a client that it has not met, and never miss that.
-            answer.set_exception(self.lost)
-            return
-        self._open()
-        self.flush()
-        asked = self._transport.ask(message, timeout_s, kind)
-
-        def answered(reply: Any) -> None:
-            error = reply.exception()
-            if error is None:
-                answer.set_result(reply.result())
-            else:
-                queue = message.queue if isinstance(message, control_wire.Query) else None
-                answer.set_exception(self._failure(error, what, queue))
-
-        asked.add_done_callback(answered)
-
-    def tell(self, message: control_wire.Control) -> None:
-        """Send what nobody waits for the answer of."""
-        self.ask(message, None, "", ANSWER_S, Promise())
-
-    @property
-    def condition(self) -> str:
-        """Why nothing comes from the server now; from any thread."""
-        return self._transport.condition
-
-    def _failure(self, error: BaseException, what: str, queue: Any) -> BaseException:
-        failure = request_error(self.name, error, what, queue, self._transport.condition)
-        if self.lost is not None and isinstance(failure, ChannelLost):
-            return self.lost  # for the first reason
-        return failure
 
     # -- what users' threads do by themselves -----------------------------------------------------
 
@@ -287,10 +258,10 @@ class ChannelClient:
         return self.sender.num_sent
 
     def _invite(self) -> Promise[Reply]:
-        self._open()
+        self.open()
         return self._transport.ask(control_wire.Invite(), None, control_wire.Invitation)
 
-    def _note_direct(self) -> None:
+    def note_direct(self) -> None:
         """Know of the gets that users' threads have sent: their items are to be confirmed."""
         if self.lost is not None:
             self.direct.clear()
@@ -311,7 +282,7 @@ class ChannelClient:
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
             return
-        self._note_direct()
+        self.note_direct()
         if operation.taken:  # it came another way
             return
         if operation.outcome_queried:
@@ -333,17 +304,17 @@ class ChannelClient:
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
             return
-        self._note_direct()
+        self.note_direct()
         if operation.ticket not in self.deliveries:
             self._start_clock(operation)
 
     # -- what the server says ---------------------------------------------------------------------
 
     def _on_responses(self, request: Request) -> None:
-        if request.peer_id != self._ref.endpoint.process_id or self.lost is not None:
+        if request.peer_id != self.ref.endpoint.process_id or self.lost is not None:
             return
         if self.direct:
-            self._note_direct()
+            self.note_direct()
         responses: wire.Responses = request.head
         if self.hands_over:
             for ticket in responses.accepted:
@@ -380,7 +351,7 @@ class ChannelClient:
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:
-            self.messenger.payloads.distrust(self._ref.endpoint.process_id, answer.problem)
+            self.messenger.payloads.distrust(self.ref.endpoint.process_id, answer.problem)
         self._carry_out(self._state.granted(answer.ticket))
 
     def _on_refused(self, answer: wire.Refused) -> None:
@@ -582,7 +553,7 @@ class ChannelClient:
         elif ending is Ending.LOST:
             promise.set_exception(self.lost or gone_error(self.name, NO_ANSWER))
         elif ending is Ending.UNANSWERED:
-            promise.set_exception(unanswered_error(self.name, operation, self._transport.condition))
+            promise.set_exception(unanswered_error(self.name, operation, self.requests.condition))
         else:
             promise.set_exception(ending_error(self.name, operation, ending, detail))
 
@@ -591,30 +562,8 @@ class ChannelClient:
     def flush(self) -> None:
         """Send everything that has gathered."""
         self.sender.send()
-        if self._awaited_puts:
-            self._look_at_puts()
-
-    def finish_puts(self, over: Promise[None]) -> None:
-        """Complete a promise when every put that has begun here is over."""
-        puts = [operation for operation in self.operations.values() if operation.kind == "put"]
-        self._awaited_puts.append((puts, over))
-
-    def say_held(self, answer: Promise[bool]) -> None:
-        """Say whether items of this process are not in their queues yet."""
-        answer.set_result(any(operation.payload is not None for operation in self.operations.values()))
-
-    def _look_at_puts(self) -> None:
-        awaited, self._awaited_puts = self._awaited_puts, []
-        for puts, over in awaited:
-            left = [operation for operation in puts if self._is_under_way(operation)]
-            if left:
-                self._awaited_puts.append((left, over))
-            else:
-                over.set_result(None)
-
-    def _is_under_way(self, operation: Operation) -> bool:
-        promise = operation.find_promise()
-        return operation.ticket in self.operations and not (promise is not None and promise.done())
+        if self.requests.awaited_puts:
+            self.requests.look_at_puts()
 
     def lose(self, lost: ChannelLost) -> None:
         """End everything: the channel's server cannot be reached any more. On the I/O thread."""
@@ -630,13 +579,13 @@ class ChannelClient:
             operation.stop_clock()
         for held in (self.operations, self._held, self._receiving, self.deliveries):
             held.clear()
-        self._look_at_puts()
+        self.requests.look_at_puts()
         self.shortcuts.end()
 
     def leave(self, reason: str) -> None:
         """Confirm what was taken, and end everything: this process leaves the cluster."""
         if self.lost is None:
-            self._note_direct()
+            self.note_direct()
             self.deliveries.look_at_all()
             self.flush()
             self.lose(gone_error(self.name, reason))

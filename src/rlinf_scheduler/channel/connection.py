@@ -7,12 +7,10 @@ only one that touches what is under way. So an interruption of the user's thread
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
@@ -23,6 +21,7 @@ from rlinf_scheduler.channel.holding import HELD_BYTES
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf_scheduler.channel.peeking import copies_of_first
 from rlinf_scheduler.channel.refusals import ending_error, gone_error, unanswered_error
+from rlinf_scheduler.channel.requests import IO_THREAD_S, STUCK
 from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.channel.shortcut import (
     DIRECT_BYTES,
@@ -37,33 +36,19 @@ from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
-from rlinf_scheduler.comm.device.landing import land
-from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer, flat
-from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait, awaited
-from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered, CodecError
+from rlinf_scheduler.errors import ChannelLost, CodecError
 from rlinf_scheduler.observe.reasons import explain
 from rlinf_scheduler.observe.timekeeping import GET, PUT, TIMES
 from rlinf_scheduler.queueing import Ending, QueueName
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
-
-OperationT = TypeVar("OperationT", bound=Operation)
-
-DELETE_TIMEOUT_S = 60.0
-# The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
-IO_THREAD_S = 5.0
-# What has no deadline of its own waits so long for another process to hold a durable channel.
-RESTART_S = 60.0
-# A process that leaves waits so long to hear what it holds.
-LOOK_S = 5.0
-_STUCK = "this process's I/O thread does not answer"
 
 
 class _BeginAnew(Exception):
@@ -74,12 +59,6 @@ def _awaits(local: dict[str, Any]) -> Wait:
     """What the thread waits for that runs an operation."""
     connection: ChannelConnection = local["self"]
     return connection.awaits(local["operation"])
-
-
-def _awaits_answer(local: dict[str, Any]) -> Wait:
-    connection: ChannelConnection = local["self"]
-    name, what = connection.ref.spec.name, local["what"]
-    return Wait(CHANNEL, f"{what}('{name}')", peers=(connection.held_by,), subject=name, detail=what)
 
 
 class ChannelConnection:
@@ -94,6 +73,7 @@ class ChannelConnection:
     Attributes:
         now: the clock of its messenger, in seconds.
         device_of: says which tensors of items may stay on their device; None: none may.
+        requests: what is asked beside operations.
     """
 
     def __init__(
@@ -108,12 +88,11 @@ class ChannelConnection:
         self._messenger = messenger = session.messenger
         self.now = messenger.now
         self._client = ChannelClient(session, ref, transport, lambda: on_lost(self))
+        self.requests = self._client.requests
         self._warned: set[str] = set()
         self._causes: dict[str, Cause] = {}
-        self._drain = self._client.drain
         self._on_devices = self._client.on_devices
         self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
-        self._wake = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
@@ -161,7 +140,7 @@ class ChannelConnection:
             ChannelError: what it failed with.
             CodecError: an item cannot be read here; it is taken all the same.
         """
-        self._check_may_block()
+        self._client.check_may_block()
         self._messenger.check_process()
         operation.promise_to(Promise())
         operation.blocks = True
@@ -193,7 +172,7 @@ class ChannelConnection:
         except BaseException as error:
             if not operation.taken:
                 operation.dropped = True
-                self._hand_over(give_up, operation)
+                self._client.hand_over(give_up, operation)
             self.explain(error, operation.timeout_s, operation.waited_s)
             raise
 
@@ -205,9 +184,9 @@ class ChannelConnection:
             promise = OperationPromise(self, operation)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self, operation, self._wake)
+            promise = OperationPromise(self, operation, self._client.wake)
             operation.promise_to(promise, self._client.dropped)
-        self._hand_over(self._client.begin, operation)
+        self._client.hand_over(self._client.begin, operation)
         if TIMES.notes_moves and encoded is not None:
             self.note_moved(operation, None)
         return promise
@@ -230,7 +209,7 @@ class ChannelConnection:
         Raises:
             ChannelUnanswered: nobody has answered. What the get failed with is raised by the promise.
         """
-        self._check_may_block()
+        self._client.check_may_block()
         promise = self.start(operation)
         try:
             self._await_end(operation, promise)
@@ -273,7 +252,7 @@ class ChannelConnection:
     def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
         if encoded is not None and operation.payload is None:
             self._pack(operation, encoded, blocks=True)
-        self._hand_over(self._client.begin, operation)
+        self._client.hand_over(self._client.begin, operation)
         return self._wait(operation)
 
     def _wait(self, operation: Operation) -> Any:
@@ -285,7 +264,7 @@ class ChannelConnection:
     def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
-            raise unanswered_error(self.ref.spec.name, operation, _STUCK)
+            raise unanswered_error(self.ref.spec.name, operation, STUCK)
 
     def look_after(self, operation: Operation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
@@ -293,71 +272,12 @@ class ChannelConnection:
         self._client.inbox.append((deliveries.touch, operation))
         # Read only here: if the I/O thread is to look anyhow, it need not be woken.
         if not deliveries.looks_soon:
-            self._hand_over(deliveries.touch, operation)
-
-    def ask(
-        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
-    ) -> Any:
-        """Ask the server something, after all operations that were started before; wait for the answer.
-
-        Raises:
-            ChannelLost: the server is gone.
-            ChannelUnanswered: it does not answer.
-        """
-        answer = self.begin_to_ask(message, kind, timeout_s)
-        return self.answer_to(answer, type(message).__name__.lower(), timeout_s).head
-
-    def begin_to_ask(
-        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
-    ) -> Promise[Any]:
-        """As `ask`, and return at once; the reply is to come."""
-        answer: Promise[Any] = Promise()
-        what = type(message).__name__.lower()
-        self._hand_over(partial(self._client.ask, message, kind, what, timeout_s), answer)
-        return answer
-
-    @awaited(_awaits_answer)
-    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
-        """Wait for the reply to something that was asked.
-
-        Raises:
-            ChannelLost: the server is gone.
-            ChannelUnanswered: it does not answer.
-        """
-        self._check_may_block()
-        limit_s = timeout_s + (RESTART_S if self.ref.spec.durable else IO_THREAD_S)
-        if not answer.wait(limit_s):
-            why = self._client.condition or _STUCK
-            raise ChannelUnanswered(self.ref.spec.name, None, what, limit_s, why)
-        return answer.result(0)
-
-    def read(self, message: control_wire.Control, what: str) -> Any:
-        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
-        answer: Promise[Any] = Promise()
-        self._hand_over(partial(self._client.ask, message, control_wire.Done, what, ANSWER_S), answer)
-        reply, there = self.answer_to(answer, what), self._on_devices
-        if there is None or not is_staged(reply.frames):
-            return reply
-        # Nothing here holds what it is a copy of: so it comes through host memory.
-        landed = land(self._messenger, there.devices, there.what, ReceivedPayload(reply.frames))
-        return Reply(reply.head, landed.frames())
-
-    def request(
-        self,
-        what: str,
-        step: Callable[[ChannelClient, OperationT, Promise[Any]], None],
-        operation: OperationT,
-        answer: Promise[Any],
-    ) -> Promise[Any]:
-        """Have a feature do a step on the I/O thread, whose reply comes to `answer`; `what` it is, for recordings."""
-        del what
-        self._hand_over(lambda about: step(self._client, *about), (operation, answer))
-        return answer
+            self._client.hand_over(deliveries.touch, operation)
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more; what it brought and was not taken goes back."""
         operation.dropped = True
-        self._hand_over(self._client.drop, operation)
+        self._client.hand_over(self._client.drop, operation)
 
     def give_back(self, operation: Operation) -> None:
         """Give back what an operation brought; it is on its way when this returns."""
@@ -369,41 +289,14 @@ class ChannelConnection:
             finally:
                 given.set_result(None)
 
-        self._hand_over(drop, operation)
+        self._client.hand_over(drop, operation)
         given.wait(ANSWER_S)
-
-    def tell(self, message: control_wire.Control) -> None:
-        """Send the server something without waiting for its answer."""
-        self._hand_over(self._client.tell, message)
 
     def warn_once(self, text: str, *about: Any) -> None:
         """Log a warning, once for each text, on the I/O thread: somebody drops something, wherever that is."""
         if text not in self._warned:
             self._warned.add(text)
-            self._hand_over(lambda about: logger.warning(text, self.ref.spec.name, *about), about)
-
-    def finish_puts(self, operation: str, timeout_s: float | None) -> None:
-        """Wait until every put that this process has begun is over.
-
-        Raises:
-            ChannelTimeout: some are not yet; `operation` is what wanted to know.
-        """
-        self._check_may_block()
-        over: Promise[None] = Promise()
-        self._hand_over(self._client.finish_puts, over)
-        if not over.wait(timeout_s):
-            state = "puts of this process still wait for room"
-            raise ChannelTimeout(self.ref.spec.name, None, operation, timeout_s or 0.0, state)
-
-    def settle_puts(self, timeout_s: float) -> None:
-        """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
-        held: Promise[bool] = Promise()
-        # Behind the puts that were handed over and have not begun.
-        self._client.inbox.append((self._client.say_held, held))
-        self._messenger.submit(self._drain)
-        if not held.wait(LOOK_S) or held.result(0):
-            with contextlib.suppress(ChannelError):
-                self.ask(control_wire.Query(""), control_wire.QueueState, timeout_s)
+            self._client.hand_over(lambda about: logger.warning(text, self.ref.spec.name, *about), about)
 
     # -- shortcuts -------------------------------------------------------------------------------
 
@@ -454,14 +347,14 @@ class ChannelConnection:
             # Known before it goes: what it brings is confirmed, or goes back.
             client.direct.append(operation)
             if not client.deliveries.looks_soon:
-                self._messenger.submit_once(self._drain)
+                self._client.wake()
         began = TIMES.now()
         answer = self._answer_by(shortcut, call, operation)
         said = None if answer is None else answer.answer
         by = said.by if type(said) is wire.Delivered else ""
         TIMES.note_wait(began, self.cause(operation), by)
         if answer is None:
-            self._hand_over(client.query_outcome, operation)
+            self._client.hand_over(client.query_outcome, operation)
             return self._wait_for_outcome(operation)
         self._own.__dict__["shortcut"] = shortcut
         if type(said) is wire.Accepted:
@@ -474,7 +367,7 @@ class ChannelConnection:
             case wire.Delivered() as delivered:
                 if operation.waited_s > CONFIRM_DELAY_S:
                     # It came after a while: nothing may follow soon that the confirmation could travel with.
-                    self._hand_over(self._client.deliveries.wake, None)
+                    self._client.hand_over(self._client.deliveries.wake, None)
                 if len(delivered.num_frames) != 1:
                     return Delivery.of_frames(delivered, answer.frames)
                 items = Delivery((ReceivedPayload([*answer.frames]),))  # as mostly
@@ -482,7 +375,7 @@ class ChannelConnection:
                 return items
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
-                self._hand_over(self._client.expect, operation)
+                self._client.hand_over(self._client.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.taken = True
@@ -515,26 +408,16 @@ class ChannelConnection:
         own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
-            self._hand_over(self._client.shortcuts.begin, request)
+            self._client.hand_over(self._client.shortcuts.begin, request)
         return None
-
-    def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:
-        self._messenger.check_process()
-        self._client.inbox.append((step, what))
-        self._messenger.submit_once(self._drain)
 
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         """Give an operation up that was started."""
-        self._hand_over(self._client.cancel, operation)
+        self._client.hand_over(self._client.cancel, operation)
         if self._messenger.on_io_thread():
             self._client.drain()
         elif operation.kind != "put":
             promise.wait(ANSWER_S)
-
-    def _check_may_block(self) -> None:
-        if self._messenger.on_io_thread():
-            problem = "a callback on the I/O thread cannot wait for it; use async_op=True"
-            raise ChannelError(self.ref.spec.name, problem)
 
     def lose(self, reason: str) -> None:
         """End everything: the channel's server cannot be reached any more. On the I/O thread."""
@@ -550,7 +433,7 @@ class ChannelConnection:
             finally:
                 left.set_result(None)
 
-        self._hand_over(leave, None)
+        self._client.hand_over(leave, None)
         if self._messenger.on_io_thread():
             self._client.drain()
         else:

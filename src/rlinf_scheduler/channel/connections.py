@@ -69,7 +69,7 @@ class ChannelConnections:
         """End everything that waits in this process; what was taken here is confirmed first."""
         for connection in list(self._by_id.values()):
             if not self._messenger.on_io_thread():
-                connection.settle_puts(CLOSE_TIMEOUT_S)
+                connection.requests.settle_puts(CLOSE_TIMEOUT_S)
             connection.leave(self._messenger.why_closed or self._messenger.why_leaving)
 
     def abandon(self) -> None:

@@ -60,7 +60,7 @@ def forget(copies: Iterable[tuple[ChannelConnection, control_wire.LetGoOfSlot]])
     """Say that copies were not sent: the put that was to send them has put nothing."""
     for connection, message in copies:
         with suppress(SchedulerError):
-            connection.tell(message)
+            connection.requests.tell(message)
 
 
 def read_at(place: int) -> None:

@@ -142,7 +142,7 @@ class Inspecting(ChannelAccess):
             )
         where = "" if path is None else checked_path(self._name, "path", path)
         limit = checked_optional_count(self._name, "max_bytes", max_bytes)
-        done: control_wire.Done = self._connection().ask(
+        done: control_wire.Done = self._connection().requests.ask(
             control_wire.Record(where, payload, limit), control_wire.Done
         )
         if done.problem:
@@ -153,7 +153,9 @@ class Inspecting(ChannelAccess):
     ) -> tuple[ChannelStats, list[QueueT]]:
         """Ask about every queue; of many the answer is decoded here, where nobody else waits for it."""
         connection, what = self._connection(), type(message).__name__.lower()
-        answer = connection.answer_to(connection.begin_to_ask(message, ChannelStats, ANSWER_S), what)
+        answer = connection.requests.answer_to(
+            connection.requests.begin(message, ChannelStats, ANSWER_S), what
+        )
         return answer.head, [queue for frame in answer.frames for queue in decode_rows(frame, kind)]
 
     def __str__(self) -> str:

@@ -157,7 +157,7 @@ class Lease:
         for_s = checked_seconds(self._name, "seconds", seconds)
         self._places(None)
         answer = extend(self._connection, self._operation, control_wire.Extend(self.generation, for_s))
-        self._check(self._connection.answer_to(answer, "extend"))
+        self._check(self._connection.requests.answer_to(answer, "extend"))
 
     @property
     def channel_name(self) -> str:
@@ -213,7 +213,7 @@ class Lease:
         if async_op:
             text = f"{what} on channel '{self._name}', queue {self._operation.queue_name!r}"
             return AsyncHandle(answer, self._check, text)
-        self._check(self._connection.answer_to(answer, what))
+        self._check(self._connection.requests.answer_to(answer, what))
         return None
 
     def _origins_of(self, places: Iterable[int]) -> tuple[tuple[str, int], ...]:
@@ -570,5 +570,7 @@ class Leasing(ChannelAccess):
         if queue_name is not None or key is not None:
             queue = self._queue(DEFAULT_QUEUE if queue_name is None else queue_name, key)
         connection = self._connection()
-        letters: control_wire.DeadNotes = connection.ask(control_wire.ListDead(queue), control_wire.DeadNotes)
+        letters: control_wire.DeadNotes = connection.requests.ask(
+            control_wire.ListDead(queue), control_wire.DeadNotes
+        )
         return [DeadLetter(connection, letter) for letter in letters.letters]

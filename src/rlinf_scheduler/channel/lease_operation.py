@@ -91,7 +91,7 @@ def settle(
     answer: Promise[Any] = Promise()
     # Not in the inbox: what comes before it there may find that the rest of the lease was dropped.
     operation.settlements.append((message, is_last, answer))
-    return connection.request("settle", _settle, operation, answer)
+    return connection.requests.request("settle", _settle, operation, answer)
 
 
 def _settle(client: ChannelClient, operation: LeaseOperation, _answer: Promise[Any]) -> None:
@@ -102,14 +102,14 @@ def extend(
     connection: ChannelConnection, operation: LeaseOperation, message: control_wire.Extend
 ) -> Promise[Any]:
     """Let items be on lease for longer; the reply is to come."""
-    return connection.request("extend", partial(_extend, message=message), operation, Promise())
+    return connection.requests.request("extend", partial(_extend, message=message), operation, Promise())
 
 
 def _extend(
     client: ChannelClient, operation: LeaseOperation, answer: Promise[Any], message: control_wire.Extend
 ) -> None:
     client.feature(LeaseRenewal).extend(operation.ticket, message.for_s or 0.0)
-    client.ask_at_once(message, control_wire.Done, "extend", ANSWER_S, answer)
+    client.requests.send_at_once(message, control_wire.Done, "extend", ANSWER_S, answer)
 
 
 class _Kept:
@@ -169,7 +169,7 @@ class LeaseRenewal:
     ) -> None:
         if is_last:
             self._client.settled(operation)
-        self._client.ask_at_once(
+        self._client.requests.send_at_once(
             message, control_wire.Done, "ack" if message.done else "nack", ANSWER_S, answer
         )
 
@@ -192,11 +192,11 @@ class LeaseRenewal:
             kept.next_sign = now + kept.ttl_s / SHARE
             # Before: what is said goes with what has become of leases meanwhile, and this one may be over by then.
             self._plan(ticket)
-            self._client.tell(control_wire.Extend(kept.generation))
+            self._client.requests.send_untold(control_wire.Extend(kept.generation))
         else:
             self.end(ticket)
             reason = OVERDUE.format(kept.until - kept.began)
-            self._client.tell(control_wire.Settle(kept.generation, None, False, 0, reason))
+            self._client.requests.send_untold(control_wire.Settle(kept.generation, None, False, 0, reason))
 
 
 class DeadLetter:
@@ -229,7 +229,7 @@ class DeadLetter:
             CodecError: it cannot be read here.
             CommError: it lies on a device, whose process cannot be reached.
         """
-        reply = self._connection.read(control_wire.ReadDead(self._number), "dead_letters")
+        reply = self._connection.requests.read(control_wire.ReadDead(self._number), "dead_letters")
         self._check(reply.head)
         return ReceivedPayload(reply.frames).load()
 
@@ -239,7 +239,9 @@ class DeadLetter:
         Raises:
             ChannelError, ChannelUnanswered: as of `item`; or it would be older than it may be.
         """
-        self._check(self._connection.ask(control_wire.MoveDead(self._number, True), control_wire.Done))
+        self._check(
+            self._connection.requests.ask(control_wire.MoveDead(self._number, True), control_wire.Done)
+        )
 
     def discard(self) -> None:
         """Drop the item for good.
@@ -247,7 +249,9 @@ class DeadLetter:
         Raises:
             ChannelError, ChannelUnanswered: as of `item`.
         """
-        self._check(self._connection.ask(control_wire.MoveDead(self._number, False), control_wire.Done))
+        self._check(
+            self._connection.requests.ask(control_wire.MoveDead(self._number, False), control_wire.Done)
+        )
 
     def _check(self, done: control_wire.Done) -> None:
         if done.problem:

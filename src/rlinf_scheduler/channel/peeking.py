@@ -45,7 +45,9 @@ def copies_of_first(
     """
     name, until, wanted = connection.ref.spec.name, connection.now() + ANSWER_S, peek
     while connection.now() < until:
-        reply = connection.answer_to(connection.begin_to_ask(wanted, control_wire.Peeked, ANSWER_S), "peek")
+        reply = connection.requests.answer_to(
+            connection.requests.begin(wanted, control_wire.Peeked, ANSWER_S), "peek"
+        )
         told: control_wire.Peeked = reply.head
         if told.reason:
             looked = Operation("get", peek.queue, None, connection.now, wait=False)
@@ -60,7 +62,7 @@ def copies_of_first(
             wanted = msgspec.structs.replace(peek, as_bytes=True)
             continue
         # What somebody has taken meanwhile, he may have written to.
-        if connection.ask(peek, control_wire.Peeked).marks == told.marks:
+        if connection.requests.ask(peek, control_wire.Peeked).marks == told.marks:
             return copies
     why = "others take its items before they are copied"
     raise ChannelUnanswered(name, peek.queue, "peek", ANSWER_S, why)
@@ -76,7 +78,7 @@ def _received(
     fetched: Promise[list[ReceivedPayload]] = Promise()
     fetching = Fetching(messenger, held, partial(_end, fetched))
     messenger.submit(ending(fetching.begin, fetched.set_exception))
-    items: list[ReceivedPayload] = connection.answer_to(fetched, "peek", FETCH_TIMEOUT_S)
+    items: list[ReceivedPayload] = connection.requests.answer_to(fetched, "peek", FETCH_TIMEOUT_S)
     return items
 
 

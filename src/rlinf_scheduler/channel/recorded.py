@@ -11,6 +11,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.promise import Promise
@@ -38,10 +39,12 @@ class RecordedConnection:
 
     Attributes:
         connection: see above.
+        requests: what is asked beside operations.
     """
 
     def __init__(self, connection: ChannelConnection, tape: Tape) -> None:
         self.connection = connection
+        self.requests = RecordedRequests(connection.requests, connection.ref.spec.name, tape)
         self._tape = tape
 
     def __getattr__(self, name: str) -> Any:
@@ -113,36 +116,6 @@ class RecordedConnection:
         note.took(lambda: [frame for part in parts for frame in part], [len(part) for part in parts])
         return found
 
-    def ask(
-        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
-    ) -> Any:
-        """Ask the server something, after all operations that were started before; wait for the answer."""
-        what = type(message).__name__.lower()
-        subject = self.connection.ref.spec.name
-        return self._tape.run(what, subject, lambda: self.connection.ask(message, kind, timeout_s))
-
-    def begin_to_ask(
-        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
-    ) -> Promise[Any]:
-        """As `ask`, and return at once; the reply is to come."""
-        answer = self.connection.begin_to_ask(message, kind, timeout_s)
-        return self._noted(type(message).__name__.lower(), answer)
-
-    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
-        """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
-        return self._noted(what, self.connection.request(what, step, operation, answer))
-
-    def read(self, message: control_wire.Control, what: str) -> Any:
-        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
-        note = self._tape.begin("read_dead", self.connection.ref.spec.name)
-        try:
-            reply = self.connection.read(message, what)
-        except BaseException as error:
-            note.failed(error)
-            raise
-        note.took(lambda: reply.frames, reply.head)
-        return reply
-
     def _begin(self, operation: Operation, encoded: Encoded | None = None) -> Note:
         what = what_of(operation, self.connection.ref.spec.name)
         # A question has the number and the address of who asks in it: another one each time.
@@ -150,8 +123,53 @@ class RecordedConnection:
             *what, None if operation.item is not None and operation.item.question else encoded
         )
 
+
+class RecordedRequests:
+    """Asks what these requests do, and notes what is answered.
+
+    Args:
+        requests: to the channel's server.
+        channel: its name.
+        tape: what notes it.
+    """
+
+    def __init__(self, requests: Requests, channel: str, tape: Tape) -> None:
+        self._requests = requests
+        self._channel = channel
+        self._tape = tape
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._requests, name)
+
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
+        """Ask the server something, after all operations that were started before; wait for the answer."""
+        what = type(message).__name__.lower()
+        return self._tape.run(what, self._channel, lambda: self._requests.ask(message, kind, timeout_s))
+
+    def begin(self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+        """As `ask`, and return at once; the reply is to come."""
+        answer = self._requests.begin(message, kind, timeout_s)
+        return self._noted(type(message).__name__.lower(), answer)
+
+    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
+        """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
+        return self._noted(what, self._requests.request(what, step, operation, answer))
+
+    def read(self, message: control_wire.Control, what: str) -> Any:
+        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
+        note = self._tape.begin("read_dead", self._channel)
+        try:
+            reply = self._requests.read(message, what)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        note.took(lambda: reply.frames, reply.head)
+        return reply
+
     def _noted(self, what: str, answer: Promise[Any]) -> Promise[Any]:
-        note = self._tape.begin(what, self.connection.ref.spec.name)
+        note = self._tape.begin(what, self._channel)
         note.follow(answer)
 
         def took(done: Promise[Any]) -> None:

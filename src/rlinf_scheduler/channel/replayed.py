@@ -60,6 +60,7 @@ class ReplayedConnection:
     def __init__(self, player: Player, ref: ChannelRef, now: Callable[[], float]) -> None:
         self.ref = ref
         self.now = now
+        self.requests = ReplayedRequests(player, ref.spec.name)
         self._name = ref.spec.name
         self._player = player
 
@@ -98,6 +99,34 @@ class ReplayedConnection:
         left = iter(frames)
         return [ReceivedPayload(list(islice(left, count))) for count in counts]
 
+    def look_after(self, operation: Operation) -> None:
+        """Somebody is about to take the items of a handle: confirm them soon."""
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """Do nothing: nobody traces a replay."""
+
+    def drop(self, operation: Operation) -> None:
+        """Nobody waits for an operation any more; what it brought and was not taken goes back."""
+
+    def give_back(self, operation: Operation) -> None:
+        """Give back what an operation brought; it is on its way when this returns."""
+
+    def warn_once(self, text: str, *about: Any) -> None:
+        """Do nothing: it was said when it happened."""
+
+
+class ReplayedRequests:
+    """Stands for `Requests`.
+
+    Args:
+        player: what was recorded.
+        channel: the name of the channel.
+    """
+
+    def __init__(self, player: Player, channel: str) -> None:
+        self._player = player
+        self._name = channel
+
     def ask(
         self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
     ) -> Any:
@@ -105,9 +134,7 @@ class ReplayedConnection:
         del kind, timeout_s
         return self._player.take(type(message).__name__.lower(), self._name)[0]
 
-    def begin_to_ask(
-        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
-    ) -> Promise[Any]:
+    def begin(self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
         """As `ask`, and return at once; the reply is to come."""
         del kind, timeout_s
         return self._replied(type(message).__name__.lower())
@@ -127,23 +154,8 @@ class ReplayedConnection:
         del what, timeout_s
         return answer.result(0)
 
-    def look_after(self, operation: Operation) -> None:
-        """Somebody is about to take the items of a handle: confirm them soon."""
-
-    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
-        """Do nothing: nobody traces a replay."""
-
-    def drop(self, operation: Operation) -> None:
-        """Nobody waits for an operation any more; what it brought and was not taken goes back."""
-
-    def give_back(self, operation: Operation) -> None:
-        """Give back what an operation brought; it is on its way when this returns."""
-
     def tell(self, message: control_wire.Control) -> None:
         """Send the server something without waiting for its answer."""
-
-    def warn_once(self, text: str, *about: Any) -> None:
-        """Do nothing: it was said when it happened."""
 
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:
         """Wait until every put that this process has begun is over."""

@@ -67,7 +67,7 @@ class Saving(ChannelAccess):
         _check_savable(self._connection())
         file = _absolute(path)
         message = control_wire.Save("", _done(leases, self._connection()), file)
-        saved: control_wire.Saved = self._connection().ask(message, control_wire.Saved, limit_s)
+        saved: control_wire.Saved = self._connection().requests.ask(message, control_wire.Saved, limit_s)
         _check(saved, self._connection(), file, leases)
         for lease in leases:
             lease.ack()
@@ -144,7 +144,7 @@ def _take_looks_back(connections: Sequence[ChannelConnection], token: str) -> No
     """Have no channel keep anything for a second look that does not come; who is not told keeps it for a while."""
     for connection in connections:
         with suppress(ChannelError, CommError):
-            connection.tell(control_wire.Forget(token))
+            connection.requests.tell(control_wire.Forget(token))
 
 
 def _ask_all(
@@ -156,12 +156,12 @@ def _ask_all(
 ) -> list[control_wire.Saved]:
     """Ask all channels at once, and wait for all of them."""
     asked: list[Promise[Any]] = [
-        connection.begin_to_ask(message, control_wire.Saved, limit_s)
+        connection.requests.begin(message, control_wire.Saved, limit_s)
         for connection, message in zip(connections, messages, strict=True)
     ]
     out = []
     for connection, answer, file in zip(connections, asked, files, strict=True):
-        saved: control_wire.Saved = connection.answer_to(answer, "save", limit_s).head
+        saved: control_wire.Saved = connection.requests.answer_to(answer, "save", limit_s).head
         _check(saved, connection, file, leases)
         out.append(saved)
     return out

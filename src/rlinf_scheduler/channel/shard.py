@@ -283,7 +283,7 @@ class Sharding(ChannelAccess):
         return mine
 
     def _settle_part(self, message: control_wire.DonePart) -> str:
-        done: control_wire.Done = self._connection().ask(message, control_wire.Done)
+        done: control_wire.Done = self._connection().requests.ask(message, control_wire.Done)
         return done.problem
 
 
