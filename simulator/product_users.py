@@ -231,7 +231,7 @@ class ChannelUsers:
         try:
             with working_in(call.scope):
                 if call.step.kind == "peek":
-                    self._connection.look(operation, partial(self._load, call))
+                    self._connection.peek(operation.queue_name, 1)
                     outcome = "dropped"
                 else:
                     call.items = self._connection.run(operation, encoded, load)

@@ -25,7 +25,7 @@ class Idle(Worker):
     [
         (lambda: Idle.create_group().launch(None, on_failre="restart"), "GroupBuilder.launch", "on_failure"),
         (lambda: Channel.create("rollouts", durabel="/data"), "Channel.create", "durable"),
-        (lambda: Idle.create_channel("rollouts", max_byts=8), "Channel.create", "max_bytes"),
+        (lambda: Idle.create_channel("rollouts", max_byts=8), "Idle.create_channel", "max_bytes"),
         (lambda: Channel.connect("rollouts", timeout=8), "Channel.connect", "timeout_s"),
         (lambda: Cluster(simulat="2x8"), "Cluster", "simulate"),
     ],

@@ -83,6 +83,31 @@ def _error(what: str, signature: inspect.Signature, problem: str, given: Iterabl
     return CallArgumentError(f"{what}()", problem + keyword_hint(shown, given), str(shown))
 
 
+def check_options(
+    method: str, own: Callable[..., Any], taker: Callable[..., Any], options: Iterable[str]
+) -> None:
+    """Make sure that the options of a method are those of the function that takes them.
+
+    Args:
+        method: what was called, as its user names it.
+        own: the method.
+        taker: that function; its keywords are the options.
+        options: the names that were given.
+
+    Raises:
+        CallArgumentError: one is none of these.
+    """
+    taken = inspect.signature(taker).parameters.values()
+    known = {each.name: each for each in taken if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        kept = {
+            name: p for name, p in inspect.signature(own).parameters.items() if p.kind is not p.VAR_KEYWORD
+        }
+        signature = inspect.Signature(list({**kept, **known}.values()))
+        raise _error(method, signature, f"got an unexpected keyword argument '{unknown[0]}'", unknown)
+
+
 def keyword_hint(signature: inspect.Signature, given: Iterable[str]) -> str:
     """What the first keyword may have meant that is none, as the end of an error's text; "" if nothing is near."""
     known = [p.name for p in signature.parameters.values() if p.kind is not inspect.Parameter.POSITIONAL_ONLY]

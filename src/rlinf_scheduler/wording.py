@@ -169,14 +169,14 @@ _SIZE_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 def size_text(size_bytes: int) -> str:
     """A size for people.
 
-    >>> size_text(512), size_text(1536), size_text(1023 << 10), size_text(3 << 30)
-    ('512 bytes', '1.5 KiB', '1023 KiB', '3 GiB')
+    >>> size_text(1), size_text(1536), size_text(1023 << 10), size_text(3 << 30)
+    ('1 byte', '1.5 KiB', '1023 KiB', '3 GiB')
     """
     amount, unit = float(size_bytes), 0
     while amount >= 1024 and unit < len(_SIZE_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     number = f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
-    return f"{number} {_SIZE_UNITS[unit]}"
+    return "1 byte" if size_bytes == 1 else f"{number} {_SIZE_UNITS[unit]}"
 
 
 def counted(number: int, noun: str, plural: str = "s") -> str:
@@ -188,10 +188,19 @@ def counted_about(number: float, noun: str) -> str:
     """A measured number with its noun.
 
     >>> counted_about(1.0, "put"), counted_about(0.25, "put"), counted_about(1234.5, "get")
-    ('1 put', '0.25 puts', '1.23e+03 gets')
+    ('1 put', '0.25 puts', '1,234 gets')
     """
-    text = f"{number:.3g}"
+    text = f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
     return f"{text} {noun}{'' if text == '1' else 's'}"
+
+
+def number_text(number: float) -> str:
+    """A number that was given, such as a weight: a large one is not rounded.
+
+    >>> number_text(1234567), number_text(0.1 + 0.2), number_text(2.0)
+    ('1234567', '0.3', '2')
+    """
+    return f"{number:.0f}" if 1e5 <= abs(number) < 1e15 else f"{number:g}"
 
 
 def seconds_text(seconds: float) -> str:

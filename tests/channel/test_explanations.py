@@ -73,6 +73,7 @@ def test_items_and_their_ages_are_told_by_queue(backend):
     (queue,) = report.queues
     assert (queue.depth.name, queue.depth.num_items, queue.depth.weight) == (("step", 7), 3, 3)
     assert 0 <= queue.oldest_s < DEADLINE_S
+    assert 0 <= channel.stats().oldest_s < DEADLINE_S
     assert report.num_puts == 3
     assert report.held_bytes == queue.depth.size_bytes > 300
     assert report.puts_per_s > 0

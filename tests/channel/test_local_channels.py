@@ -230,7 +230,7 @@ def test_getters_of_a_queue_that_has_ended_are_told_when_its_last_item_is_taken(
 def test_what_is_in_it_can_be_seen(small):
     small.put("first", weight=3)
     small.put("second")
-    assert str(small) == "local channel 'small': 2 items in 1 queues; next are 'first', 'second'"
+    assert str(small) == "local channel 'small': 2 items in 1 queue; next are 'first', 'second'"
     stats = small.stats()
     assert (stats.num_puts, stats.num_gets, stats.num_items, stats.closed) == (2, 0, 2, False)
     assert small.get() == "first"
@@ -243,7 +243,7 @@ def test_who_looks_at_it_changes_nothing_for_those_who_wait(small, channel):
     waiting = small.put("third", async_op=True)
     assert (small.peek(), str(small)) == (
         "first",
-        "local channel 'small': 2 items in 1 queues; next are 'first', 'second'",
+        "local channel 'small': 2 items in 1 queue; next are 'first', 'second'",
     )
     assert small.qsize() == 2
     assert not waiting.done()

@@ -61,7 +61,7 @@ def test_what_a_consumer_has_stands_at_its_own_queue():
     state.lease("holder", 6, "b", LeaseTerms(60.0))
     held = {queue.depth.name: [(each.who, each.operation) for each in queue.held] for queue in report(state)}
     assert held == {
-        "a": [("taker", "delivery of 1 items, on the way")],
+        "a": [("taker", "delivery of 1 item, on the way")],
         "b": [("holder", "lease of 1 item")],
     }
 
@@ -166,7 +166,7 @@ def test_a_listing_in_parts_leaves_out_what_has_gone_before_its_part():
     state = state_at(1.0)
     for number in range(5):
         state.put("producer", number, number, "x")
-    parts, reports = QueueSurvey(state).depths(2), QueueSurvey(state).every(2, AT_20)
+    parts, reports = QueueSurvey(state).depths(2, []), QueueSurvey(state).every(2, AT_20)
     first = parts[0]()
     for number in (1, 4):
         state.get("consumer", number, number)
@@ -213,3 +213,12 @@ def test_records_of_a_channel_are_dataclasses_to_who_wants_them_as_plain_data():
     assert replace(stats, ended=True).ended
     with pytest.raises(AttributeError):
         stats.ended = True
+
+
+def test_a_large_weight_is_told_as_it_is():
+    state = state_at(10.0)
+    state.put("producer", 1, "q", "x", 1234567, 1)
+    (queue,) = report(state)
+    assert next(queue.lines()).startswith(
+        "queue 'q': 1 item of weight 1234567, 1 byte, the next one is 10.0 s old"
+    )

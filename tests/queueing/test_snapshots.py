@@ -463,7 +463,7 @@ def test_a_queue_with_questions_is_known_as_such_again():
 def test_a_channel_that_holds_something_takes_no_record():
     state = ChannelState()
     state.put("p", 1, "default", "item")
-    with pytest.raises(ValueError, match="it is not empty: 1 items were put, and 1 queues are there"):
+    with pytest.raises(ValueError, match="it is not empty: 1 queue there, 1 item put"):
         restore(state, state.snapshot())
 
 

@@ -13,6 +13,7 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import BatchUndecodable, CodecError
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.work import current_work
+from rlinf_scheduler.wording import counted
 
 
 class Batch(list[Any]):
@@ -142,13 +143,13 @@ class BatchOperation(Operation):
     def describe_batch(self) -> str:
         """Describe the batch that it asks for, in a phrase."""
         if self.group_size:
-            return f"a group of {self.group_size} items"
+            return f"a group of {counted(self.group_size, 'item')}"
         text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
         if self.limits is None:
             return text
         parts = [f"at least {self.limits.min_items} items"] if self.limits.min_items > 1 else []
         if self.limits.max_items:
-            parts.append(f"at most {self.limits.max_items} items")
+            parts.append(f"at most {counted(self.limits.max_items, 'item')}")
         if self.limits.max_bytes:
             parts.append(f"at most {self.limits.max_bytes} bytes")
         return " of ".join([text, " and ".join(parts)]) if parts else text

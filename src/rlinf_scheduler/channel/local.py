@@ -39,6 +39,7 @@ from rlinf_scheduler.queueing import (
     Refuse,
     Ripen,
 )
+from rlinf_scheduler.wording import counted
 
 
 class LocalChannel(Channel):
@@ -177,7 +178,7 @@ class LocalChannel(Channel):
 
 def _described(state: ChannelState) -> str:
     stats = state.queues.stats()
-    text = f"{stats.num_items} items in {stats.num_queues} queues"
+    text = f"{counted(stats.num_items, 'item')} in {counted(stats.num_queues, 'queue')}"
     items = state.queues.first_items(DEFAULT_QUEUE, NUM_SHOWN)
     return text + shown([item.payload for item in items], state.queues.num_items(DEFAULT_QUEUE))
 

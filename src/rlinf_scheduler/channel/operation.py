@@ -19,6 +19,7 @@ from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.tape import Note
 from rlinf_scheduler.tape.work import work_said
+from rlinf_scheduler.wording import number_text
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.client import ChannelClient
@@ -208,7 +209,7 @@ class Operation(ConsumedFlag):
         """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
         needs, counts_items = self.needs()
         queue = "" if self.queue_name == "default" else f", {self.queue_name!r}"
-        text = f"{self.kind}('{channel}'{queue}{f', {needs:g}' if needs else ''})"
+        text = f"{self.kind}('{channel}'{queue}{f', {number_text(needs)}' if needs else ''})"
         return Wait(
             CHANNEL,
             text,

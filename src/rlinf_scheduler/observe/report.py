@@ -208,7 +208,7 @@ def _step_lines(step: StepTimes | None) -> Iterator[str]:
 
 def _time(seconds: float) -> str:
     """How long something takes, in seconds or milliseconds."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
 
 
 # -- made of what all processes say ------------------------------------------------------------------

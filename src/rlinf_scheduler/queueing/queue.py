@@ -38,7 +38,7 @@ from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.queueing.weights import rounded
-from rlinf_scheduler.wording import counted
+from rlinf_scheduler.wording import counted, number_text
 
 # The part, the lease, the group and the slot of a delivery that has none of them.
 NOTHING = (None, None, None, None)
@@ -352,7 +352,7 @@ class Queue(Contents):
         head = self.fifo.head()
         if head is None:
             return "nothing"
-        return f"an item of weight {rounded(head.weight):g} and {head.size_bytes} bytes"
+        return f"an item of weight {number_text(rounded(head.weight))} and {counted(head.size_bytes, 'byte')}"
 
     # -- deliveries ------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from rlinf_scheduler.queueing.snapshot import ChannelData, Snapshot, Taker
 from rlinf_scheduler.queueing.taps import Taps, TapTerms
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits, Wanted, WantedGroup
 from rlinf_scheduler.queueing.weights import check_weight
+from rlinf_scheduler.wording import counted
 
 # Of queues that are gone, the ends of so many are remembered: one-shot names do not pile up.
 NUM_ENDED = 1 << 16
@@ -626,8 +627,8 @@ class ChannelState:
         """
         queues = self.queues
         if queues.all() or queues.clients or queues.num_accepted:
-            message = f"it is not empty: {queues.num_accepted} items were put, and {len(queues.all())} queues are there"
-            raise ValueError(message)
+            there = f"{counted(len(queues.all()), 'queue')} there, {counted(queues.num_accepted, 'item')} put"
+            raise ValueError(f"it is not empty: {there}")
         Restorer(queues, self.leases, self.admissions, self.taps, payloads).restore(data)
 
     def _end(self, queues: Collection[Queue]) -> list[Instruction]:

@@ -14,7 +14,7 @@ from msgspec.structs import astuple, fields, force_setattr, replace
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import QueueName, Tapped, as_name
 from rlinf_scheduler.queueing.weights import rounded
-from rlinf_scheduler.wording import counted, size_text
+from rlinf_scheduler.wording import counted, number_text, size_text
 
 R = TypeVar("R", bound="Record")
 
@@ -173,7 +173,7 @@ class QueueStats(Record, frozen=True):
         """It in words."""
         depth = self.depth
         parts = [
-            f"{counted(depth.num_items, 'item')} of weight {depth.weight:g}, {size_text(depth.size_bytes)}",
+            f"{counted(depth.num_items, 'item')} of weight {number_text(depth.weight)}, {size_text(depth.size_bytes)}",
             "" if self.oldest_s is None else f"the next one is {self.oldest_s:.1f} s old",
             f"{depth.num_leased} on lease" if depth.num_leased else "",
             counted(depth.num_dead, "dead letter") if depth.num_dead else "",
@@ -304,7 +304,7 @@ def phrase_of(queue: Any) -> str:
     fifo, maxsize, tally = queue.fifo, queue.gate.maxsize, queue.tally
     num_items = fifo.num_items
     there = f"{num_items} of {maxsize} items" if maxsize else counted(num_items, "item")
-    parts = [f"{there} of weight {rounded(fifo.weight):g}"]
+    parts = [f"{there} of weight {number_text(rounded(fifo.weight))}"]
     groups = {} if fifo.groups is None else fifo.groups.counts()
     if groups:
         largest, most = max(groups.items(), key=_count_of)

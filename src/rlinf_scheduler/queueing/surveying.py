@@ -19,7 +19,7 @@ from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, QueueUser, Wa
 from rlinf_scheduler.queueing.taps import TapQueue
 from rlinf_scheduler.queueing.wanted import WantedGroup
 from rlinf_scheduler.queueing.weights import rounded
-from rlinf_scheduler.wording import counted, list_names
+from rlinf_scheduler.wording import counted, list_names, number_text
 
 # In one look so many operations, and leases, are looked at, those that began first, and so many of their queues told.
 NUM_OPERATIONS, NUM_IN_USE = 2048, 128
@@ -76,9 +76,14 @@ class QueueSurvey:
         # Those that this round has not seen yet, the last one first.
         self._left: list[Queue] = []
 
-    def depths(self, size: int) -> list[Callable[[], list[QueueDepth]]]:
-        """Return calls that each give the depths of the next so many queues, in which others may be by then."""
-        return [partial(self._depths_of, queues) for queues in self._parts(size)]
+    def depths(self, size: int, since: list[float]) -> list[Callable[[], list[QueueDepth]]]:
+        """Return calls that each give the depths of the next so many queues, in which others may be by then.
+
+        Args:
+            size: so many.
+            since: gets the times at which their next items entered.
+        """
+        return [partial(self._depths_of, queues, since) for queues in self._parts(size)]
 
     def every(self, size: int, asked: SurveyContext) -> list[Callable[[], list[QueueStats]]]:
         """As `depths`, of what every queue holds, and who waits for what, in order of appearance.
@@ -130,8 +135,10 @@ class QueueSurvey:
     def _is_here(self, queue: Queue) -> bool:
         return self._state.queues.find(queue.name) is queue
 
-    def _depths_of(self, queues: Iterable[Queue]) -> list[QueueDepth]:
-        return [queue.depth() for queue in queues if self._is_here(queue)]
+    def _depths_of(self, queues: Iterable[Queue], since: list[float]) -> list[QueueDepth]:
+        found = [queue for queue in queues if self._is_here(queue)]
+        since += [head.since for queue in found if (head := queue.fifo.head()) is not None]
+        return [queue.depth() for queue in found]
 
     def _stats_of(self, queues: Collection[Queue], asked: SurveyContext) -> list[QueueStats]:
         leases: dict[Queue, list[LeaseState]] = {queue: [] for queue in queues}
@@ -280,17 +287,17 @@ def _of_get(getter: Getter) -> str:
     if getter.wanted is None:
         return kind
     if isinstance(getter.wanted, WantedGroup):
-        return f"get_group of {getter.wanted.size} items"
+        return f"get_group of {counted(getter.wanted.size, 'item')}"
     limits = getter.wanted.limits
-    parts = [] if getter.wanted.weight is None else [f"weight {rounded(getter.wanted.weight):g}"]
+    parts = [] if getter.wanted.weight is None else [f"weight {number_text(rounded(getter.wanted.weight))}"]
     parts += [f"at least {limits.min_items} items"] if limits.min_items > 1 else []
-    parts += [f"at most {limits.max_items} items"] if limits.max_items else []
+    parts += [f"at most {counted(limits.max_items, 'item')}"] if limits.max_items else []
     return f"{kind} of {' and '.join(parts)}" if parts else kind
 
 
 def _of_put(putter: Putter) -> str:
     if not putter.has_room:
-        return f"put of {putter.item.size_bytes} bytes"
+        return f"put of {counted(putter.item.size_bytes, 'byte')}"
     return "put, whose bytes are on their way" if not putter.complete else "put, behind an earlier one"
 
 
@@ -304,7 +311,7 @@ def _of_lease(lease: LeaseState) -> tuple[str, str]:
 
 def _of_delivery(getter: Getter) -> str:
     where = "arrived, not taken" if getter.arrived else "on the way"
-    return f"delivery of {len(getter.items or ())} items, {where}"
+    return f"delivery of {counted(len(getter.items or ()), 'item')}, {where}"
 
 
 def _limits_of(queue: Queue) -> Iterator[str]:

@@ -24,7 +24,7 @@ from rlinf_scheduler.tape.deliveries import (
 )
 from rlinf_scheduler.tape.files import TapePlace, TapeReader
 from rlinf_scheduler.tape.ids import ItemId, Trace
-from rlinf_scheduler.wording import counted
+from rlinf_scheduler.wording import counted, number_text
 
 SUFFIX = ".rec"
 # So much of an item is shown.
@@ -85,7 +85,7 @@ class TracedItem:
         if self.version is not None:
             yield f"version {self.version}"
         if self.weight:
-            yield f"weight {self.weight:g}"
+            yield f"weight {number_text(self.weight)}"
         if self.made_at_step is not None:
             yield f"made at step {self.made_at_step}"
         yield self.payload or f"{self.size_bytes:,} bytes"

@@ -11,7 +11,7 @@ from rlinf_scheduler.comm import WAIT_S, AsyncHandle
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf_scheduler.comm.handle import Later, Now, Seconds
 from rlinf_scheduler.errors import ClusterError, CommError
-from rlinf_scheduler.keywords import called_directly
+from rlinf_scheduler.keywords import called_directly, check_options
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.session import Session, current_session
 
@@ -487,6 +487,7 @@ class Exchange:
         """
         from rlinf_scheduler.channel import Channel  # noqa: PLC0415 - see above
 
+        check_options(f"{cls.__name__}.create_channel", cls.create_channel, Channel.create, options)
         if isinstance(group_affinity, int):
             if isinstance(group_rank_affinity, bool):
                 if options.get("node_rank") is None:

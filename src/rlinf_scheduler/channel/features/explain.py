@@ -93,7 +93,13 @@ class ExplainFeature:
         return self._server.runtime.payloads.frames_for(arrived, known.endpoint, shared=True)
 
     def _list_depths(self, request: Request) -> None:
-        _List(request, self._survey.depths(NUM_DEPTHS), self._counts, self._submit).go_on()
+        since: list[float] = []
+
+        def counts() -> ChannelStats:
+            oldest_s = max(0.0, self._server.runtime.now() - min(since)) if since else None
+            return replace(self._counts(), oldest_s=oldest_s)
+
+        _List(request, self._survey.depths(NUM_DEPTHS, since), counts, self._submit).go_on()
 
     def _explain(self, request: Request) -> None:
         now, names, *_ = self._asked()
