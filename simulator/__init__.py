@@ -11,7 +11,8 @@ users.py           the users' threads of a process
 cluster.py         all processes, what breaks, and the parts that run there
 channel*.py        a part: a channel, around the real machines of its server and its clients
 durable.py         what a durable channel writes down, and what its clients and its successors make of it
-holders.py         the processes that hold the items of nodes
+holders.py         the processes that hold the items of nodes, with the product's `NodeHolder`
+memory.py          memory that processes of one machine share
 threads.py         threads of users, which run the product's blocking calls, and are interrupted anywhere
 kernel.py          sockets, readiness and the I/O threads of processes that run the product
 processes.py       what runs of the product in each process: a messenger on that kernel, a session, the directory

@@ -83,7 +83,6 @@ class ChannelPart(Part):
             self._ledger,
             self._cluster.machines,
             self._script.credit_bytes,
-            self._cluster.holders,
             partial(self._reconnecting, host) if self._script.durable else None,
         )
         self._clients[host.name] = client
@@ -119,11 +118,11 @@ class ChannelPart(Part):
     def _make_server(self) -> ChannelServer:
         cluster, host = self._cluster, self._cluster.channel_host
         if not self._script.durable:
-            return ChannelServer(host, self._ledger, cluster.machines, self._script, cluster.holders)
+            return ChannelServer(host, self._ledger, cluster.machines, self._script)
         self._outside = JournaledHost(host, self._journal, cluster.machines)
         if host is cluster.server:
             self._outside.go_live()
-        return ChannelServer(self._outside, self._ledger, cluster.machines, self._script, None)
+        return ChannelServer(self._outside, self._ledger, cluster.machines, self._script)
 
     def _reconnecting(self, host: Host, client: ChannelClient) -> SimulatedReconnectingTransport:
         return SimulatedReconnectingTransport(
@@ -167,10 +166,6 @@ class ChannelPart(Part):
         self._ledger.check_end(drained=server_lives)
         if server_lives:
             self._check_nothing_is_left()
-        if self._cluster.holders is not None:
-            self._server.release_all()
-            yield
-            self._cluster.holders.check_rest()
 
     def _start_auditor(self) -> ChannelClient:
         return self._clients[self._cluster.start(-1, "auditor").name]

@@ -17,12 +17,10 @@ from rlinf_scheduler.queueing.client import (
 )
 from simulator import channel_wire as wire
 from simulator.durable import SimulatedReconnectingTransport
-from simulator.holders import HOLDER, At, Drop, Fetch, Fetched, Held, Hold, Holders
 from simulator.host import Host
 from simulator.lease_user import LeaseUser
 from simulator.ledger import Ledger
 from simulator.machines import Machines
-from simulator.script import SHARDS
 from simulator.users import UserCall, Users
 
 # So soon, and so late, a process looks whether delivered items were taken.
@@ -58,15 +56,9 @@ class ChannelClient(Users):
         ledger: Ledger,
         machines: Machines,
         credit_bytes: int,
-        holders: Holders | None,
         reconnecting: Callable[[ChannelClient], SimulatedReconnectingTransport] | None = None,
     ) -> None:
         super().__init__(host)
-        self._holders = holders
-        self._handing: dict[int, str] = {}  # puts whose items are on their way to a holder
-        self._at: dict[int, At] = {}  # and those that it has
-        self._fetches: dict[int, tuple[wire.FromHolders, set[str]]] = {}
-        self._lost_holders: set[str] = set()
         self.state = machines.client(credit_bytes)
         self.cut_off = False
         self._ledger = ledger
@@ -79,7 +71,6 @@ class ChannelClient(Users):
         # Who waits until certain puts are over before it asks the server, and for which.
         self._after_puts: list[tuple[UserCall, list[UserCall]]] = []
         self._leases = LeaseUser(host, self._say, self._leave_lease, self._forget_lease)
-        host.serve(HOLDER, _FromHolders(self))
         self._reconnecting = reconnecting(self) if reconnecting is not None else None
         if self._reconnecting is None:
             host.serve(wire.CHANNEL, self)
@@ -90,7 +81,6 @@ class ChannelClient(Users):
         """News from the server."""
         accepted, answers = message
         for ticket in accepted:
-            self._at.pop(ticket, None)
             self._carry_out(self.state.accepted(ticket))
         for answer in answers:
             self._carry_out(self._hear(answer))
@@ -107,7 +97,6 @@ class ChannelClient(Users):
             self.world.note(self.name, "loses the server")
             self.cut_off = True
             self._carry_out(self.state.lose())
-            self._drop_failed_puts()
             for ticket in sorted(self._asked):
                 self.tell(self.calls[ticket], Ending.LOST, None)
 
@@ -115,11 +104,7 @@ class ChannelClient(Users):
         match answer:
             case Grant(_, ticket):
                 return self.state.granted(ticket)
-            case wire.FromHolders(deliver, places):
-                self._fetch(deliver.ticket, answer, places)
-                return []
             case Deliver(_, ticket, items):
-                self._fetches.pop(ticket, None)
                 if answer.part is not None:
                     self.calls[ticket].part_step = answer.part.step
                 if answer.lease is not None:
@@ -132,65 +117,6 @@ class ChannelClient(Users):
                 self.tell(self.calls[ticket], Ending.REFUSED if problem else Ending.ACCEPTED, problem)
                 return []
 
-    # -- items that stay on their nodes ------------------------------------------------------------
-
-    def _holder_for(self, call: UserCall) -> str | None:
-        step = call.step
-        if self._holders is None or step.kind != "put" or not wire.is_announced(step) or step.queue == SHARDS:
-            return None
-        holder = self._holders.of(self.name)
-        return None if holder in self._lost_holders else holder
-
-    def hear_holder(self, sender: str, message: Held | Fetched) -> None:
-        """A holder has an item of a put, or gives those of a delivery."""
-        match message:
-            case Held(ticket, number) if ticket in self._handing and self.state.knows(ticket):
-                del self._handing[ticket]
-                self._at[ticket] = At(sender, number)
-                self._carry_out(self.state.ready(ticket, 0))
-            case Held(_, number):
-                self.host.send(sender, HOLDER, Drop(number))
-            case Fetched(ticket, missing) if ticket in self._fetches:
-                answer, waits_for = self._fetches[ticket]
-                waits_for.discard(sender)
-                if missing:
-                    self._not_fetched(ticket)
-                elif not waits_for:
-                    self._carry_out(self._hear(answer.deliver))
-        self.on_turn()
-
-    def lose_holder(self, holder: str) -> None:
-        """A holder is gone: its items go as bytes, or come by way of the server."""
-        self._lost_holders.add(holder)
-        for ticket in [ticket for ticket, its in self._handing.items() if its == holder]:
-            del self._handing[ticket]
-            self._carry_out(self.state.ready(ticket, 0))
-        for ticket in [ticket for ticket, (_, its) in self._fetches.items() if holder in its]:
-            self._not_fetched(ticket)
-        self.on_turn()
-
-    def _fetch(self, ticket: int, answer: wire.FromHolders, places: dict[int, At]) -> None:
-        numbers: dict[str, list[int]] = {}
-        for at in places.values():
-            numbers.setdefault(at.holder, []).append(at.number)
-        self._fetches[ticket] = (answer, set(numbers))
-        if not self._lost_holders.isdisjoint(numbers):
-            self._not_fetched(ticket)
-            return
-        for holder, its_numbers in numbers.items():
-            self.host.send(holder, HOLDER, Fetch(ticket, tuple(its_numbers)))
-
-    def _not_fetched(self, ticket: int) -> None:
-        del self._fetches[ticket]
-        if not self.cut_off:
-            self._outbox.append(wire.Resend(ticket))
-
-    def _drop_failed_puts(self) -> None:
-        """Tell holders of puts that came to nothing."""
-        for ticket in [ticket for ticket in self._at if not self.state.knows(ticket)]:
-            at = self._at.pop(ticket)
-            self.host.send(at.holder, HOLDER, Drop(at.number))
-
     # -- what users do -----------------------------------------------------------------------------
 
     def on_begin(self, call: UserCall) -> None:
@@ -200,13 +126,9 @@ class ChannelClient(Users):
             self.tell(call, Ending.LOST, None)
         elif step.kind == "put":
             inline_bytes = 0 if wire.is_announced(step) else step.size_bytes
-            holder = self._holder_for(call)
-            instructions = self.state.put(call.ticket, step.queue, inline_bytes, is_ready=holder is None)
+            instructions = self.state.put(call.ticket, step.queue, inline_bytes)
             if not instructions:
                 self._held.add(call.ticket)
-            if holder is not None:
-                self._handing[call.ticket] = holder
-                self.host.send(holder, HOLDER, Hold(call.ticket, step.number))
             self._carry_out(instructions)
         elif step.kind in wire.REQUESTS:
             self._asked.add(call.ticket)
@@ -245,8 +167,6 @@ class ChannelClient(Users):
         """Everything that was handed over has been done."""
         self._look()
         self._look_at_puts()
-        if self._at:
-            self._drop_failed_puts()
         self._flush()
 
     def told_begin(self, call: UserCall) -> None:
@@ -337,7 +257,7 @@ class ChannelClient(Users):
                     self.tell(call, ending, detail)
                 case Send(ticket):
                     self._held.discard(ticket)
-                    self._outbox.append(wire.opening(self.calls[ticket], self._at.get(ticket)))
+                    self._outbox.append(wire.opening(self.calls[ticket]))
                 case SendItem(ticket):
                     self._outbox.append(wire.Fill(ticket, self.calls[ticket].step.number))
                 case SendWithdraw(ticket):
@@ -353,17 +273,3 @@ class ChannelClient(Users):
                 self._reconnecting.send(message)
             else:
                 self.host.send(wire.SERVER, wire.CHANNEL, message)
-
-
-class _FromHolders:
-    """What holders say to a client."""
-
-    def __init__(self, client: ChannelClient) -> None:
-        self._client = client
-
-    def receive(self, sender: str, message: Held | Fetched) -> None:
-        self._client.hear_holder(sender, message)
-
-    def lost(self, peer: str) -> None:
-        if peer.startswith(HOLDER):
-            self._client.lose_holder(peer)

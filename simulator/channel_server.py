@@ -14,7 +14,6 @@ from rlinf_scheduler.queueing import (
     Accept,
     Bury,
     Deliver,
-    Grant,
     Instruction,
     LeaseTerms,
     Refuse,
@@ -24,10 +23,8 @@ from rlinf_scheduler.queueing import (
     StopClock,
     Tapped,
 )
-from rlinf_scheduler.queueing.operations import Getter
 from simulator.channel_wire import (
     CHANNEL,
-    Answer,
     Arrived,
     Done,
     DonePart,
@@ -35,7 +32,6 @@ from simulator.channel_wire import (
     Extend,
     Fill,
     Flush,
-    FromHolders,
     Get,
     Join,
     Leave,
@@ -44,14 +40,12 @@ from simulator.channel_wire import (
     Operations,
     Put,
     Request,
-    Resend,
     Settle,
     Subscribe,
     Unsubscribe,
     Withdraw,
 )
 from simulator.durable import JournaledHost
-from simulator.holders import HOLDER, Holders, ServerSide
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.machines import Machines
@@ -77,9 +71,7 @@ class ChannelServer:
         ledger: Ledger,
         machines: Machines,
         script: Script,
-        holders: Holders | None,
     ) -> None:
-        self._remote = ServerSide(host, holders) if holders is not None and isinstance(host, Host) else None
         self._plan = script.plan or ShardPlan(1)
         self._places = ProducerOracle(script.producers, script.successor_us)
         spec = ChannelSpec(CHANNEL, producers=script.producers, successor_s=script.successor_us / 1e6)
@@ -105,8 +97,6 @@ class ChannelServer:
         self._gone: set[str] = set()
         self._news: dict[str, News] = {}
         host.serve(CHANNEL, self)
-        if isinstance(host, Host):
-            host.serve(HOLDER, _Ignored())
 
     def receive(self, sender: str, message: Operations) -> None:
         """Handle what a client sent, one after the other."""
@@ -132,9 +122,7 @@ class ChannelServer:
 
     def lost(self, peer: str) -> None:
         """A client has gone, or is held for dead; or a holder."""
-        if self._remote is not None and peer.startswith(HOLDER):
-            self._lose_items(self._remote.lose(peer), peer)
-        elif peer not in self._gone:
+        if peer not in self._gone:
             self.world.note(self.name, "loses", peer)
             self._gone.add(peer)
             self._news.pop(peer, None)
@@ -150,42 +138,6 @@ class ChannelServer:
             self._places.lose(peer, self.world.now_us)
             self._desk.lose(peer)
             self._subscriptions.lose(peer)
-
-    def _lose_items(self, gone: set[int], holder: str) -> None:
-        self.world.note(self.name, "loses", holder, *sorted(gone))
-        self._ledger.loses_items(gone)
-        self._carry_out(self.state.lose_items(lambda item: f"went with {holder}" if item in gone else ""))
-
-    def _resend(self, client: str, ticket: int) -> list[Instruction]:
-        """A client cannot fetch what was delivered to it: it comes here first."""
-        out = self.state.deliver_again(client, ticket)
-        items = [item.payload for each in out if isinstance(each, Deliver) for item in each.items]
-        gone = set() if self._remote is None else self._remote.bring(items)
-        if gone:
-            self._lose_items(gone, "somebody")
-            out = self.state.deliver_again(client, ticket)
-        for each in out:
-            if isinstance(each, Deliver):
-                self._ledger.delivers_again(client, ticket, [item.payload for item in each.items])
-        return out
-
-    def release_all(self) -> None:
-        """Let holders drop what is not needed any more."""
-        if self._remote is not None:
-            self._remote.release(self._needed)
-
-    def _needed(self) -> set[int]:
-        """The items that are still somewhere here."""
-        state = self.state
-        queued = [item for queue in state.queues.all() for item in queue.items()]
-        leased = [item for lease in state.leases.all() for item in lease.items.values()]
-        dead = [letter.item for letter in state.leases.dead.values()]
-        numbers = {item.payload for item in (*queued, *leased, *dead)}
-        for client in state.queues.clients.values():
-            for operation in client.operations.values():
-                items = operation.items or () if isinstance(operation, Getter) else (operation.item,)
-                numbers.update(item.payload for item in items)
-        return numbers
 
     def check_rest(self) -> None:
         """Check, when the world is at rest, that a channel without producers has ended."""
@@ -247,8 +199,6 @@ class ChannelServer:
                 return self._settle(client, operation)
             case Withdraw(ticket):
                 return state.withdraw(client, ticket)
-            case Resend(ticket):
-                return self._resend(client, ticket)
             case Arrived(ticket):
                 ledger.arrived(client, ticket)
                 return state.arrive(client, ticket)
@@ -256,16 +206,12 @@ class ChannelServer:
                 return self._answer(client, operation)
 
     def _put(self, client: str, put: Put) -> list[Instruction]:
-        ticket, queue, item, weight, size_bytes, wait, priority, group, at = put
+        ticket, queue, item, weight, size_bytes, wait, priority, group = put
         terms: dict[str, Any] = {"priority": priority, "group": group, "wait": wait}
         self._ledger.put_arrives(client, ticket)
         if item is None:
             return self.state.reserve(client, ticket, queue, weight, size_bytes, **terms)
-        if at is not None and self._remote is not None:
-            if self._remote.put(item, at):
-                self.host.later(1_000, self.lost, at.holder)
-        else:
-            self._ledger.bytes_arrive(client, ticket)
+        self._ledger.bytes_arrive(client, ticket)
         return self.state.put(client, ticket, queue, item, weight, size_bytes, **terms)
 
     def _settle(self, client: str, message: Settle | Extend | DonePart) -> list[Instruction]:
@@ -414,16 +360,8 @@ class ChannelServer:
             if isinstance(instruction, Accept):
                 accepted.append(instruction.ticket)
             else:
-                answers.append(self._as_answer(instruction))
+                answers.append(instruction)
         self._ledger.follow(instructions, self.state, self.host.heard_us)
-        if self._remote is not None:
-            self.host.later(1, self.release_all)
-
-    def _as_answer(self, instruction: Deliver | Grant | Refuse) -> Answer:
-        if self._remote is None or not isinstance(instruction, Deliver):
-            return instruction
-        places = self._remote.places(item.payload for item in instruction.items)
-        return FromHolders(instruction, places) if places else instruction
 
     def _call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         self.host.later(int(delay_s * 1e6), self._give_up, action)
@@ -487,16 +425,6 @@ class _Asked:
     def reply(self, answer: Any) -> None:
         """Answer."""
         self.answer = answer
-
-
-class _Ignored:
-    """Hears holders, and has nothing to say."""
-
-    def receive(self, _sender: str, _message: None) -> None:
-        pass
-
-    def lost(self, _peer: str) -> None:
-        pass
 
 
 def _in_words(instruction: Instruction) -> tuple[Any, ...]:

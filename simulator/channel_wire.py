@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rlinf_scheduler.queueing import NO_LIMITS, Deliver, Grant, Limits, QueueName, Refuse
-from simulator.holders import At
 from simulator.script import BATCHES, NOWAIT, Call
 from simulator.users import UserCall
 
@@ -24,7 +23,6 @@ class Put(NamedTuple):
     wait: bool
     priority: int = 0
     group: str | None = None
-    at: At | None = None  # where the item is, if it stays elsewhere
 
 
 class Fill(NamedTuple):
@@ -131,29 +129,16 @@ class Arrived(NamedTuple):
     ticket: int
 
 
-class Resend(NamedTuple):
-    """Items of a delivery cannot be fetched."""
-
-    ticket: int
-
-
-class FromHolders(NamedTuple):
-    """A delivery of which some items are to be fetched."""
-
-    deliver: Deliver
-    places: dict[int, At]
-
-
 INLINE_BYTES = 64 << 10
 
 # What the server is asked for that is no operation.
 REQUESTS = frozenset(("end", "flush", "join", "leave", "subscribe", "unsubscribe"))
 
 Request = EndQueue | Flush | Join | Leave | Subscribe | Unsubscribe
-Operation = Put | Fill | Get | Withdraw | Resend | Arrived | Request | Settle | DonePart | Extend
+Operation = Put | Fill | Get | Withdraw | Arrived | Request | Settle | DonePart | Extend
 Operations = tuple[list[int], list[Operation]]
 """What a client sends: tickets whose items were taken, and operations in order."""
-Answer = Grant | Deliver | FromHolders | Refuse | Done
+Answer = Grant | Deliver | Refuse | Done
 News = tuple[list[int], list[Answer]]
 """What the server sends: tickets of accepted puts, and other answers in order."""
 
@@ -163,14 +148,14 @@ def is_announced(step: Call) -> bool:
     return step.size_bytes > INLINE_BYTES
 
 
-def opening(call: UserCall, at: At | None = None) -> Put | Get:
-    """Return the message that begins an operation; `at` is where the item of a put stays."""
+def opening(call: UserCall) -> Put | Get:
+    """Return the message that begins an operation."""
     step = call.step
     wait = step.timeout_us != NOWAIT
     if step.kind == "put":
-        item = None if is_announced(step) and at is None else step.number
+        item = None if is_announced(step) else step.number
         return Put(
-            call.ticket, step.queue, item, step.weight, step.size_bytes, wait, step.priority, step.group, at
+            call.ticket, step.queue, item, step.weight, step.size_bytes, wait, step.priority, step.group
         )
     if step.kind == "step":
         return Get(call.ticket, step.queue, None, wait, None, 0, (step.weight, call.done_step))

@@ -61,13 +61,13 @@ class Cluster:
         self.network = Network(world)
         self.server = Host(world, self.network, "server", machines)
         self.channel_host = self.server
-        self.processes = Processes(world, self.network, machines, self.server)
+        self.processes = Processes(world, self.network, machines, self.server, on_nodes=script.has_holders)
         self.hosts: dict[str, Host] = {"server": self.server}
         self.current: dict[int, Host] = {SERVER_NUMBER: self.server}
         self._parts: list[Part] = []
         self.holders: Holders | None = None
         if script.has_holders:
-            self.holders = Holders(world, self.network, machines, self.server.name)
+            self.holders = Holders(world, self.network, machines, self.processes)
             for node in range(NUM_NODES):
                 self._start_holder(node)
 

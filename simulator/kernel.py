@@ -16,6 +16,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, cast
@@ -23,13 +24,16 @@ from typing import Any, ClassVar, NoReturn, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rlinf_scheduler.channel.deliveries import SWEEP_S, Deliveries
+from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.loop import READABLE, WRITABLE, IoLoop, Timer
 from rlinf_scheduler.comm.messenger import Messenger, Platform
 from rlinf_scheduler.comm.secret import ClusterSecret
+from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched
+from simulator.memory import Memory, SimulatedPayloads
 from simulator.network import SILENT_US, Network, delays
 from simulator.threads import SLOW_SHARE, SLOW_US, UserThread, hands_over, running
 from simulator.world import Process, World
@@ -535,6 +539,8 @@ def _looks_again(entry: tuple[float, int, Timer]) -> bool:
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, Deliveries):
         return callback == owner._on_sweep or owner._look_s >= SWEEP_S
+    if isinstance(owner, RemoteItems):
+        return callback == owner._sweep
     return callback is None
 
 
@@ -631,16 +637,22 @@ class Kernel:
         self._wires: dict[frozenset[str], list[Wire]] = {}
         self._dialling: dict[frozenset[str], list[tuple[SimulatedSocket, Any]]] = {}
         self._machines: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # of processes, by their ids
+        self._memory = Memory()
         self._delays: dict[tuple[str, str], Callable[[], int]] = {}
         network.kernels.append(self)
 
     # -- processes -----------------------------------------------------------------------------------
 
-    def start(self, process: Process, machine: str) -> Messenger:
-        """Return the messenger of a new process."""
+    def start(self, process: Process, machine: str, *, has_memory: bool = False) -> Messenger:
+        """Return the messenger of a new process; it may share memory with those of its machine."""
         self._machines[process.name] = machine
         seed = f"{self.world.seed}/{process.name}"
-        return Messenger(
+
+        def is_near(process_id: str) -> bool:
+            return self._machines.get(self._names.get(process_id, "")) == machine
+
+        messenger = Messenger(
             SECRET,
             name=process.name,
             host=f"10.0.0.{len(self._machines)}",
@@ -653,11 +665,16 @@ class Kernel:
                 run_directory=lambda: _Folder(process.name),  # type: ignore[arg-type, return-value]
                 identity=lambda secret, name: SimulatedIdentity(secret, name, seed),
                 sockets=lambda *args, **options: SimulatedSockets(self, process, *args, **options),
+                payloads=partial(SimulatedPayloads, self._memory, process, is_near)
+                if has_memory
+                else Payloads,
                 run_beside=lambda _call_later, function, *args: process.later(
                     self.draw.randrange(BESIDE_US), function, *args
                 ),
             ),
         )
+        self._names[messenger.endpoint.process_id] = process.name
+        return messenger
 
     def machine_of(self, name: str) -> str:
         """Return the machine on which a process runs."""

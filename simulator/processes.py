@@ -21,6 +21,7 @@ from simulator.host import Host
 from simulator.kernel import Kernel, OwnedDatagrams
 from simulator.machines import Machines
 from simulator.network import Network
+from simulator.script import NUM_NODES
 from simulator.threads import end_all, running
 from simulator.watched import Names
 from simulator.world import Violation, World
@@ -79,13 +80,16 @@ class Processes:
         network: what lies between machines.
         machines: the machines under test.
         home: the process that keeps the directory.
+        on_nodes: whether each process is of one of the nodes, whose processes share memory.
 
     Attributes:
         kernel: the kernels of all machines.
         names: what the books call processes and calls.
     """
 
-    def __init__(self, world: World, network: Network, machines: Machines, home: Host) -> None:
+    def __init__(
+        self, world: World, network: Network, machines: Machines, home: Host, *, on_nodes: bool = False
+    ) -> None:
         self.kernel = Kernel(world, network, machines.session)
         self.names = Names()
         self._world = world
@@ -93,6 +97,8 @@ class Processes:
         self._home = home
         self._draw = world.randomness("machines")
         self._share_of_home = self._draw.choice((0.2, 0.5, 1.0))
+        self._on_nodes = on_nodes
+        self._has_memory = on_nodes or self._draw.random() < 0.5
         self._processes: dict[str, ProductProcess] = {}
 
     def of(self, host: Host) -> ProductProcess:
@@ -102,9 +108,16 @@ class Processes:
             found = self._processes[host.name] = self._start(host)
         return found
 
+    def named(self, name: str) -> ProductProcess:
+        """Return what runs in the process of a name, which has begun."""
+        return self._processes[name]
+
     def _start(self, host: Host) -> ProductProcess:
         shares = host is self._home or self._draw.random() < self._share_of_home
-        messenger = self.kernel.start(host, "machine" if shares else f"machine of {host.name}")
+        machine = "machine" if shares else f"machine of {host.name}"
+        if self._on_nodes and (host is not self._home or self._draw.random() < 0.5):
+            machine = f"node {node_of(host.name)}"
+        messenger = self.kernel.start(host, machine, has_memory=self._has_memory)
         home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
         process = ProductProcess(self, host, messenger, home)
         self.names.processes[process.id] = host.name
@@ -137,6 +150,12 @@ class Processes:
                 ):
                     rest = f"{session.num_unacknowledged} messages for {peer}, {session.state.value}"
                     raise Violation(f"{name} rests with {rest}", (name, peer))
+
+
+def node_of(name: str) -> int:
+    """Return the node of a process, by its name."""
+    digits = name.strip("abcdefghijklmnopqrstuvwxyz ").partition(".")[0]
+    return int(digits) % NUM_NODES if digits.isdecimal() else 0
 
 
 @contextmanager

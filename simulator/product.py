@@ -11,10 +11,12 @@ from rlinf_scheduler.channel import control_wire, operation, server, shortcut_op
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.features import FEATURES, producers
-from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
+from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, HOLDS_NODE, ChannelRef, ChannelSpec
+from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
 from simulator.cluster import Cluster, Part
+from simulator.holders import FoundHolders
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.processes import ProductProcess, replaced
@@ -125,6 +127,7 @@ class ProductPart(Part):
             successor_s=self.script.successor_us / 1e6,
             priority_wait_s=None if wait_us is None else wait_us / 1e6,
             story_credit_bytes=self.script.credit_bytes,
+            holds=HOLDS_NODE if self.script.has_holders else HOLDS_CHANNEL,
         )
         self.state: ChannelState | None = None
         with (
@@ -141,6 +144,7 @@ class ProductPart(Part):
             self.ledger,
             self.places,
             self.names,
+            self.cluster.holders,
             self.script.successor_us,
             *args,
             **bounds,
@@ -157,6 +161,9 @@ class ProductPart(Part):
         ref = ChannelRef(self._spec, self._server_process.messenger.endpoint)
         session = process.session
         # Made by the I/O thread where it is asked for; here it is there before that begins.
+        holders = self.cluster.holders
+        if holders is not None and session.fact(Starter) is None:
+            session.provide(Starter, FoundHolders(holders, process.host))
         if session.fact(ChannelConnections) is None:
             session.provide(ChannelConnections, ChannelConnections(session))
         return session.service(ChannelConnections).to(ref)
@@ -231,6 +238,12 @@ class ProductPart(Part):
                     self.cluster.bury(host)
             yield
             self._check_nothing_is_left()
+        if self.cluster.holders is not None:
+            # What left the queues is released by then.
+            world = self.cluster.world
+            world.schedule(world.now_us + 2_000_000, None, world.note, ("world", "looks at holders"))
+            yield
+            self.cluster.holders.check_rest()
 
     def _start_auditor(self) -> ChannelUsers:
         """Start a process that nothing happens to, and that no other part knows."""

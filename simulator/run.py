@@ -23,7 +23,7 @@ from simulator.world import Violation, World
 
 PRODUCT = (ProductPart,)
 """The parts that run the product."""
-PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
+PARTS = (MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +75,5 @@ def run_script(
 
 
 def _parts_of(script: Script) -> tuple[Callable[..., Part], ...]:
-    # What outlives its process, and what stays on nodes, only twins tell of.
-    return PARTS if script.durable or script.has_holders else (*PARTS, *PRODUCT)
+    # What outlives its process only the twin tells of.
+    return (ChannelPart, *PARTS) if script.durable else (*PARTS, *PRODUCT)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
     Bury,
@@ -32,6 +33,9 @@ from simulator.producer_oracle import ProducerOracle
 from simulator.queue_oracle import Asked
 from simulator.script import TAP
 from simulator.world import World
+
+if TYPE_CHECKING:
+    from simulator.holders import Holders
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class WatchedState(ChannelState):
         ledger: hears of everything.
         places: hears of producers.
         names: how they call that.
+        holders: of items that are elsewhere.
         successor_us: how long who has failed may be succeeded.
         bounds: of the channel, as of `ChannelState`.
     """
@@ -88,6 +93,7 @@ class WatchedState(ChannelState):
         ledger: Ledger,
         places: ProducerOracle,
         names: Names,
+        holders: Holders | None,
         successor_us: int,
         *args: Any,
         **bounds: Any,
@@ -97,6 +103,8 @@ class WatchedState(ChannelState):
         self._ledger = ledger
         self._places = places
         self._names = names
+        self._holders = holders
+        self._remote: dict[tuple[str, int], int] = {}  # calls that have put what is elsewhere
         self._successor_us = successor_us
         # What a machine does to itself is no event.
         self._is_inside = False
@@ -109,11 +117,12 @@ class WatchedState(ChannelState):
         name, number = self._names.of(client, ticket)
         self._hear("put", name, number)
         self._ledger.put_arrives(name, number)
+        if isinstance(payload, RemoteItem):
+            self._remote[payload.at.holder.process_id, payload.at.number] = number
+        lies_elsewhere = isinstance(payload, RemoteItem) or getattr(payload, "block", None) is not None
         # Of those that threads send by themselves each has one at most.
-        if (
-            options.get("complete", True)
-            and (self._names.processes[client], ticket) not in self._names.direct
-        ):
+        is_direct = (name, ticket) in self._names.direct
+        if options.get("complete", True) and not lies_elsewhere and not is_direct:
             self._ledger.bytes_arrive(name, number)
         return self._do(super().put, client, ticket, queue_name, payload, *args, **options)
 
@@ -199,6 +208,34 @@ class WatchedState(ChannelState):
     def withdraw(self, client: str, ticket: int) -> list[Instruction]:
         self._hear("withdraw", *self._names.of(client, ticket))
         return self._do(super().withdraw, client, ticket)
+
+    def lose_items(self, why: Callable[[Any], str]) -> list[Instruction]:
+        gone: list[RemoteItem] = []
+
+        def why_lost(payload: Any) -> str:
+            reason = why(payload)
+            if reason:
+                gone.append(payload)
+            return reason
+
+        out: list[Instruction] = self._inside(super().lose_items, why_lost)
+        numbers = {self._remote[each.at.holder.process_id, each.at.number] for each in gone}
+        self._hear("losses", "", *sorted(numbers))
+        if self._holders is not None:
+            self._holders.check_lost("server", gone)
+        self._ledger.loses_items(numbers)
+        return self._follow_up(out)
+
+    def deliver_again(self, client: str, ticket: int) -> list[Instruction]:
+        name, number = self._names.of(client, ticket)
+        self._hear("ask again", name, number)
+        out: list[Instruction] = self._inside(super().deliver_again, client, ticket)
+        for each in out:
+            if isinstance(each, Deliver) and each[:2] == (client, ticket):
+                self._ledger.delivers_again(
+                    name, number, [self._names.number_of(item) for item in each.items]
+                )
+        return self._follow_up(out)
 
     def arrive(self, client: str, ticket: int) -> list[Instruction]:
         if not self._is_inside:

@@ -8,7 +8,6 @@ from feeding_mutants import with_queue
 
 from rlinf_scheduler.channel.node_holder import HeldItemTable
 from rlinf_scheduler.queueing import ChannelState
-from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.queue import Queue
 from simulator import Machines
@@ -76,21 +75,6 @@ class _TakesBackQueue(Queue):
         self.fifo = _TakesBackWhatIsLost()
 
 
-class LetsOthersPass(ClientState):
-    """What stands behind a put that is not ready need not wait."""
-
-    def put(self, ticket, queue_name, inline_bytes, *, is_ready=True):
-        name = queue_name if is_ready else (queue_name, "not ready")
-        return super().put(ticket, name, inline_bytes, is_ready=is_ready)
-
-
-class NeverReady(ClientState):
-    """What was not ready stays so."""
-
-    def ready(self, ticket, inline_bytes):
-        return []
-
-
 class ForgetsClaims(HeldItemTable):
     """An item is its producer's, whoever has claimed it."""
 
@@ -145,8 +129,6 @@ HOLDER_MUTANTS = {
     "tells nobody of a loss": _server(with_queue(_TellsNobody)),
     "tells everybody of a loss": _server(with_queue(_TellsEverybody)),
     "takes back what is lost": _server(with_queue(_TakesBackQueue)),
-    "lets others pass a put that is not ready": replace(Machines(), client=LetsOthersPass),
-    "is never ready": replace(Machines(), client=NeverReady),
     "forgets claims": _holder(ForgetsClaims),
     "lets items die with their producers": _holder(DiesWithProducers),
     "never releases a held item": _holder(NeverReleases),

@@ -14,6 +14,7 @@ from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseRenewal
 from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.receiving import Receiving
+from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
@@ -172,6 +173,22 @@ def _lets_what_carries_nothing_pass(may_put):
     return put
 
 
+def _never_fills_again(on_granted):
+    def ignore(client, answer):
+        if not answer.problem:
+            on_granted(client, answer)
+
+    return ignore
+
+
+def _lets_others_pass_what_is_not_ready(may_put):
+    def put(state, ticket, queue_name, inline_bytes, *, is_ready=True):
+        name = queue_name if is_ready else (queue_name, "not ready")
+        return may_put(state, ticket, name, inline_bytes, is_ready=is_ready)
+
+    return put
+
+
 PRODUCT_MUTANTS = {
     "drops a response of the server": Mutant(ResponseOutbox, "respond", _drops_some_responses),
     "believes that its outbox is about to be sent": Mutant(
@@ -200,5 +217,12 @@ PRODUCT_MUTANTS = {
     "forgets to withdraw": Mutant(ClientState, "expire", _tells_nobody_that_it_expired),
     "forgets to repay": Mutant(ClientState, "refused", _keeps_the_credit_of_what_is_refused),
     "lets small puts pass": Mutant(ClientState, "may_put", _lets_what_carries_nothing_pass),
+    "lets others pass a put that is not ready": Mutant(
+        ClientState, "may_put", _lets_others_pass_what_is_not_ready
+    ),
+    "is never ready": Mutant(ClientState, "ready", lambda _whole: lambda *_about: []),
+    "keeps what nobody refers to": Mutant(RemoteItems, "settle", _nothing),
+    "fetches nothing by way of the channel": Mutant(Receiving, "_resend", _nothing),
+    "believes in shared memory that cannot be read": Mutant(ChannelClient, "_on_granted", _never_fills_again),
     "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),
 }

@@ -485,9 +485,11 @@ class ChannelClient:
     def _answer(self, tickets: Iterable[int], instructions: list[ClientInstruction]) -> None:
         self._carry_out(instructions)
         for ticket in tickets:
-            operation = self.operations.pop(ticket, None)
-            if operation is not None:
+            operation = self.operations.get(ticket)
+            if operation is not None:  # its caller was told before, or is gone; its items may be on their way
+                self._receiving.stop(ticket)
                 operation.stop_clock()
+                self._forget(operation)
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self.operations[ticket]

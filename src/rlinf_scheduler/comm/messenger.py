@@ -58,6 +58,7 @@ class Platform:
     run_directory: Callable[[], RunDirectory] = RunDirectory
     identity: Callable[[ClusterSecret, str], Identity] = Identity
     sockets: Callable[..., Sockets] = Sockets
+    payloads: Callable[..., Payloads] = Payloads
     disk: Disk = DISK
     run_beside: Callable[..., None] = run_beside_in_time
 
@@ -169,7 +170,7 @@ class Messenger:
         identity.endpoint = self.endpoint
         self._peers.add_self(self.endpoint.process_id, name)
         self._closing = Closing(self._loop, self._peers)
-        self.payloads = Payloads(self, arena_bytes, lambda: self._ledger(arena_bytes))
+        self.payloads = platform.payloads(self, arena_bytes, lambda: self._ledger(arena_bytes))
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.at_end(self._shut_down)

@@ -16,6 +16,7 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
+from rlinf_scheduler.comm.shm.sent_payload import described_bytes
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
@@ -56,16 +57,17 @@ class OperationsFeature:
     def _put(self, known: KnownClient, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         if put.size_bytes is not None:
             return self._enter(known, put, None, put.size_bytes)
+        its_frames = list(islice(frames, put.num_frames))
         try:
-            item = self._receive(known, list(islice(frames, put.num_frames)))
+            item = self._receive(known, its_frames)
         except SharedMemoryUnreadable as error:
             end = known.direct.end(put.ticket)
             if end is not None:
                 end.answer(wire.DirectAnswer(wire.Again(put.ticket, str(error)), []))
                 return []
-            # It keeps its place, and comes as bytes.
+            # It keeps its place, and comes as bytes, once there is room for them.
             known.unreadable[put.ticket] = str(error)
-            return self._enter(known, put, None, 0)
+            return self._enter(known, put, None, described_bytes(its_frames))
         return self._enter(known, put, item, item.size_bytes)
 
     def _enter(

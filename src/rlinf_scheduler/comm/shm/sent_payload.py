@@ -9,13 +9,13 @@ the descriptor opens it there.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.framing import Buffer, object_bytes
 from rlinf_scheduler.comm.shm.arena import Arena
 from rlinf_scheduler.comm.shm.blocks import Block
 from rlinf_scheduler.comm.shm.payload import DESCRIPTOR, frame_offsets, frames_of
@@ -59,6 +59,12 @@ class Descriptor(msgspec.Struct, array_like=True, frozen=True):
 
 
 _decode = msgspec.msgpack.Decoder(Descriptor).decode
+
+
+def described_bytes(frames: Sequence[Buffer]) -> int:
+    """Return how large the object is that a descriptor stands for."""
+    first, *others = Descriptor.from_frame(frames[0]).frame_sizes
+    return object_bytes(first, sum(others))
 
 
 class Written:
