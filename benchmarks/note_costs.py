@@ -19,9 +19,8 @@ from measure import Table, duration_text
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.timing import Stopwatch, recording
-from rlinf_scheduler.observe import span_file_thread
-from rlinf_scheduler.observe.span_file import SpanFileHead, SpanFileWriter
-from rlinf_scheduler.observe.span_file_thread import SpanFileThread
+from rlinf_scheduler.observe import span_file
+from rlinf_scheduler.observe.span_file import SpanFileHead, SpanFileThread, SpanFileWriter
 from rlinf_scheduler.observe.timekeeping import GET, TIMES, WAIT, Span
 
 _NUMBER, _ROUNDS = 20_000, 9
@@ -173,8 +172,8 @@ def _traced() -> Iterator[None]:
 
 def _written_s() -> float:
     """Seconds of processor time to write a span, of as many as come together in a busy process."""
-    took, ident, flush_s = [], threading.get_ident(), span_file_thread.FLUSH_S
-    span_file_thread.FLUSH_S = 3600.0
+    took, ident, flush_s = [], threading.get_ident(), span_file.FLUSH_S
+    span_file.FLUSH_S = 3600.0
     try:
         with tempfile.TemporaryDirectory(prefix="observe-") as folder:
             thread = SpanFileThread(_writer(folder), "rollout:0")
@@ -187,7 +186,7 @@ def _written_s() -> float:
             thread.end()
             thread.ended.wait(60)
     finally:
-        span_file_thread.FLUSH_S = flush_s
+        span_file.FLUSH_S = flush_s
     return statistics.median(took) / _AT_ONCE
 
 

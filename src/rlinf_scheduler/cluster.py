@@ -468,7 +468,7 @@ class Cluster:
             print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
         """
         # A server of HTTP takes a while to load, and most jobs have no page.
-        from rlinf_scheduler.observe.web.job_page import page_url  # noqa: PLC0415
+        from rlinf_scheduler.observe.web.server import page_url  # noqa: PLC0415
 
         return page_url(self.session)
 
@@ -483,7 +483,7 @@ class Cluster:
             ClusterError: prometheus-client is not installed.
         """
         # As for the page.
-        from rlinf_scheduler.observe.web.job_page import metrics_url  # noqa: PLC0415
+        from rlinf_scheduler.observe.web.server import metrics_url  # noqa: PLC0415
 
         return metrics_url(self.session)
 

@@ -22,7 +22,7 @@ from rlinf_scheduler.observe.job_trace import trace_whole_job
 from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.status_service import StatusService
 from rlinf_scheduler.observe.time_service import TimeService
-from rlinf_scheduler.observe.why_service import WhyService
+from rlinf_scheduler.observe.why import WhyService
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.ray_backend.backend import (
     RayBackend,

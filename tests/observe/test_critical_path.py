@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from effort import tries
-from rlinf_scheduler.observe.critical_path import critical_path
 from rlinf_scheduler.observe.timekeeping import CALL, PHASE, PUBLISH, PUT, REPLY, SEND, VALUE, WAIT, Span
-from rlinf_scheduler.observe.tracks import Track
+from rlinf_scheduler.observe.tracks import Track, critical_path
 
 MAIN = 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_scheduler.observe.device_memory import DeviceMemories, initialised_platform, measured
+from rlinf_scheduler.observe.own_stats import DeviceMemories, initialised_platform, measured
 from rlinf_scheduler.observe.process_stats import DeviceMemory
 
 

@@ -6,8 +6,8 @@ import typing
 import pytest
 
 from rlinf_scheduler import events
-from rlinf_scheduler.observe.event_log import UNTOLD, EventLog, told_as
 from rlinf_scheduler.observe.status import MAX_EVENTS
+from rlinf_scheduler.observe.summing_up import UNTOLD, EventLog, told_as
 from rlinf_scheduler.session import EventBus
 
 EVERY = typing.get_args(events.Event)

@@ -14,11 +14,10 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.waits import CHANNEL, Wait
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.observe.process_stats import RunningCall
-from rlinf_scheduler.observe.report import report_of
+from rlinf_scheduler.observe.report import group_times, report_of
 from rlinf_scheduler.observe.time_service import MAX_LEFT_SPANS, JobTimes, TimeService, ask_times
 from rlinf_scheduler.observe.time_sheets import LEFT_SPANS, CallSum, PhaseSum, TimeSheet, WaitSum, sheet_of
 from rlinf_scheduler.observe.timekeeping import CALL, WAIT, Span, Timekeeper
-from rlinf_scheduler.observe.times import group_times
 from rlinf_scheduler.session import current_session
 
 

@@ -11,7 +11,7 @@ import pytest
 from hanging_workers import Hanging, SlowToStart
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf_scheduler.observe import survey, why_service
+from rlinf_scheduler.observe import survey
 from rlinf_scheduler.observe.why import why
 from waits import seen
 
@@ -257,7 +257,7 @@ def test_a_task_that_awaits(job, groups):
 )
 def test_a_wait_that_is_over_says_why(job, groups, monkeypatch, wait, arguments, told, limit_s):
     actor, rollout = groups
-    monkeypatch.setattr(why_service, "MAX_AGE_S", 0.0)  # not what the one before was told
+    monkeypatch.setattr("rlinf_scheduler.observe.why.MAX_AGE_S", 0.0)  # not what the one before was told
     if wait == "fetch_weights":
         rollout.execute_on(0).publish("vain", 1 if limit_s is None else 2).wait(DEADLINE_S)
     elif wait == "get":

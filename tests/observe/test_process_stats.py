@@ -10,7 +10,7 @@ from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.errors import CommError
-from rlinf_scheduler.observe.past import NOTE_S, PastStates
+from rlinf_scheduler.observe.own_stats import NOTE_S, PastStates
 from rlinf_scheduler.observe.report import ask_report
 from rlinf_scheduler.observe.status_service import ask_past, begin_status, received
 from rlinf_scheduler.session import Session, current_session, set_current

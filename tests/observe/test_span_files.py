@@ -18,11 +18,11 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.rundir import RunDirectory
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe import span_file_thread
-from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
+from rlinf_scheduler.observe import span_file
 from rlinf_scheduler.observe.span_file import (
     ClockNote,
     SpanFileHead,
+    SpanFileThread,
     SpanFileWriter,
     StillOpen,
     dropped_whole,
@@ -38,7 +38,6 @@ from rlinf_scheduler.observe.span_file_folder import (
     hold_folder,
     hold_span_file,
 )
-from rlinf_scheduler.observe.span_file_thread import SpanFileThread
 from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.observe.tracing import (
     CLOCK,
@@ -46,9 +45,11 @@ from rlinf_scheduler.observe.tracing import (
     TRACE,
     DropSpanFiles,
     ReadSpanFile,
+    RoundTrip,
     TraceOff,
     TraceOn,
     Tracer,
+    offset_of,
 )
 from waits import wait_until
 
@@ -225,8 +226,8 @@ def test_a_disk_that_has_no_room_for_another_file_ends_no_trace(small_disk):
 
 
 def test_what_gathers_faster_than_it_is_written_goes_and_is_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(span_file_thread, "MAX_GATHERED", 10)
-    monkeypatch.setattr(span_file_thread, "FLUSH_S", 60.0)
+    monkeypatch.setattr(span_file, "MAX_GATHERED", 10)
+    monkeypatch.setattr(span_file, "FLUSH_S", 60.0)
     thread = SpanFileThread(SpanFileWriter(tmp_path / "p", HEAD, 1 << 20), "rollout:1")
     for span in spans(0, 25):
         thread.add(span)
@@ -432,7 +433,7 @@ def test_a_process_goes_on_while_its_disk_does_not_give_a_span_file(traced):
 
 
 def test_the_thread_that_writes_is_in_no_trace_and_counts_no_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(span_file_thread, "FLUSH_S", 0.001)
+    monkeypatch.setattr(span_file, "FLUSH_S", 0.001)
     flushed = []
     note_threads = SpanFileWriter.note_threads
     monkeypatch.setattr(SpanFileWriter, "note_threads", lambda *about: flushed.append(note_threads(*about)))

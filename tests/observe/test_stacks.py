@@ -17,7 +17,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.rundir import STACKS_NAME
 from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
-from rlinf_scheduler.observe import stack_file, stacks
+from rlinf_scheduler.observe import outside, stacks
 from rlinf_scheduler.observe.outside import birth_of, look_at
 from rlinf_scheduler.observe.process_stats import Enlist, Stack
 from rlinf_scheduler.observe.stacks import Threads, callee_of, frames_of_threads, stack_of
@@ -225,18 +225,18 @@ def test_a_number_that_no_process_has(pid):
 def test_who_is_asked_for_its_stacks_again_and_again_fills_no_disk(tmp_path):
     number, path = signal.SIGRTMAX - 7, tmp_path / STACKS_NAME
     first = f"{threading.main_thread().ident:x}\n".encode()
-    path.write_bytes(first + b"x" * stack_file.MAX_BYTES)
+    path.write_bytes(first + b"x" * outside.MAX_BYTES)
     endpoint = SimpleNamespace(unix_path=str(tmp_path / "socket"))
     with path.open("ab") as file:
         faulthandler.register(number, file, all_threads=True)
         try:
-            stacks = stack_file.stacks_by_signal(endpoint, os.getpid(), number, DEADLINE_S)
+            stacks = outside.stacks_by_signal(endpoint, os.getpid(), number, DEADLINE_S)
         finally:
             faulthandler.unregister(number)
     assert [stack.name for stack in stacks][:1] == ["MainThread"]
     data = path.read_bytes()
     assert data.startswith(first)
-    assert len(data) < stack_file.MAX_BYTES
+    assert len(data) < outside.MAX_BYTES
 
 
 COLLECTED_MEANWHILE = """

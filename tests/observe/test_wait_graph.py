@@ -16,6 +16,7 @@ from rlinf_scheduler.comm.waits import (
     Wait,
 )
 from rlinf_scheduler.errors import ClusterError, PeerDied
+from rlinf_scheduler.observe.culprits import state_text
 from rlinf_scheduler.observe.process_stats import (
     Activity,
     Frame,
@@ -28,7 +29,6 @@ from rlinf_scheduler.observe.process_stats import (
 )
 from rlinf_scheduler.observe.status import GoneProcess
 from rlinf_scheduler.observe.why import why_of, why_of_several
-from rlinf_scheduler.observe.words import state_text
 from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))

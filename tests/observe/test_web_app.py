@@ -9,8 +9,7 @@ import pytest
 
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.web.app import CLOSED, MAX_STREAMS, WebApp
-from rlinf_scheduler.observe.web.shared_look import SharedLook
+from rlinf_scheduler.observe.web.app import CLOSED, MAX_STREAMS, SharedLook, WebApp
 
 TOKEN = "a-token-of-the-test"
 LONG_S = 3600.0

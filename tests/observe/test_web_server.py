@@ -18,8 +18,7 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.web.app import CLOSED
-from rlinf_scheduler.observe.web.job_page import metrics_url, page_url, serve_job
-from rlinf_scheduler.observe.web.server import MAX_CONNECTIONS, WebServer
+from rlinf_scheduler.observe.web.server import MAX_CONNECTIONS, WebServer, metrics_url, page_url, serve_job
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -15,7 +15,7 @@ from rlinf_scheduler.host.host import WorkerHost
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.observe.status_service import StatusService
 from rlinf_scheduler.observe.time_service import TimeService
-from rlinf_scheduler.observe.why_service import WhyService
+from rlinf_scheduler.observe.why import WhyService
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
 from rlinf_scheduler.worker.channel_starter import ChannelStarter

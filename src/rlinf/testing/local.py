@@ -33,8 +33,7 @@ from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.status_service import StatusService, begin_status, received
 from rlinf_scheduler.observe.time_service import TimeService
-from rlinf_scheduler.observe.why import WITHIN_S, Why, why
-from rlinf_scheduler.observe.why_service import WhyService
+from rlinf_scheduler.observe.why import WITHIN_S, Why, WhyService, why
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import announce
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,6 +14,7 @@ from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S, Fetching, HeldAt, NotHeld
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.refusals import ending_error
+from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.device.landing import land
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer
@@ -23,12 +25,24 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.errors import ChannelUnanswered, SharedMemoryUnreadable
 from rlinf_scheduler.queueing import Ending
 
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.connection import ChannelConnection
+
+class Asks(Protocol):
+    """A `ChannelConnection`, as far as it is needed here."""
+
+    ref: ChannelRef
+    now: Callable[[], float]
+
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
+        """Ask the server something."""
+
+    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
+        """Wait for the reply."""
 
 
 def copies_of_first(
-    connection: ChannelConnection, messenger: Messenger, there: DeviceItems | None, peek: control_wire.Peek
+    connection: Asks, messenger: Messenger, there: DeviceItems | None, peek: control_wire.Peek
 ) -> list[ReceivedPayload]:
     """Return copies of the first items of a queue.
 
@@ -68,9 +82,7 @@ def copies_of_first(
     raise ChannelUnanswered(name, peek.queue, "peek", ANSWER_S, why)
 
 
-def _received(
-    connection: ChannelConnection, messenger: Messenger, parts: list[list[Buffer]]
-) -> list[ReceivedPayload]:
+def _received(connection: Asks, messenger: Messenger, parts: list[list[Buffer]]) -> list[ReceivedPayload]:
     """Return items, of which some may lie elsewhere."""
     held = [HeldAt.from_frames(part) or part for part in parts]
     if held == parts:

@@ -61,7 +61,7 @@ def metrics(
 
 def _token_file(wanted: Path | None, host: str, *, no_token: bool) -> Path | None:
     from rlinf_scheduler.errors import ClusterError  # noqa: PLC0415
-    from rlinf_scheduler.observe.metrics_token import own_token_file  # noqa: PLC0415
+    from rlinf_scheduler.observe.prometheus import own_token_file  # noqa: PLC0415
 
     if no_token and wanted is not None:
         raise ClusterError("--token-file and --no-token: say one of them")

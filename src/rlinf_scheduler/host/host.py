@@ -55,8 +55,7 @@ from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf_scheduler.host.seeds import seed_generators
 from rlinf_scheduler.mailbox import open_mailbox_when_needed
 from rlinf_scheduler.observe.own_activity import OwnActivity
-from rlinf_scheduler.observe.own_stats import OwnStats
-from rlinf_scheduler.observe.past import PastStates
+from rlinf_scheduler.observe.own_stats import OwnStats, PastStates
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.planning import Topology

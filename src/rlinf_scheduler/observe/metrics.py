@@ -50,11 +50,20 @@ class MetricFamily:
     samples: Callable[[JobStatus], Iterable[Sample]]
 
 
-def _of_job(value: Callable[[JobStatus], float]) -> Callable[[JobStatus], Iterable[Sample]]:
-    return lambda status: [((), value(status))]
+def _family(
+    name: str, help: str, labels: tuple[str, ...], samples: Callable[[JobStatus], Iterable[Sample]]
+) -> MetricFamily:
+    """A family whose name says, as Prometheus has it, what kind it is and in which unit."""
+    unit = name.removesuffix("_total").rpartition("_")[2]
+    kind = COUNTER if name.endswith("_total") else GAUGE
+    return MetricFamily(name, kind, help, unit if unit in ("seconds", "bytes") else "", labels, samples)
 
 
-def _of_ranks(value: Callable[[RankStatus], float | None]) -> Callable[[JobStatus], Iterator[Sample]]:
+def _of_job(name: str, help: str, value: Callable[[JobStatus], float]) -> MetricFamily:
+    return _family(f"rlinf_{name}", help, (), lambda status: [((), value(status))])
+
+
+def _of_ranks(name: str, help: str, value: Callable[[RankStatus], float | None]) -> MetricFamily:
     def samples(status: JobStatus) -> Iterator[Sample]:
         for group in status.groups:
             for rank in group.ranks:
@@ -64,15 +73,21 @@ def _of_ranks(value: Callable[[RankStatus], float | None]) -> Callable[[JobStatu
                     # Of a worker below a rank "3/0": no two have the same.
                     yield (group.name, str(rank.rank) if address is None else address.way), number
 
-    return samples
+    return _family(f"rlinf_rank_{name}", help, ("group", "rank"), samples)
 
 
-def _of_channels(value: Callable[[ChannelStatus], float]) -> Callable[[JobStatus], Iterator[Sample]]:
-    return lambda status: (((each.name,), value(each)) for each in status.channels)
+def _of_channels(name: str, help: str, value: Callable[[ChannelStatus], float]) -> MetricFamily:
+    def samples(status: JobStatus) -> Iterator[Sample]:
+        return (((each.name,), value(each)) for each in status.channels)
+
+    return _family(f"rlinf_channel_{name}", help, ("channel",), samples)
 
 
-def _of_weights(value: Callable[[WeightsStatus], float]) -> Callable[[JobStatus], Iterator[Sample]]:
-    return lambda status: (((each.name,), value(each)) for each in status.weights)
+def _of_weights(name: str, help: str, value: Callable[[WeightsStatus], float]) -> MetricFamily:
+    def samples(status: JobStatus) -> Iterator[Sample]:
+        return (((each.name,), value(each)) for each in status.weights)
+
+    return _family(f"rlinf_weights_{name}", help, ("weights",), samples)
 
 
 def _group_ranks(status: JobStatus) -> Iterator[Sample]:
@@ -101,210 +116,104 @@ def _longest_wait_s(channel: ChannelStatus) -> float:
     return max((each.since_s for each in channel.waiting), default=0.0)
 
 
-_RANK, _CHANNEL, _WEIGHTS, _DEVICE = ("group", "rank"), ("channel",), ("weights",), ("node", "device")
+_DEVICE = ("node", "device")
 
 FAMILIES = (
-    MetricFamily(
-        "rlinf_look_duration_seconds",
-        GAUGE,
+    _of_job(
+        "look_duration_seconds",
         "How long it took to ask all processes of the job.",
-        "seconds",
-        (),
-        _of_job(lambda status: status.took_s),
+        lambda status: status.took_s,
     ),
-    MetricFamily("rlinf_node_up", GAUGE, "1 for a node that is alive, else 0.", "", ("node",), _nodes_up),
-    MetricFamily(
+    _family("rlinf_node_up", "1 for a node that is alive, else 0.", ("node",), _nodes_up),
+    _family(
         "rlinf_device_memory_used_bytes",
-        GAUGE,
         "Memory of an accelerator that is used, by whichever process; of those that a rank has initialised.",
-        "bytes",
         _DEVICE,
         lambda status: _devices(status, is_total=False),
     ),
-    MetricFamily(
+    _family(
         "rlinf_device_memory_total_bytes",
-        GAUGE,
         "Memory of an accelerator; of those that a rank has initialised.",
-        "bytes",
         _DEVICE,
         lambda status: _devices(status, is_total=True),
     ),
-    MetricFamily(
-        "rlinf_group_ranks", GAUGE, "Ranks of a group in each state.", "", ("group", "state"), _group_ranks
-    ),
-    MetricFamily(
-        "rlinf_rank_up",
-        GAUGE,
-        "1 for a rank that answers, else 0.",
-        "",
-        _RANK,
-        _of_ranks(lambda rank: float(_is_there(rank))),
-    ),
-    MetricFamily(
-        "rlinf_rank_cpu_seconds_total",
-        COUNTER,
+    _family("rlinf_group_ranks", "Ranks of a group in each state.", ("group", "state"), _group_ranks),
+    _of_ranks("up", "1 for a rank that answers, else 0.", lambda rank: float(_is_there(rank))),
+    _of_ranks(
+        "cpu_seconds_total",
         "Processor time that a rank's process has used.",
-        "seconds",
-        _RANK,
-        _of_ranks(lambda rank: rank.cpu_s if _is_there(rank) else None),
+        lambda rank: rank.cpu_s if _is_there(rank) else None,
     ),
-    MetricFamily(
-        "rlinf_rank_resident_memory_bytes",
-        GAUGE,
+    _of_ranks(
+        "resident_memory_bytes",
         "Memory that a rank's process has, shared memory included.",
-        "bytes",
-        _RANK,
-        _of_ranks(lambda rank: rank.rss_bytes if _is_there(rank) else None),
+        lambda rank: rank.rss_bytes if _is_there(rank) else None,
     ),
-    MetricFamily(
-        "rlinf_rank_device_memory_bytes",
-        GAUGE,
+    _of_ranks(
+        "device_memory_bytes",
         "Memory that a rank's PyTorch has reserved on its accelerators.",
-        "bytes",
-        _RANK,
-        _of_ranks(lambda rank: rank.device_memory_bytes),
+        lambda rank: rank.device_memory_bytes,
     ),
-    MetricFamily(
-        "rlinf_rank_call_duration_seconds",
-        GAUGE,
+    _of_ranks(
+        "call_duration_seconds",
         "For how long a rank's present call runs; 0 without one.",
-        "seconds",
-        _RANK,
-        _of_ranks(lambda rank: rank.method_since_s if _is_there(rank) else None),
+        lambda rank: rank.method_since_s if _is_there(rank) else None,
     ),
-    MetricFamily(
-        "rlinf_rank_wait_duration_seconds",
-        GAUGE,
+    _of_ranks(
+        "wait_duration_seconds",
         "For how long a rank waits in this library; 0 if it does not.",
-        "seconds",
-        _RANK,
-        _of_ranks(lambda rank: rank.wait_since_s if _is_there(rank) else None),
+        lambda rank: rank.wait_since_s if _is_there(rank) else None,
     ),
-    MetricFamily(
-        "rlinf_rank_queued_calls",
-        GAUGE,
+    _of_ranks(
+        "queued_calls",
         "Calls that a rank has got and not begun.",
-        "",
-        _RANK,
-        _of_ranks(lambda rank: rank.calls_queued if _is_there(rank) else None),
+        lambda rank: rank.calls_queued if _is_there(rank) else None,
     ),
-    MetricFamily(
-        "rlinf_rank_restarts_total",
-        COUNTER,
-        "Processes that had a rank's place before, and died.",
-        "",
-        _RANK,
-        _of_ranks(lambda rank: rank.restarts),
+    _of_ranks(
+        "restarts_total", "Processes that had a rank's place before, and died.", lambda rank: rank.restarts
     ),
-    MetricFamily(
-        "rlinf_channel_items",
-        GAUGE,
-        "Items that getters of a channel can take.",
-        "",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.depth),
+    _of_channels("items", "Items that getters of a channel can take.", lambda channel: channel.depth),
+    _of_channels(
+        "held_bytes", "Bytes that a channel holds, leased items included.", lambda channel: channel.bytes
     ),
-    MetricFamily(
-        "rlinf_channel_held_bytes",
-        GAUGE,
-        "Bytes that a channel holds, leased items included.",
-        "bytes",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.bytes),
-    ),
-    MetricFamily(
-        "rlinf_channel_leased_items",
-        GAUGE,
-        "Items of a channel that are on lease.",
-        "",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.leased),
-    ),
-    MetricFamily(
-        "rlinf_channel_queues",
-        GAUGE,
+    _of_channels("leased_items", "Items of a channel that are on lease.", lambda channel: channel.leased),
+    _of_channels(
+        "queues",
         "Queues of a channel that hold something or are waited for.",
-        "",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.num_queues),
+        lambda channel: channel.num_queues,
     ),
-    MetricFamily(
-        "rlinf_channel_oldest_item_age_seconds",
-        GAUGE,
+    _of_channels(
+        "oldest_item_age_seconds",
         "Age of the item of a channel that has waited longest; 0 without one.",
-        "seconds",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.oldest_age_s or 0.0),
+        lambda channel: channel.oldest_age_s or 0.0,
     ),
-    MetricFamily(
-        "rlinf_channel_longest_wait_seconds",
-        GAUGE,
+    _of_channels(
+        "longest_wait_seconds",
         "For how long the get or put has waited that has waited longest; 0 without one.",
-        "seconds",
-        _CHANNEL,
-        _of_channels(_longest_wait_s),
+        _longest_wait_s,
     ),
-    MetricFamily(
-        "rlinf_channel_put_items_total",
-        COUNTER,
-        "Items that a channel has accepted.",
-        "",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.num_put),
-    ),
-    MetricFamily(
-        "rlinf_channel_got_items_total",
-        COUNTER,
+    _of_channels("put_items_total", "Items that a channel has accepted.", lambda channel: channel.num_put),
+    _of_channels(
+        "got_items_total",
         "Items that a channel has delivered; those that come back count again.",
-        "",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.num_got),
+        lambda channel: channel.num_got,
     ),
-    MetricFamily(
-        "rlinf_channel_put_bytes_total",
-        COUNTER,
-        "Bytes that a channel has accepted.",
-        "bytes",
-        _CHANNEL,
-        _of_channels(lambda channel: channel.bytes_put),
-    ),
-    MetricFamily(
-        "rlinf_weights_version",
-        GAUGE,
+    _of_channels("put_bytes_total", "Bytes that a channel has accepted.", lambda channel: channel.bytes_put),
+    _of_weights(
+        "version",
         "The newest version of published weights; -1 for none yet.",
-        "",
-        _WEIGHTS,
-        _of_weights(lambda weights: weights.version),
+        lambda weights: weights.version,
     ),
-    MetricFamily(
-        "rlinf_weights_size_bytes",
-        GAUGE,
-        "Size of the newest version.",
-        "bytes",
-        _WEIGHTS,
-        _of_weights(lambda weights: weights.bytes),
-    ),
-    MetricFamily(
-        "rlinf_weights_lag_versions",
-        GAUGE,
+    _of_weights("size_bytes", "Size of the newest version.", lambda weights: weights.bytes),
+    _of_weights(
+        "lag_versions",
         "By how many versions the reader that is farthest behind is behind.",
-        "",
-        _WEIGHTS,
-        _of_weights(lambda weights: weights.lag),
+        lambda weights: weights.lag,
     ),
-    MetricFamily(
-        "rlinf_weights_readers",
-        GAUGE,
-        "Processes that have fetched the weights.",
-        "",
-        _WEIGHTS,
-        _of_weights(lambda weights: len(weights.readers)),
-    ),
-    MetricFamily(
+    _of_weights("readers", "Processes that have fetched the weights.", lambda weights: len(weights.readers)),
+    _family(
         "rlinf_events_total",
-        COUNTER,
         "Events of the job, by their class.",
-        "",
         ("kind",),
         lambda status: (((kind,), number) for kind, number in sorted(status.event_counts.items())),
     ),

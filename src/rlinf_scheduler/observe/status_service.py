@@ -11,14 +11,12 @@ from rlinf_scheduler.comm import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf_scheduler.observe.event_log import EventLog
 from rlinf_scheduler.observe.graph import only_looks
 from rlinf_scheduler.observe.levels import Level, Levels
-from rlinf_scheduler.observe.own_stats import STATS, OwnStats
-from rlinf_scheduler.observe.past import JOB_PAST, NOTE_S, STATES, JobPast, PastStates
+from rlinf_scheduler.observe.own_stats import JOB_PAST, NOTE_S, STATES, STATS, JobPast, OwnStats, PastStates
 from rlinf_scheduler.observe.process_stats import ProcessStats
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, status_of
+from rlinf_scheduler.observe.summing_up import EventLog, JobFacts, JobStats, status_of
 from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session

@@ -6,26 +6,34 @@ but the last moment. What has gathered is fetched when the trace ends, by whoeve
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rlinf_scheduler.comm import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
+from rlinf_scheduler.comm.threads import OWN_THREADS, run_beside_in_time
+from rlinf_scheduler.comm.waits import IDLE, cause_of, ender_of, wait_kept_in
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf_scheduler.observe.levels import Level, Levels
-from rlinf_scheduler.observe.open_spans import open_spans
-from rlinf_scheduler.observe.span_file import ClockNote, SpanFileHead, SpanFileWriter, StillOpen
+from rlinf_scheduler.observe.span_file import (
+    MAX_GATHERED,
+    ClockNote,
+    SpanFileHead,
+    SpanFileThread,
+    SpanFileWriter,
+    StillOpen,
+)
 from rlinf_scheduler.observe.span_file_folder import (
     drop_oldest,
     drop_span_files,
@@ -35,9 +43,99 @@ from rlinf_scheduler.observe.span_file_folder import (
     part_of,
     span_files_in,
 )
-from rlinf_scheduler.observe.span_file_thread import MAX_GATHERED, SpanFileThread
-from rlinf_scheduler.observe.timekeeping import TIMES, Span
+from rlinf_scheduler.observe.stacks import (
+    frames_inwards,
+    frames_of_threads,
+    frames_outwards,
+    loop_run_in,
+    wait_in,
+)
+from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span
 from rlinf_scheduler.session import Session
+
+
+class RoundTrip(NamedTuple):
+    """A question for the time.
+
+    Attributes:
+        asked_at: when it was asked, by the clock here, in seconds.
+        said: the time that was answered, by the clock there.
+        answered_at: when the answer came, by the clock here.
+    """
+
+    asked_at: float
+    said: float
+    answered_at: float
+
+
+class Offset(NamedTuple):
+    """What the clock here shows more than the one there, and by how much that may be wrong, in seconds."""
+
+    seconds: float
+    error_s: float
+
+
+def offset_of(trips: Iterable[RoundTrip]) -> Offset:
+    """How the clock here differs from the one that was asked.
+
+    >>> offset_of([RoundTrip(100.0, 7.0, 100.5), RoundTrip(101.0, 8.25, 103.0)])
+    Offset(seconds=93.25, error_s=0.25)
+    """
+    best = min(trips, key=lambda trip: trip.answered_at - trip.asked_at)
+    halfway = (best.asked_at + best.answered_at) / 2
+    return Offset(halfway - best.said, (best.answered_at - best.asked_at) / 2)
+
+
+# So many are told of, those that began first.
+MAX_OPEN = 256
+
+
+def open_spans() -> list[Span]:
+    """What has not ended, the oldest first, each of no length. On the I/O thread."""
+    begun = [
+        Span(each.kind, each.began, each.began, each.name.rpartition("/")[2], each.thread, each.by)
+        for each in TIMES.open_works()
+    ]
+    found = [*begun, *_waits()]
+    return sorted(found, key=lambda span: span.began)[:MAX_OPEN]
+
+
+def _waits() -> Iterator[Span]:
+    for thread, innermost in frames_of_threads().items():
+        if thread in OWN_THREADS:
+            continue
+        frames = list(frames_outwards(innermost))
+        yield from _wait_in(frames, thread)
+        for task in _tasks_in(frames):
+            yield from _wait_in(list(frames_inwards(task.get_coro()))[::-1], thread)
+
+
+def _tasks_in(frames: Iterable[FrameType]) -> list[asyncio.Task[object]]:
+    loop = next(filter(None, map(loop_run_in, frames)), None)
+    try:
+        return [] if loop is None else list(asyncio.all_tasks(loop))
+    except RuntimeError:  # too many come and go
+        return []
+
+
+def _wait_in(frames: list[FrameType], thread: int) -> Iterator[Span]:
+    """The innermost wait of a stack: as it is counted when it ends, or as it is described."""
+    kept = next(filter(None, map(wait_kept_in, frames)), None)
+    wait = wait_in(frames)
+    if wait is not None and wait.kind == IDLE:
+        return
+    cause = None if wait is None else cause_of(wait)
+    if kept is not None:
+        began, source = kept
+        cause = source.cause() or cause
+    elif wait is not None and wait.since_s:
+        began = time.monotonic() - wait.since_s
+    else:
+        return
+    if cause is not None:
+        by = "" if wait is None else ender_of(wait)
+        yield Span(WAIT, began, began, cause.operation, thread, by, cause.subject)
+
 
 # A service of every process of a job.
 SPAN_FILES = "job.spools"

@@ -2,19 +2,142 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import json
+import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
+from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from rlinf_scheduler.observe.web.page import job_page
-from rlinf_scheduler.observe.web.shared_look import SharedLook, Sighting
+import msgspec
+
+from rlinf_scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+# In the order in which they use each other.
+SCRIPTS = (
+    "words.js",
+    "history.js",
+    "devices.js",
+    "flow.js",
+    "layers.js",
+    "elements.js",
+    "map_view.js",
+    "flow_view.js",
+    "timeline_view.js",
+    "why_view.js",
+    "tables.js",
+    "details.js",
+    "stream.js",
+    "main.js",
+)
+_MARKER = re.compile(r"@([A-Z_]+)@")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page, and its policy on contents: its style and script, questions to who served it, nothing else."""
+
+    html: bytes
+    policy: str
+
+
+@cache
+def job_page() -> Page:
+    """The page; the same for every job, whose data its script asks for."""
+    style = page_file("job.css")
+    script = "\n".join(page_file(name) for name in SCRIPTS)
+    texts = {"STYLE": style, "SCRIPT": script}
+    html = _MARKER.sub(lambda match: texts[match[1]], page_file("job.html"))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return Page(html.encode(), policy)
+
+
+def page_file(name: str) -> str:
+    """One of the files that the page is made of."""
+    return files("rlinf_scheduler.observe.web").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was found.
+
+    Attributes:
+        number: of this look, from 1.
+        data: JSON; empty where nothing could be found.
+        trouble: why not; "" where something was.
+    """
+
+    number: int
+    data: bytes
+    trouble: str = ""
+
+
+class SharedLook:
+    """Looks again, at most every so many seconds, when somebody asks; whoever asks then gets the same look.
+
+    Args:
+        take: looks, and gives plain data; what it waits for has a deadline. A `SchedulerError` of it is what was found.
+        every_s: for how long a look will do, in seconds.
+    """
+
+    def __init__(self, take: Callable[[], object], every_s: float) -> None:
+        self._take = take
+        self._every_s = every_s
+        # Held by who looks; the others wait for that look.
+        self._looking = threading.Lock()
+        self._closed = threading.Event()
+        self._last = Sighting(0, b"")
+        self._due_s = 0.0
+
+    def newest(self, after: int = 0) -> Sighting | None:
+        """The newest look; None once it is closed.
+
+        Args:
+            after: the number of a look that is known: wait until there is one after it.
+        """
+        while not self._closed.is_set():
+            with self._looking:
+                if time.monotonic() >= self._due_s:
+                    self._look()
+                if self._last.number > after:
+                    return self._last
+                remaining_s = self._due_s - time.monotonic()
+            self._closed.wait(remaining_s)
+        return None
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        self._closed.set()
+
+    def _look(self) -> None:
+        begun_s = time.monotonic()
+        number = self._last.number + 1
+        try:
+            self._last = Sighting(number, msgspec.json.encode(self._take()))
+        except SchedulerError as error:
+            self._last = Sighting(number, b"", str(error))
+        # By when it began, so that looks come at even times.
+        self._due_s = max(begun_s + self._every_s, time.monotonic())
+
 
 # So many pages may follow a job at once; each has a thread of the server's.
 MAX_STREAMS = 16
