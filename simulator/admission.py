@@ -10,13 +10,18 @@ from typing import Any
 
 from rlinf_scheduler.queueing import (
     Instruction,
+    Item,
     LeaseTerms,
     Limits,
+    Over,
     Reason,
     Refuse,
     StartClock,
     StopClock,
+    messages,
 )
+from rlinf_scheduler.queueing import admission as admission_policy
+from rlinf_scheduler.queueing import leases as lease_policy
 from rlinf_scheduler.queueing.client import Ending
 from simulator.admission_oracle import AdmissionOracle
 from simulator.cluster import Cluster, Part
@@ -69,36 +74,37 @@ class AdmissionServer:
         if peer not in self._gone:
             self._gone.add(peer)
             self._oracle.loses(peer)
-            self._carry_out(self.state.lose(peer))
+            self._carry_out(self.state.apply(messages.Lose(), peer))
 
     def end(self) -> None:
         """End the queue."""
         self._oracle.ends()
-        self._carry_out(self.state.end(FRESH))
+        self._carry_out(self.state.apply(messages.EndQueue(FRESH)))
 
     def _handle(self, client: str, message: Message) -> list[Instruction]:
         state, oracle, who = self.state, self._oracle, (client, message.ticket)
         match message:
             case Admit(ticket, max_lag):
                 oracle.asks(who, max_lag)
-                return state.admit(client, ticket, FRESH, max_lag)
+                return state.apply(admission_policy.Admit(ticket, FRESH, True, max_lag), client)
             case Make(ticket, item, slot):
                 oracle.puts(who, item, slot)
-                return state.put(client, ticket, FRESH, item, slot=slot)
+                return state.apply(messages.Put(ticket, FRESH), client, Item(item, slot=slot))
             case Take(ticket, num_items, ttl_us):
                 oracle.takes(who, num_items)
                 limits = Limits(num_items, num_items)
                 if ttl_us:
-                    return state.lease(client, ticket, FRESH, LeaseTerms(ttl_us / 1e6), None, limits)
-                return state.get_batch(client, ticket, FRESH, None, limits)
+                    terms = LeaseTerms(ttl_us / 1e6)
+                    return state.apply(messages.Get(ticket, FRESH, limits=limits, grant=terms), client)
+                return state.apply(messages.Get(ticket, FRESH, limits=limits), client)
             case Say(ticket, version, batch_items, begins):
                 return self._say(who, version, batch_items, begins=begins)
             case Withdraw(ticket):
                 oracle.comes_back(who)
-                return state.withdraw(client, ticket)
+                return state.apply(messages.Withdraw(ticket), client)
             case Taken(ticket):
                 oracle.settles(who)
-                return state.confirm(client, ticket)
+                return state.confirm(client, (ticket,))
             case Settle(_, generation, done):
                 return self._settle(who, generation, done=done)
             case HoldSlot() | LetGoOfSlot():
@@ -109,24 +115,29 @@ class AdmissionServer:
         if isinstance(message, HoldSlot):
             holder = "" if message.sent else client
             self._oracle.holds(message.slot, (holder, message.ticket))
-            return self.state.hold_slot(holder, FRESH, message.slot, message.ticket)
+            held = admission_policy.HoldSlot(FRESH, message.slot, message.ticket, message.sent)
+            return self.state.apply(held, client)
         self._oracle.lets_go(message.slot, (client, message.ticket), message.source)
-        return self.state.let_go_of_slot(client, FRESH, message.slot, message.ticket, message.source)
+        dropped = admission_policy.LetGoOfSlot(FRESH, message.slot, message.ticket, message.source)
+        return self.state.apply(dropped, client)
 
     def _say(
         self, who: tuple[str, int], version: int, batch_items: int, *, begins: bool
     ) -> list[Instruction]:
         self._oracle.moves(who, version, batch_items, begins=begins)
         try:
-            return self.state.set_version(*who, FRESH, version, batch_items, begins=begins)
+            said = admission_policy.SetVersion(who[1], FRESH, True, version, batch_items, begins)
+            return self.state.apply(said, who[0])
         except ValueError as error:  # another trainer has begun meanwhile
             return [Refuse(*who, Reason.TOO_EARLY, str(error))]
 
     def _settle(self, who: tuple[str, int], generation: int, *, done: bool) -> list[Instruction]:
-        settle = self.state.acknowledge if done else self.state.give_back
         if generation in self._leases:
             (self._oracle.settles if done else self._oracle.comes_back)(who)
-        return settle(who[0], generation) or []
+        try:
+            return self.state.apply(lease_policy.Settle(generation, None, done), who[0])
+        except Over:
+            return []
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for each in instructions:
@@ -144,7 +155,7 @@ class AdmissionServer:
         who = self._leases.pop(generation, None)
         if who is not None:
             self._oracle.comes_back(who)
-            self._carry_out(self.state.lapse(generation))
+            self._carry_out(self.state.apply(lease_policy.Lapse(generation)))
 
 
 class _Ending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire
@@ -15,14 +16,23 @@ from rlinf_scheduler.queueing import (
     Bury,
     Deliver,
     Instruction,
+    Item,
     LeaseTerms,
+    Over,
     Refuse,
     Ripen,
     ShardPlan,
     StartClock,
     StopClock,
     Tapped,
+    Vacate,
+    WantedPart,
+    messages,
 )
+from rlinf_scheduler.queueing import leases as lease_policy
+from rlinf_scheduler.queueing import sharding as shard_policy
+from rlinf_scheduler.queueing import taps as tap_policy
+from rlinf_scheduler.queueing.leases import Leases
 from simulator.channel_wire import (
     CHANNEL,
     Arrived,
@@ -81,8 +91,8 @@ class ChannelServer:
         self.name = host.name
         self.world = host.world
         self.state = machines.server(script.maxsize, 0, script.total_bytes)
-        self.state.leases.max_attempts = script.max_attempts
-        self.state.leases.max_leased = script.max_leased
+        self.state.policy(Leases).max_attempts = script.max_attempts
+        self.state.policy(Leases).max_leased = script.max_leased
         # In microseconds, as its clock here.
         self.state.queues.tally.clock.priority_wait_s = script.priority_wait_us
         self._tap, self._successor_us = script.tap, script.successor_us
@@ -107,7 +117,7 @@ class ChannelServer:
         for ticket in confirmed:
             self.world.note(self.name, "hears", sender, "Confirm", ticket)
             self._ledger.confirmed(sender, ticket)
-            self._carry_out(self.state.confirm(sender, ticket))
+            self._carry_out(self.state.confirm(sender, (ticket,)))
         for operation in operations:
             self.world.note(self.name, "hears", sender, type(operation).__name__, *operation)
             self._carry_out(self._handle(sender, operation))
@@ -134,10 +144,9 @@ class ChannelServer:
             for ticket in taken:
                 self._ledger.confirmed(peer, ticket)
             self._ledger.loses(peer, self.world.now_us + self._successor_us)
-            self._carry_out(self.state.lose(peer, taken))
+            self._carry_out(self.state.apply(messages.Lose(taken), peer))
             self._places.lose(peer, self.world.now_us)
             self._desk.lose(peer)
-            self._subscriptions.lose(peer)
 
     def check_rest(self) -> None:
         """Check, when the world is at rest, that a channel without producers has ended."""
@@ -147,13 +156,13 @@ class ChannelServer:
     def end(self, queue: str) -> None:
         """End a queue."""
         self._ledger.ends(queue)
-        self._carry_out(self.state.end(queue))
+        self._carry_out(self.state.apply(messages.EndQueue(queue)))
 
     def close(self) -> None:
         """Close the channel."""
         self.world.note(self.name, "closes")
         self._ledger.closes()
-        self._carry_out(self.state.close())
+        self._carry_out(self.state.apply(messages.Close()))
 
     # -- of a durable channel ----------------------------------------------------------------------
 
@@ -192,44 +201,54 @@ class ChannelServer:
             case Put():
                 return self._put(client, operation)
             case Fill(ticket, item):
-                return state.fill(client, ticket, item)
+                return state.apply(messages.Fill(ticket), client, item)
             case Get():
                 return self._get(client, operation)
             case Settle() | Extend() | DonePart():
                 return self._settle(client, operation)
             case Withdraw(ticket):
-                return state.withdraw(client, ticket)
+                return state.apply(messages.Withdraw(ticket), client)
             case Arrived(ticket):
                 ledger.arrived(client, ticket)
-                return state.arrive(client, ticket)
+                return state.apply(messages.Arrive(ticket), client)
             case _:
                 return self._answer(client, operation)
 
     def _put(self, client: str, put: Put) -> list[Instruction]:
         ticket, queue, item, weight, size_bytes, wait, priority, group = put
-        terms: dict[str, Any] = {"priority": priority, "group": group, "wait": wait}
         self._ledger.put_arrives(client, ticket)
         if item is None:
-            return self.state.reserve(client, ticket, queue, weight, size_bytes, **terms)
+            return self.state.apply(
+                messages.Put(ticket, queue, wait=wait, size_bytes=size_bytes),
+                client,
+                Item(None, weight, size_bytes, priority, group),
+            )
         self._ledger.bytes_arrive(client, ticket)
-        return self.state.put(client, ticket, queue, item, weight, size_bytes, **terms)
+        entering = Item(item, weight, size_bytes, priority, group)
+        return self.state.apply(messages.Put(ticket, queue, wait=wait), client, entering)
 
     def _settle(self, client: str, message: Settle | Extend | DonePart) -> list[Instruction]:
         leases = self._ledger.leases
         match message:
             case Settle(generation, True, _, places):
-                out = self.state.acknowledge(client, generation, places)
+                out = self._try(client, lease_policy.Settle(generation, _listed(places), True))
                 leases.acknowledge(client, generation, places, refused=out is None)
             case Settle(generation, _, delay_s, places):
-                out = self.state.give_back(client, generation, places, delay_s=delay_s)
+                out = self._try(client, lease_policy.Settle(generation, _listed(places), False, delay_s))
                 leases.give_back(client, generation, places, refused=out is None, delayed=delay_s > 0)
             case DonePart(index, step):
-                out = self.state.finish_part(client, SHARDS, index, step)
+                out = self._try(client, shard_policy.DonePart(SHARDS, index, step))
                 self._ledger.part_is_done(client, SHARDS, index, step, refused=out is None)
             case Extend(generation):
                 leases.hear(client, generation, self.host.heard_us)
-                out = self.state.extend(client, generation)
+                out = self._try(client, lease_policy.Extend(generation))
         return out or []
+
+    def _try(self, client: str, operation: Any) -> list[Instruction] | None:
+        try:
+            return self.state.apply(operation, client)
+        except Over:
+            return None
 
     def _keep_time(self, instruction: StartClock | StopClock) -> None:
         generation = instruction.generation
@@ -248,16 +267,15 @@ class ChannelServer:
         if self._clocks.get(generation, now_us + 1) <= now_us:
             del self._clocks[generation]
             self._ledger.leases.lapse(generation, self.world.now_us)
-            self._carry_out(self.state.lapse(generation))
+            self._carry_out(self.state.apply(lease_policy.Lapse(generation)))
 
     def empty_dead_letters(self, again: bool) -> None:
         """Put all of them back, or drop them."""
         oracle = self._ledger.leases
-        for letter in self.state.leases.dead_letters():
+        for letter in self.state.policy(Leases).dead_letters():
             name = TAP if isinstance(letter.queue.name, Tapped) else letter.queue.name
             (oracle.put_back if again else oracle.discard)(letter.item.payload, name)
-            move = self.state.put_back if again else self.state.discard
-            self._carry_out(move(letter.number) or [])
+            self._carry_out(self.state.apply(lease_policy.MoveDead(letter.number, again)))
 
     def _subscribe(self, client: str, request: Subscribe | Unsubscribe) -> None:
         if self._tap is None:
@@ -267,16 +285,17 @@ class ChannelServer:
             case Subscribe(ticket):
                 queue, *bounds = self._tap
                 self._ledger.subscribes(client, ticket, self._tap)
-                self._ask(client, control_wire.Subscribe(ticket, TAP, queue, *bounds))
+                self.state.apply(tap_policy.Subscribe(ticket, TAP, queue, *bounds), client)
             case Unsubscribe(_, number, failed):
                 until_us = self.world.now_us + (self._successor_us if failed else 0)
                 self._ledger.unsubscribes(client, number, until_us)
-                self._ask(client, control_wire.Unsubscribe(number, TAP, failed))
+                self._carry_out(self.state.apply(tap_policy.Unsubscribe(number, TAP, failed), client))
 
     def give_up_subscription(self) -> None:
         """Nobody comes any more, whatever the time."""
         for vacancy in range(1, MAX_VACANCIES) if self._ledger.has_subscription else ():
-            if self.state.give_up_subscription(TAP, vacancy) is not None:
+            with suppress(Over):
+                self.state.apply(tap_policy.GiveUpTap(TAP, vacancy))
                 self._ledger.subscription_ends(NEVER_US)
                 return
 
@@ -300,20 +319,30 @@ class ChannelServer:
                 what = Asked(limits is not None, batch_weight, wanted, wait, ttl_us=get.ttl_us)
                 ledger.get_arrives(client, ticket, asked.queue, what)
                 terms = LeaseTerms(get.ttl_us / 1e6, client)
-                return state.lease(client, ticket, queue, terms, batch_weight, limits, wait=wait)
+                return state.apply(
+                    messages.Get(
+                        ticket, queue, wait=wait, batch_weight=batch_weight, limits=limits, grant=terms
+                    ),
+                    client,
+                )
             case Get(ticket, queue, _, wait, _, _, (index, done_step)):
                 ledger.part_arrives(client, ticket, queue, index, done_step)
-                return state.get_part(client, ticket, queue, self._plan, index, done_step, wait=wait)
+                return state.apply(
+                    messages.Get(ticket, queue, wait=wait, grant=WantedPart(self._plan, index, done_step)),
+                    client,
+                )
             case Get(ticket, queue, None, wait, None, 0):
                 ledger.get_arrives(client, ticket, asked.queue, Asked(wait=wait))
-                return state.get(client, ticket, queue, wait=wait)
+                return state.apply(messages.Get(ticket, queue, wait=wait), client)
             case Get(ticket, queue, None, wait, None, size):
                 ledger.get_arrives(client, ticket, asked.queue, Asked(wait=wait, group_size=size))
-                return state.get_group(client, ticket, queue, size, wait=wait)
+                return state.apply(messages.Get(ticket, queue, wait=wait, group_size=size), client)
             case Get(ticket, queue, batch_weight, wait, limits):
                 limits = NO_LIMITS if limits is None else limits
                 ledger.get_arrives(client, ticket, asked.queue, Asked(True, batch_weight, limits, wait))
-                return state.get_batch(client, ticket, queue, batch_weight, limits, wait=wait)
+                return state.apply(
+                    messages.Get(ticket, queue, wait=wait, batch_weight=batch_weight, limits=limits), client
+                )
 
     def _answer(self, client: str, request: Request) -> list[Instruction]:
         """Do what is no operation, and say so."""
@@ -322,11 +351,11 @@ class ChannelServer:
             case EndQueue(ticket, queue):
                 ledger.ends(queue)
                 answers.append(Done(ticket))
-                return state.end(queue)
+                return state.apply(messages.EndQueue(queue))
             case Flush(ticket, queue):
                 ledger.flushes(queue)
                 answers.append(Done(ticket))
-                return state.flush(queue)
+                return state.apply(messages.Flush(queue))
             case Join(ticket, name):
                 problem = self._ask(client, control_wire.Join(ticket, name)).problem
                 self._places.join(client, ticket, name, self.world.now_us, admitted=not problem)
@@ -342,6 +371,10 @@ class ChannelServer:
                 return []
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
+        vacated = [each for each in instructions if isinstance(each, Vacate)]
+        instructions = [each for each in instructions if not isinstance(each, Vacate)]
+        for each in vacated:
+            self._handlers[Vacate](each)
         for instruction in instructions:
             client = instruction.client
             self.world.note(self.name, "says", *_in_words(instruction))
@@ -359,7 +392,7 @@ class ChannelServer:
             accepted, answers = self._to_client(client)
             if isinstance(instruction, Accept):
                 accepted.append(instruction.ticket)
-            else:
+            elif not isinstance(instruction, Vacate):
                 answers.append(instruction)
         self._ledger.follow(instructions, self.state, self.host.heard_us)
 
@@ -375,13 +408,13 @@ class ChannelServer:
             self.world.note(self.name, "has no producers any more")
         self._places.ends(self.world.now_us)
         self._ledger.ends_all()
-        self._carry_out(self.state.end_all())
+        self._carry_out(self.state.apply(messages.EndAll()))
 
     def _ripen(self, client: str, ticket: int) -> None:
         if client not in self._gone:
             self._tick()
             self._ledger.waited(client, ticket)
-            self._carry_out(self.state.ripen(client, ticket))
+            self._carry_out(self.state.apply(messages.Linger(ticket), client))
 
     def _to_client(self, client: str) -> News:
         if not self._news:
@@ -434,3 +467,7 @@ def _in_words(instruction: Instruction) -> tuple[Any, ...]:
     if isinstance(instruction, Refuse):
         return *words, instruction.reason.value
     return words
+
+
+def _listed(places: tuple[int, ...] | None) -> list[int] | None:
+    return None if places is None else [*places]

@@ -16,13 +16,18 @@ from rlinf_scheduler.queueing import (
     ChannelState,
     Deliver,
     Instruction,
+    Item,
     LeaseTerms,
     QueueName,
     Reason,
     Refuse,
     Snapshot,
     Tapped,
+    WantedPart,
 )
+from rlinf_scheduler.queueing.leases import Leases, Settle
+from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
+from rlinf_scheduler.queueing.taps import Taps
 from simulator.channel_server import ChannelServer
 from simulator.ledger import Ledger
 from simulator.machines import Machines
@@ -85,10 +90,10 @@ class Checkpoints:
             if found != items:
                 message = f"a restarted job finds (item, times given out) {found} in {queue}; it should find {items}"
                 raise Violation(message, [number for number, _ in (*found, *items)])
-        vacant = [name for name, _ in restarted.vacant_subscriptions()]
+        vacant = [name for name, _ in restarted.policy(Taps).vacant()]
         if vacant != [name for name in (TAP,) if Tapped(name) in wanted.queues]:
             raise Violation(f"the subscriptions {vacant} of a restarted job wait for somebody to read them")
-        letters = restarted.leases.dead_letters()
+        letters = restarted.policy(Leases).dead_letters()
         dead = {(letter.queue.name, letter.item.payload): letter.attempts for letter in letters}
         if dead != wanted.dead:
             raise Violation(f"a restarted job has the dead letters {dead}; it should have {wanted.dead}")
@@ -103,7 +108,7 @@ class Checkpoints:
                 f"{restarted.queues.num_accepted} items were put, says a restarted job; it were {num_accepted}"
             )
         for queue in self._ledger.queues:
-            out = restarted.put(RESTARTED, 0, queue, -1, wait=False)
+            out = restarted.apply(Put(0, queue, wait=False), RESTARTED, Item(-1))
             is_over = bool(out) and isinstance(out[-1], Refuse) and out[-1].reason is not Reason.FULL
             if is_over != self._ledger.has_ended(queue):
                 raise Violation(f"a restarted job takes puts to {queue}: {not is_over}")
@@ -132,7 +137,7 @@ class Checkpoints:
         found: Counter[int] = Counter()
         for queue in self._ledger.queues:
             found.update(number for number, _ in self._take_all(restarted, queue))
-        letters = restarted.leases.dead_letters()
+        letters = restarted.policy(Leases).dead_letters()
         found.update(letter.item.payload for letter in letters if letter.queue.name != Tapped(TAP))
         if self._script.plan is not None:
             found.update(number for part in self._train(restarted).values() for number in part)
@@ -149,7 +154,9 @@ class Checkpoints:
         """Check that a subscription which was read at the second look has all that was not read at one of them."""
         name = Tapped(TAP)
         found = [number for number, _ in self._take_all(restarted, name)]
-        found += [each.item.payload for each in restarted.leases.dead_letters() if each.queue.name == name]
+        found += [
+            each.item.payload for each in restarted.policy(Leases).dead_letters() if each.queue.name == name
+        ]
         unread = {*before.numbers(of=name), *after.numbers(of=name)} if name in after.queues else set()
         if len(found) > len(set(found)) or not unread - self._ledger.gone <= set(found):
             message = f"a job restarted from two looks has {found} to read; it should have {unread}"
@@ -180,13 +187,13 @@ class Checkpoints:
         ticket = 0
         while True:
             ticket += 1
-            out = state.lease(RESTARTED, ticket, queue, LeaseTerms(1.0), wait=False)
+            out = state.apply(Get(ticket, queue, wait=False, grant=LeaseTerms(1.0)), RESTARTED)
             if not isinstance(out[0], Deliver) or out[0].lease is None:
                 return
             (item,), lease = out[0].items, out[0].lease
             if lease.generation <= self._ledger.leases.last_generation:
                 raise Violation(f"lease {lease.generation} was there before a restart", (lease.generation,))
-            state.acknowledge(RESTARTED, lease.generation)
+            state.apply(Settle(lease.generation, None, True), RESTARTED)
             yield item.payload, lease.attempts[0] - 1
 
     def _train(self, state: ChannelState) -> dict[tuple[int, int], list[int]]:
@@ -194,7 +201,7 @@ class Checkpoints:
         plan = self._script.plan
         if plan is None:
             return {}
-        state.end(SHARDS)
+        state.apply(EndQueue(SHARDS))
         parts: dict[tuple[int, int], list[int]] = {}
         done = dict.fromkeys(range(plan.num_shards), -1)
         ticket = 1_000_000
@@ -205,8 +212,8 @@ class Checkpoints:
             has_moved = False
             for index, step in list(done.items()):
                 ticket += 1
-                out: list[Instruction] = state.get_part(
-                    RESTARTED, ticket, SHARDS, plan, index, step, wait=False
+                out: list[Instruction] = state.apply(
+                    Get(ticket, SHARDS, wait=False, grant=WantedPart(plan, index, step)), RESTARTED
                 )
                 answer = out[0]
                 has_moved |= not isinstance(answer, Refuse) or answer.reason is not Reason.EMPTY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Item, Reason, Refuse, messages
 from rlinf_scheduler.queueing.operations import Putter
 from simulator.buckets import BucketReader
 from simulator.cluster import Cluster
@@ -95,15 +95,17 @@ class ItemServer:
         match message:
             case Put(item):
                 is_there = self._hold(item)
-                self._carry_out(state.put(sender, item.number, QUEUE, item) if is_there else [])
+                self._carry_out(
+                    state.apply(messages.Put(item.number, QUEUE), sender, Item(item)) if is_there else []
+                )
             case Get(ticket):
-                self._carry_out(state.get(sender, ticket, QUEUE))
+                self._carry_out(state.apply(messages.Get(ticket, QUEUE), sender))
             case Confirm(ticket):
-                self._carry_out(state.confirm(sender, ticket))
+                self._carry_out(state.confirm(sender, (ticket,)))
             case Withdraw(ticket):
-                self._carry_out(state.withdraw(sender, ticket))
+                self._carry_out(state.apply(messages.Withdraw(ticket), sender))
             case Resend(ticket):
-                self._carry_out(state.deliver_again(sender, ticket))
+                self._carry_out(state.apply(messages.Resend(ticket), sender))
 
     def lost(self, peer: str) -> None:
         """The session with `peer` has ended: nothing more comes from it, nothing more arrives there."""
@@ -111,23 +113,23 @@ class ItemServer:
         there = {ticket: items[0].payload.number for ticket, items in self.state.queues.deliveries(peer)}
         taken = {ticket for ticket, number in there.items() if self._book.marked.get(number) == peer}
         self._book.settled.update(there[ticket] for ticket in taken)
-        self._carry_out(self.state.lose(peer, taken))
+        self._carry_out(self.state.apply(messages.Lose(taken), peer))
         self._carry_out(self.state.lose_items(lambda item: str(item.number) if item.producer == peer else ""))
 
     def close(self) -> None:
         """Close the channel."""
-        self._carry_out(self.state.close())
+        self._carry_out(self.state.apply(messages.Close()))
 
     def drain(self) -> None:
         """Take all that is left."""
         ticket, outcome = 0, ""
         while outcome not in ("empty", "closed"):
             ticket += 1
-            out = self.state.get(self.host.name, ticket, QUEUE, wait=False)
+            out = self.state.apply(messages.Get(ticket, QUEUE, wait=False), self.host.name)
             for each in out:
                 if isinstance(each, Deliver):
                     self._book.take(each.items[0].payload.number, self.host.name)
-                    self._carry_out(self.state.confirm(self.host.name, ticket))
+                    self._carry_out(self.state.confirm(self.host.name, (ticket,)))
                 elif isinstance(each, Refuse):
                     outcome = each.reason.value
             self._carry_out(out)

@@ -9,7 +9,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, QueueName
+from rlinf_scheduler.queueing import (
+    Accept,
+    ChannelState,
+    Deliver,
+    Grant,
+    Instruction,
+    Item,
+    QueueName,
+    messages,
+)
 from rlinf_scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendItem
 from simulator.cluster import Cluster, Part
 from simulator.host import Host
@@ -97,15 +106,23 @@ class Mailbox(Users):
         match message:
             case Put(ticket, queue, None, size_bytes):
                 self.ledger.put_arrives(sender, ticket)
-                self._follow(self.state.reserve(sender, ticket, queue, size_bytes=size_bytes))
+                self._follow(
+                    self.state.apply(
+                        messages.Put(ticket, queue, size_bytes=size_bytes),
+                        sender,
+                        Item(None, size_bytes=size_bytes),
+                    )
+                )
             case Put(ticket, queue, item, size_bytes):
                 self.ledger.put_arrives(sender, ticket)
                 self.ledger.bytes_arrive(sender, ticket)
-                self._follow(self.state.put(sender, ticket, queue, item, size_bytes=size_bytes))
+                self._follow(
+                    self.state.apply(messages.Put(ticket, queue), sender, Item(item, size_bytes=size_bytes))
+                )
             case Bytes(ticket, item):
-                self._follow(self.state.fill(sender, ticket, item))
+                self._follow(self.state.apply(messages.Fill(ticket), sender, item))
             case Withdraw(ticket):
-                self._follow(self.state.withdraw(sender, ticket))
+                self._follow(self.state.apply(messages.Withdraw(ticket), sender))
             case Read(ticket):
                 self._carry_out(sender, self.streams[sender].granted(ticket))
             case Outcome(ticket, True):
@@ -118,7 +135,7 @@ class Mailbox(Users):
         self.world.note(self.name, "loses", peer)
         self._gone.add(peer)
         self.ledger.loses(peer)
-        self._follow(self.state.lose(peer))
+        self._follow(self.state.apply(messages.Lose(), peer))
         if peer in self.streams:
             self._carry_out(peer, self.streams[peer].lose())
         for ticket, call in list(self.calls.items()):
@@ -136,7 +153,7 @@ class Mailbox(Users):
         if step.kind == "recv":
             queue = (step.peer, step.queue)
             self.ledger.get_arrives(OWN, step.number, queue, Asked())
-            self._follow(self.state.get(OWN, step.number, queue))
+            self._follow(self.state.apply(messages.Get(step.number, queue), OWN))
             if peer in self._gone:
                 self._end_recv(call, Ending.LOST)
         elif peer in self._gone or not self._cluster.hosts[peer].alive:
@@ -153,7 +170,7 @@ class Mailbox(Users):
         ticket = call.step.number
         if call.step.kind == "recv":
             self._delivered.pop(ticket, None)
-            self._follow(self.state.withdraw(OWN, ticket))
+            self._follow(self.state.apply(messages.Withdraw(ticket), OWN))
         else:
             self._leave(call, "drop")
 
@@ -212,7 +229,7 @@ class Mailbox(Users):
         """End a recv that waits; what was delivered is its user's to take or to leave."""
         if not call.outcome and call.items is None:
             self.tell(call, ending, None)
-            self._follow(self.state.withdraw(OWN, call.step.number))
+            self._follow(self.state.apply(messages.Withdraw(call.step.number), OWN))
 
     def _carry_out(self, peer: str, instructions: list[ClientInstruction]) -> None:
         for instruction in instructions:
@@ -255,7 +272,7 @@ class Mailbox(Users):
 
     def _deliver(self, call: UserCall, items: list[int]) -> None:
         if call.outcome:
-            self._follow(self.state.withdraw(OWN, call.step.number))
+            self._follow(self.state.apply(messages.Withdraw(call.step.number), OWN))
             return
         self._delivered[call.step.number] = call
         self.tell(call, Ending.DELIVERED, items)
@@ -273,7 +290,7 @@ class Mailbox(Users):
             if call.outcome == "taken":
                 del self._delivered[ticket]
                 self.ledger.confirmed(OWN, ticket)
-                self._follow(self.state.confirm(OWN, ticket))
+                self._follow(self.state.confirm(OWN, (ticket,)))
         self._look_later()
 
 

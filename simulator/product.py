@@ -198,7 +198,7 @@ class ProductPart(Part):
 
     def close(self) -> None:
         """What can be closed is closed."""
-        self._own.requests.begin(control_wire.Close(), None, 5.0)
+        self._own.requests.begin(control_wire.Close(), control_wire.Done, 5.0)
 
     def _hindered_us(self, host: Host) -> int:
         """How long a process and the server could not do or say anything, all in all."""
@@ -223,7 +223,7 @@ class ProductPart(Part):
             self._move_dead(again=True)
             yield
             self.close()
-            self._own.requests.begin(control_wire.EndQueue(SHARDS), None, 5.0)
+            self._own.requests.begin(control_wire.EndQueue(SHARDS), control_wire.Done, 5.0)
             yield
             yield from self._drain(auditor)
             self._move_dead(again=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import _take
 from rlinf_scheduler.channel.batch import BatchOperation, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
@@ -38,7 +38,7 @@ from rlinf_scheduler.errors import (
     LeaseExpired,
 )
 from rlinf_scheduler.observe.reasons import ASK_FROM_S, LATE_FRACTION, MAX_LATE_S, MIN_LATE_S
-from rlinf_scheduler.queueing import Tapped
+from rlinf_scheduler.queueing import LeaseTerms, Limits, Tapped, WantedPart
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.ranks import Rank
@@ -268,10 +268,10 @@ class ChannelUsers:
         timeout_s = None if step.timeout_us in (None, NOWAIT) else (step.timeout_us or 0) / 1e6
         limits, weight = None, None
         if step.kind in BATCHES or (step.kind == "lease" and step.limits is not None):
-            limits = None if step.limits is None else wire.BatchLimits(*step.limits)
+            limits = None if step.limits is None else Limits(*step.limits)
             weight = step.weight or None
             if limits is None and weight is None:
-                limits = wire.BatchLimits(1, 0, 0, None)
+                limits = Limits(1, 0, 0, None)
         make: type[Operation] = OPERATIONS.get(step.kind, BatchOperation)
         operation = make(
             KINDS.get(step.kind, "get_batch"),
@@ -293,7 +293,7 @@ class ChannelUsers:
             self._plan_lease(call, operation)
         elif isinstance(operation, ShardOperation) and self._script.plan is not None:
             call.done_step = self.ranks[step.weight].done_step
-            operation.request = wire.ShardRequest(step.weight, call.done_step, *self._script.plan)
+            operation.request = WantedPart(self._script.plan, step.weight, call.done_step)
         return operation
 
     def _drop(self, call: ProductCall) -> None:
@@ -391,22 +391,18 @@ class ChannelUsers:
     def _request(self, step: Call) -> tuple[Any, Any]:
         match step.kind:
             case "end":
-                return control_wire.EndQueue(step.queue), None
+                return control_wire.EndQueue(step.queue), control_wire.Done
             case "flush":
-                return control_wire.Flush(step.queue), None
+                return control_wire.Flush(step.queue), control_wire.Done
             case "join":
-                return control_wire.Join(step.number, self.name.partition(".")[0]), control_wire.Joined
+                return control_wire.Join(step.number, self.name.partition(".")[0]), control_wire.Done
             case "leave":
                 return control_wire.Leave(step.turn, step.fails), None
             case "subscribe":
                 queue, *bounds = self._script.tap or (None, 0, 0)
-                return control_wire.Subscribe(step.number, TAP, queue, *bounds), control_wire.Joined
+                return control_wire.Subscribe(step.number, TAP, queue, *bounds), control_wire.Done
             case _:
-                return self._unsubscribes(step.turn, failed=step.fails), None
-
-    def _unsubscribes(self, number: int, *, failed: bool) -> control_wire.Unsubscribe:
-        self._names.leaving.setdefault((self.name, number), deque()).append(failed)
-        return control_wire.Unsubscribe(number, TAP, failed)
+                return control_wire.Unsubscribe(step.turn, TAP, step.fails), control_wire.Done
 
     def _leave(self, step: Call) -> None:
         """Whoever is interrupted on the way in or out leaves as one who failed."""
@@ -414,7 +410,7 @@ class ChannelUsers:
         if step.kind in ("join", "leave"):
             self._connection.requests.tell(control_wire.Leave(number, failed=True))
         elif step.kind in ("subscribe", "unsubscribe"):
-            self._connection.requests.tell(self._unsubscribes(number, failed=True))
+            self._connection.requests.tell(control_wire.Unsubscribe(number, TAP, True))
 
     def acknowledge_part(self, index: int, step: int) -> None:
         """A rank is done with its part, and says so before it asks for the next one."""
@@ -424,7 +420,7 @@ class ChannelUsers:
     # -- leases --------------------------------------------------------------------------------------
 
     def _plan_lease(self, call: ProductCall, operation: LeaseOperation) -> None:
-        operation.terms = wire.LeaseRequest(call.step.ttl_us / 1e6, self.name)
+        operation.terms = LeaseTerms(call.step.ttl_us / 1e6, self.name)
         call.work_us = self._draw.choice(WORK_US)
         call.fate = self._draw.choices(FATES, SHARES)[0]
         operation.keep_s = call.work_us / 2e6 if call.fate == "late" else math.inf

@@ -5,8 +5,7 @@ The order of events is that of the server, whatever carries them there.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,21 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Instruction,
     Item,
-    LeaseTerms,
-    Limits,
+    Over,
     Producers,
     QueueName,
-    ShardPlan,
     StartClock,
     StopClock,
     Tapped,
     TapTerms,
+    Vacate,
+    WantedPart,
+    as_name,
+    messages,
 )
+from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.sharding import DonePart
+from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Unsubscribe
 from simulator.ledger import Ledger
 from simulator.producer_oracle import ProducerOracle
 from simulator.queue_oracle import Asked
@@ -46,13 +50,11 @@ class Names:
         processes: the names of processes, by their ids.
         calls: the numbers of calls, by the name of the process and the ticket.
         direct: what threads have sent by themselves, by the same.
-        leaving: how members leave the subscription, as they have said it, by their names and numbers.
     """
 
     processes: dict[str, str] = field(default_factory=dict)
     calls: dict[tuple[str, int], int] = field(default_factory=dict)
     direct: set[tuple[str, int]] = field(default_factory=set)
-    leaving: dict[tuple[str, int], deque[bool]] = field(default_factory=dict)
 
     def of(self, process_id: str, ticket: int) -> tuple[str, int]:
         """Return the name of a process, and the number of its call."""
@@ -109,22 +111,25 @@ class WatchedState(ChannelState):
         # What a machine does to itself is no event.
         self._is_inside = False
 
-    # -- puts and gets -------------------------------------------------------------------------------
-
-    def put(
-        self, client: str, ticket: int, queue_name: QueueName, payload: Any, *args: Any, **options: Any
-    ) -> list[Instruction]:
-        name, number = self._names.of(client, ticket)
-        self._hear("put", name, number)
-        self._ledger.put_arrives(name, number)
-        if isinstance(payload, RemoteItem):
-            self._remote[payload.at.holder.process_id, payload.at.number] = number
-        lies_elsewhere = isinstance(payload, RemoteItem) or getattr(payload, "block", None) is not None
-        # Of those that threads send by themselves each has one at most.
-        is_direct = (name, ticket) in self._names.direct
-        if options.get("complete", True) and not lies_elsewhere and not is_direct:
-            self._ledger.bytes_arrive(name, number)
-        return self._do(super().put, client, ticket, queue_name, payload, *args, **options)
+    def apply(self, operation: Any, client: str = "", item: Any = None) -> list[Instruction]:
+        """Do what is asked for; the books hear of it before, and of what followed after it."""
+        if self._is_inside:
+            return super().apply(operation, client, item)
+        self._before(operation, client)
+        if isinstance(operation, messages.Put):
+            self._puts(operation, client, item.payload)
+        refusal: Over | None = None
+        out: list[Instruction] = []
+        try:
+            out = self._inside(super().apply, operation, client, item)
+        except Over as error:
+            refusal = error
+        self._after(operation, client, refused=refusal is not None)
+        if isinstance(operation, messages.Resend):
+            self._delivers_again(out, client, operation.ticket)
+        if refusal is not None:
+            raise refusal
+        return self._follow_up(out)
 
     def put_run(
         self, client: str, queue_name: QueueName, puts: Sequence[tuple[int, Item]], out: list[Instruction]
@@ -133,20 +138,10 @@ class WatchedState(ChannelState):
         count = super().put_run(client, queue_name, puts, out)
         if not self._is_inside and count:
             for ticket, _ in puts[:count]:
-                name, number = self._names.of(client, ticket)
-                self._hear("put", name, number)
-                self._ledger.put_arrives(name, number)
-                self._ledger.bytes_arrive(name, number)
+                self._put_arrives(*self._names.of(client, ticket))
+                self._ledger.bytes_arrive(*self._names.of(client, ticket))
             self._follow_up(out[num_before:])
         return count
-
-    def fill(self, client: str, ticket: int, *args: Any) -> list[Instruction]:
-        self._hear("fill", *self._names.of(client, ticket))
-        return self._do(super().fill, client, ticket, *args)
-
-    def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
-        self._asks(client, ticket, queue_name, Asked(wait=wait))
-        return self._do(super().get, client, ticket, queue_name, wait=wait)
 
     def get_run(
         self, client: str, queue_name: QueueName, tickets: Sequence[int], out: list[Instruction]
@@ -155,59 +150,18 @@ class WatchedState(ChannelState):
         count = super().get_run(client, queue_name, tickets, out)
         if not self._is_inside and count:
             for ticket in tickets:
-                self._asks(client, ticket, queue_name, Asked())
+                self._asks(messages.Get(ticket, queue_name), *self._names.of(client, ticket))
             self._follow_up(out[num_before:])
         return count
 
-    def get_batch(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        batch_weight: float | None,
-        limits: Limits = NO_LIMITS,
-        *,
-        wait: bool = True,
-    ) -> list[Instruction]:
-        self._asks(client, ticket, queue_name, Asked(True, _whole(batch_weight), limits, wait))
-        return self._do(super().get_batch, client, ticket, queue_name, batch_weight, limits, wait=wait)
-
-    def get_group(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        size: int,
-        *,
-        wait: bool = True,
-        terms: LeaseTerms | None = None,
-    ) -> list[Instruction]:
-        self._asks(client, ticket, queue_name, Asked(wait=wait, group_size=size))
-        return self._do(super().get_group, client, ticket, queue_name, size, wait=wait, terms=terms)
-
-    def lease(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        terms: LeaseTerms,
-        batch_weight: float | None = None,
-        limits: Limits | None = None,
-        **options: Any,
-    ) -> list[Instruction]:
-        asked = Asked(
-            limits is not None or batch_weight is not None,
-            _whole(batch_weight),
-            NO_LIMITS if limits is None else limits,
-            options.get("wait", True),
-            ttl_us=round(terms.ttl_s * 1e6),
-        )
-        self._asks(client, ticket, queue_name, asked)
-        return self._do(super().lease, client, ticket, queue_name, terms, batch_weight, limits, **options)
-
-    def withdraw(self, client: str, ticket: int) -> list[Instruction]:
-        self._hear("withdraw", *self._names.of(client, ticket))
-        return self._do(super().withdraw, client, ticket)
+    def confirm(self, client: str, tickets: Iterable[int]) -> list[Instruction]:
+        tickets = list(tickets)
+        if self._is_inside:
+            return super().confirm(client, tickets)
+        for ticket in tickets:
+            self._hear("confirm", *self._names.of(client, ticket))
+            self._ledger.confirmed(*self._names.of(client, ticket))
+        return self._follow_up(self._inside(super().confirm, client, tickets))
 
     def lose_items(self, why: Callable[[Any], str]) -> list[Instruction]:
         gone: list[RemoteItem] = []
@@ -226,173 +180,131 @@ class WatchedState(ChannelState):
         self._ledger.loses_items(numbers)
         return self._follow_up(out)
 
-    def deliver_again(self, client: str, ticket: int) -> list[Instruction]:
-        name, number = self._names.of(client, ticket)
-        self._hear("ask again", name, number)
-        out: list[Instruction] = self._inside(super().deliver_again, client, ticket)
-        for each in out:
-            if isinstance(each, Deliver) and each[:2] == (client, ticket):
-                self._ledger.delivers_again(
-                    name, number, [self._names.number_of(item) for item in each.items]
-                )
-        return self._follow_up(out)
-
-    def arrive(self, client: str, ticket: int) -> list[Instruction]:
-        if not self._is_inside:
-            self._ledger.arrived(*self._names.of(client, ticket))
-        return self._do(super().arrive, client, ticket)
-
-    def confirm_run(self, client: str, tickets: Iterable[int]) -> list[Instruction]:
-        tickets = list(tickets)
-        for ticket in () if self._is_inside else tickets:
-            self._hear("confirm", *self._names.of(client, ticket))
-            self._ledger.confirmed(*self._names.of(client, ticket))
-        return self._do(super().confirm_run, client, tickets)
-
-    def ripen(self, client: str, ticket: int) -> list[Instruction]:
-        self._ledger.waited(*self._names.of(client, ticket))
-        return self._do(super().ripen, client, ticket)
-
-    # -- leases --------------------------------------------------------------------------------------
-
-    def acknowledge(
-        self, client: str, generation: int, places: Collection[int] | None = None
-    ) -> list[Instruction] | None:
-        out = self._inside(super().acknowledge, client, generation, places)
-        name = self._names.processes[client]
-        self._hear("acknowledge", name, generation, *(places or ()))
-        self._ledger.leases.acknowledge(name, generation, places, refused=out is None)
-        return None if out is None else self._follow_up(out)
-
-    def give_back(
-        self,
-        client: str,
-        generation: int,
-        places: Collection[int] | None = None,
-        *,
-        delay_s: float = 0,
-        reason: str = "",
-    ) -> list[Instruction] | None:
-        out = self._inside(super().give_back, client, generation, places, delay_s=delay_s, reason=reason)
-        name = self._names.processes[client]
-        self._hear("give back", name, generation, *(places or ()))
-        self._ledger.leases.give_back(name, generation, places, refused=out is None, delayed=delay_s > 0)
-        return None if out is None else self._follow_up(out)
-
-    def extend(self, client: str, generation: int, for_s: float | None = None) -> list[Instruction] | None:
-        self._ledger.leases.hear(self._names.processes[client], generation, self._world.now_us)
-        out = self._inside(super().extend, client, generation, for_s)
-        return None if out is None else self._follow_up(out)
-
-    def lapse(self, generation: int) -> list[Instruction]:
-        self._hear("lapse", generation)
-        self._ledger.leases.lapse(generation, self._world.now_us)
-        return self._do(super().lapse, generation)
-
-    def put_back(self, number: int) -> list[Instruction] | None:
-        return self._move(number, self._ledger.leases.put_back, super().put_back)
-
-    def discard(self, number: int) -> list[Instruction] | None:
-        return self._move(number, self._ledger.leases.discard, super().discard)
-
-    def _move(
-        self, number: int, tell: Callable[..., None], act: Callable[[int], list[Instruction] | None]
-    ) -> list[Instruction] | None:
-        letter = self.leases.dead.get(number)
-        if letter is not None:
-            self._hear("move", self._names.number_of(letter.item))
-            tell(self._names.number_of(letter.item), _queue_of(letter.queue.name))
-        out: list[Instruction] | None = self._inside(act, number)
-        return None if out is None else self._follow_up(out)
-
-    # -- shards and subscriptions --------------------------------------------------------------------
-
-    def get_part(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        plan: ShardPlan,
-        index: int,
-        done_step: int = -1,
-        *,
-        wait: bool = True,
-    ) -> list[Instruction]:
-        name, number = self._names.of(client, ticket)
-        self._hear("get part", name, number, index, done_step)
-        self._ledger.part_arrives(name, number, queue_name, index, done_step)
-        return self._do(super().get_part, client, ticket, queue_name, plan, index, done_step, wait=wait)
-
-    def finish_part(
-        self, client: str, queue_name: QueueName, index: int, step: int
-    ) -> list[Instruction] | None:
-        out = self._inside(super().finish_part, client, queue_name, index, step)
-        name = self._names.processes[client]
-        self._hear("finish part", name, index, step)
-        self._ledger.part_is_done(name, queue_name, index, step, refused=out is None)
-        return None if out is None else self._follow_up(out)
-
-    def subscribe(self, client: str, number: int, name: str, terms: TapTerms) -> str:
-        self._hear("subscribe", self._names.processes[client], number)
-        problem = super().subscribe(client, number, name, terms)
-        if not problem:
-            self._ledger.subscribes(self._names.processes[client], number, terms)
-        return problem
-
-    def leave_subscription(self, client: str, number: int, name: str) -> int | None:
-        member = self._names.processes[client], number
-        said = self._names.leaving.get(member)
-        if not self._is_inside:
-            failed = said.popleft() if said else True
-            self._hear("unsubscribe", *member, failed)
-            until_us = self._world.now_us + (self._successor_us if failed else 0)
-            self._ledger.unsubscribes(*member, until_us)
-        return super().leave_subscription(client, number, name)
-
-    def lose_member(self, client: str) -> list[tuple[str, int]]:
-        lost: list[tuple[str, int]] = self._inside(super().lose_member, client)
-        return lost
-
-    def give_up_subscription(self, name: str, vacancy: int) -> list[Instruction] | None:
-        out = self._inside(super().give_up_subscription, name, vacancy)
-        if out is None:
-            return None
-        self._ledger.subscription_ends(self._world.now_us)
-        return self._follow_up(out)
-
-    # -- ends ----------------------------------------------------------------------------------------
-
     def set_clock(self, now: float) -> None:
         self._ledger.ticks(round(now * 1e6))
         super().set_clock(now)
 
-    def lose(self, client: str, taken: Collection[int] = ()) -> list[Instruction]:
-        name = self._names.processes[client]
-        self._hear("loss", name)
-        for ticket in taken:
-            self._ledger.confirmed(*self._names.of(client, ticket))
-        self._ledger.loses(name, self._world.now_us + self._successor_us)
-        return self._do(super().lose, client, taken)
+    def _before(self, operation: Any, client: str) -> None:
+        """Tell the books what is about to happen."""
+        if hasattr(operation, "ticket"):
+            self._before_operation(operation, client)
+            return
+        ledger, now_us, name = self._ledger, self._world.now_us, self._names.processes.get(client, "")
+        match operation:
+            case messages.Lose(taken):
+                self._hear("loss", name)
+                for ticket in taken:
+                    ledger.confirmed(*self._names.of(client, ticket))
+                ledger.loses(name, now_us + self._successor_us)
+            case messages.EndQueue() | messages.EndAll() | messages.Flush() | messages.Close():
+                self._before_end(operation)
+            case Extend(generation):
+                ledger.leases.hear(name, generation, now_us)
+            case Lapse(generation):
+                self._hear("lapse", generation)
+                ledger.leases.lapse(generation, now_us)
+            case MoveDead(number, again):
+                self._moves(number, ledger.leases.put_back if again else ledger.leases.discard)
+            case Subscribe(number):
+                self._hear("subscribe", name, number)
+            case Unsubscribe(number, _, failed):
+                self._hear("unsubscribe", name, number, failed)
+                ledger.unsubscribes(name, number, now_us + (self._successor_us if failed else 0))
 
-    def end(self, queue_name: QueueName) -> list[Instruction]:
-        self._hear("end", queue_name)
-        self._ledger.ends(queue_name)
-        return self._do(super().end, queue_name)
+    def _before_end(self, operation: Any) -> None:
+        match operation:
+            case messages.EndQueue(queue):
+                self._hear("end", queue)
+                self._ledger.ends(queue)
+            case messages.EndAll():
+                self._places.ends(self._world.now_us)
+                self._ledger.ends_all()
+            case messages.Flush(queue):
+                self._hear("flush", queue)
+                self._ledger.flushes(queue)
+            case messages.Close():
+                self._hear("close")
+                self._ledger.closes()
 
-    def end_all(self) -> list[Instruction]:
-        self._places.ends(self._world.now_us)
-        self._ledger.ends_all()
-        return self._do(super().end_all)
+    def _before_operation(self, operation: Any, client: str) -> None:
+        name, number = self._names.of(client, operation.ticket)
+        match operation:
+            case messages.Get():
+                self._asks(operation, name, number)
+            case messages.Fill():
+                self._hear("fill", name, number)
+            case messages.Resend():
+                self._hear("ask again", name, number)
+            case messages.Withdraw():
+                self._hear("withdraw", name, number)
+            case messages.Arrive():
+                self._ledger.arrived(name, number)
+            case messages.Linger():
+                self._ledger.waited(name, number)
 
-    def flush(self, queue_name: QueueName) -> list[Instruction]:
-        self._hear("flush", queue_name)
-        self._ledger.flushes(queue_name)
-        return self._do(super().flush, queue_name)
+    def _after(self, operation: Any, client: str, *, refused: bool) -> None:
+        """Tell the books what a consumer has said, which may be refused."""
+        ledger, name = self._ledger, self._names.processes.get(client, "")
+        match operation:
+            case Settle(generation, places, True):
+                self._hear("acknowledge", name, generation, *(places or ()))
+                ledger.leases.acknowledge(name, generation, places, refused=refused)
+            case Settle(generation, places, _, delay_s):
+                self._hear("give back", name, generation, *(places or ()))
+                ledger.leases.give_back(name, generation, places, refused=refused, delayed=delay_s > 0)
+            case DonePart(queue, index, step):
+                self._hear("finish part", name, index, step)
+                ledger.part_is_done(name, queue, index, step, refused=refused)
+            case Subscribe(number, _, queue, maxsize, max_bytes):
+                ledger.subscribes(name, number, TapTerms(queue, maxsize, max_bytes or 0))
+            case GiveUpTap() if not refused:
+                ledger.subscription_ends(self._world.now_us)
 
-    def close(self) -> list[Instruction]:
-        self._hear("close")
-        self._ledger.closes()
-        return self._do(super().close)
+    def _puts(self, put: messages.Put, client: str, payload: Any) -> None:
+        name, number = self._names.of(client, put.ticket)
+        self._put_arrives(name, number)
+        if isinstance(payload, RemoteItem):
+            self._remote[payload.at.holder.process_id, payload.at.number] = number
+        lies_elsewhere = isinstance(payload, RemoteItem) or getattr(payload, "block", None) is not None
+        # Of those that threads send by themselves each has one at most.
+        is_direct = (name, put.ticket) in self._names.direct
+        if put.size_bytes is None and not lies_elsewhere and not is_direct:
+            self._ledger.bytes_arrive(name, number)
+
+    def _put_arrives(self, name: str, number: int) -> None:
+        self._hear("put", name, number)
+        self._ledger.put_arrives(name, number)
+
+    def _delivers_again(self, out: list[Instruction], client: str, ticket: int) -> None:
+        for each in out:
+            if isinstance(each, Deliver) and each[:2] == (client, ticket):
+                numbers = [self._names.number_of(item) for item in each.items]
+                self._ledger.delivers_again(*self._names.of(client, ticket), numbers)
+
+    def _asks(self, get: messages.Get, name: str, number: int) -> None:
+        queue_name = as_name(get.queue)
+        if isinstance(get.grant, WantedPart):
+            about = get.grant.index, get.grant.done_step
+            self._hear("get part", name, number, *about)
+            self._ledger.part_arrives(name, number, queue_name, *about)
+            return
+        asked = Asked(
+            get.limits is not None or get.batch_weight is not None,
+            None if get.batch_weight is None else int(get.batch_weight),
+            NO_LIMITS if get.limits is None else get.limits,
+            get.wait,
+            0 if get.grant is None else round(get.grant.ttl_s * 1e6),
+            get.group_size,
+        )
+        self._hear("get", name, number)
+        self._ledger.get_arrives(name, number, TAP if isinstance(queue_name, Tapped) else queue_name, asked)
+
+    def _moves(self, number: int, tell: Callable[..., None]) -> None:
+        letter = self.policy(Leases).dead.get(number)
+        if letter is not None:
+            item, queue_name = self._names.number_of(letter.item), letter.queue.name
+            self._hear("move", item)
+            tell(item, TAP if isinstance(queue_name, Tapped) else queue_name)
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -403,20 +315,11 @@ class WatchedState(ChannelState):
         finally:
             self._is_inside = was_inside
 
-    def _do(self, act: Callable[..., Any], *args: Any, **options: Any) -> list[Instruction]:
-        out: list[Instruction] = self._inside(act, *args, **options)
-        return out if self._is_inside else self._follow_up(out)
-
-    def _asks(self, client: str, ticket: int, queue_name: QueueName, asked: Asked) -> None:
-        name, number = self._names.of(client, ticket)
-        self._hear("get", name, number)
-        self._ledger.get_arrives(name, number, _queue_of(queue_name), asked)
-
     def _hear(self, what: str, who: object = "", *about: object) -> None:
         self._world.note("channel", "hears", who, what, *about)
 
     def _follow_up(self, out: list[Instruction]) -> list[Instruction]:
-        told = [self._in_words(each) for each in out if not isinstance(each, Bury | StopClock)]
+        told = [self._in_words(each) for each in out if not isinstance(each, Bury | StopClock | Vacate)]
         for each in told:
             self._world.note("channel", "says", *_short(each))
         self._ledger.follow(told, self, self._world.now_us)
@@ -457,15 +360,6 @@ class WatchedProducers(Producers):
     def give_up(self, vacancy: int) -> None:
         super().give_up(vacancy)
         self._places.given_up(self._world.now_us)
-
-
-def _queue_of(name: QueueName) -> QueueName:
-    """What the books call a queue."""
-    return TAP if isinstance(name, Tapped) else name
-
-
-def _whole(weight: float | None) -> int | None:
-    return None if weight is None else int(weight)
 
 
 def _short(instruction: Any) -> tuple[Any, ...]:

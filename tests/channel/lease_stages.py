@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import lease_roles as roles
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, LeaseTerms, Limits
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Limits
+from rlinf_scheduler.queueing.leases import Lapse, Leases, Settle
+from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put
 from waits import wait_until
 
 Q = "default"
@@ -35,42 +37,47 @@ class OnStateMachine:
 
     def put(self, *items):
         for item in items:
-            self.state.put("producer", next(self.tickets), Q, item, weight=1, size_bytes=10)
+            self.state.apply(Put(next(self.tickets), Q), "producer", Item(item, 1, 10))
 
     def lease(self, consumer, most=1, *, hangs=False):
         terms = LeaseTerms(SHORT_S if hangs else LONG_S, consumer)
-        told = self.state.lease(consumer, next(self.tickets), Q, terms, None, Limits(most, most))
+        told = self.state.apply(
+            Get(next(self.tickets), Q, batch_weight=None, limits=Limits(most, most), grant=terms), consumer
+        )
         (delivery,) = [each for each in told if isinstance(each, Deliver)]
         items = [item.payload for item in delivery.items]
         self.held.append(Held(consumer, delivery.lease.generation, items, list(delivery.lease.attempts)))
         return self.held[-1]
 
     def ack(self, held, only=None):
-        return self.state.acknowledge(held.consumer, held.number, only) is not None
+        return self.state.apply(Settle(held.number, only, True), held.consumer) is not None
 
     def nack(self, held, only=None):
-        return self.state.give_back(held.consumer, held.number, only) is not None
+        return self.state.apply(Settle(held.number, only, False), held.consumer) is not None
 
     def hang(self, consumer):
         for held in self.held:
             if held.consumer == consumer:
-                self.state.lapse(held.number)
+                self.state.apply(Lapse(held.number))
 
     def go_on(self, consumer):
         pass
 
     def die(self, consumer):
-        self.state.lose(consumer)
+        self.state.apply(Lose(), consumer)
 
     def end(self):
-        self.state.end(Q)
+        self.state.apply(EndQueue(Q))
 
     def counts(self):
         sums = [(depth.num_items, depth.num_leased, depth.num_dead) for depth in self.state.queues.depths()]
         return sums[0] if sums else (0, 0, 0)
 
     def dead(self):
-        return [(each.item.payload, each.attempts, each.reason) for each in self.state.leases.dead_letters()]
+        return [
+            (each.item.payload, each.attempts, each.reason)
+            for each in self.state.policy(Leases).dead_letters()
+        ]
 
 
 class OnProcesses:

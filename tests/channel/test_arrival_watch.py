@@ -7,6 +7,8 @@ import pytest
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.queueing import Item
+from rlinf_scheduler.queueing.messages import Get, Put
 from served import DrivenRuntime, served
 
 
@@ -15,6 +17,7 @@ class Request:
 
     def __init__(self, head):
         self.head = head
+        self.peer_id = "p"
 
     def reply(self, _answer):
         pass
@@ -38,7 +41,7 @@ def end(server):
 
 
 def put(server):
-    server.carry_out(server.state.put("p", 1, "queue", ReceivedPayload([b"item"])))
+    server.carry_out(server.state.apply(Put(1, "queue"), "p", Item(ReceivedPayload([b"item"]))))
 
 
 def test_it_sleeps_where_nothing_is_on_its_way(runtime, server):
@@ -51,8 +54,8 @@ def test_what_is_delivered_after_the_end_is_looked_after(runtime, server):
     put(server)
     end(server)
     runtime.run_until(1000.0)
-    server.carry_out(server.state.get("stopped", 1, "queue"))
-    server.carry_out(server.state.get("waits", 1, "queue"))
+    server.carry_out(server.state.apply(Get(1, "queue"), "stopped"))
+    server.carry_out(server.state.apply(Get(1, "queue"), "waits"))
     runtime.run_until(1020.0)
     assert server.state.queues.knows("waits", 1)
     runtime.run_until(1100.0)
@@ -62,6 +65,6 @@ def test_what_is_delivered_after_the_end_is_looked_after(runtime, server):
 
 def test_before_an_end_nothing_is_looked_after(runtime, server):
     put(server)
-    server.carry_out(server.state.get("stopped", 1, "queue"))
+    server.carry_out(server.state.apply(Get(1, "queue"), "stopped"))
     runtime.run_until(0.0)
     assert not runtime.waiting

@@ -24,6 +24,7 @@ from rlinf_scheduler.errors import (
     CodecError,
     LeaseExpired,
 )
+from rlinf_scheduler.queueing.leases import Lapse
 from rlinf_scheduler.session import current_session
 from scarce_threads import refuse_thread
 from waits import wait_until
@@ -413,7 +414,7 @@ def in_process_lapse(channel, generation):
     server, done = server_of(channel), threading.Event()
 
     def lapse():
-        server.carry_out(server.state.lapse(generation))
+        server.carry_out(server.state.apply(Lapse(generation)))
         done.set()
 
     current_session().messenger.submit(lapse)

@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseOperation, LeaseRenewal
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import LeaseTerms, StartClock
+from rlinf_scheduler.queueing import Item, LeaseTerms, StartClock
 from served import DrivenRuntime, served
 
 
@@ -20,9 +20,9 @@ class Clock(DrivenRuntime):
 
     def __init__(self):
         super().__init__()
-        self.messenger, self.told, self.on_lost = self, [], []
+        self.messenger, self.requests, self.told, self.on_lost = self, self, [], []
 
-    def tell(self, message):
+    def send_untold(self, message):
         self.told.append((round(self.time - 100, 3), message))
 
 
@@ -34,7 +34,7 @@ def clock():
 def keep(clock, ttl_s=30.0, keep_s=1e9):
     renewal = LeaseRenewal(clock)
     operation = LeaseOperation("lease", "default", None, clock.now)
-    operation.terms = wire.LeaseRequest(ttl_s, "consumer")
+    operation.terms = LeaseTerms(ttl_s, "consumer")
     operation.keep_s = keep_s
     renewal.begin(operation, wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])))
     return renewal, operation.ticket
@@ -95,7 +95,7 @@ def test_a_lease_that_ends_while_its_sign_of_life_is_sent_is_not_kept(clock):
         clock.told.append(message)
         renewal.end(ticket)
 
-    clock.tell = tell
+    clock.send_untold = tell
     clock.run_until(100)
     assert len(clock.told) == 1
     assert not clock.waiting
@@ -117,11 +117,12 @@ def lend(clock, ttl_s=10.0):
     state, carry_out = server.state, server.carry_out
     for client in ("p", "c"):
         server.clients[client] = KnownClient(client, None, client)
-    carry_out(state.put("p", 1, "default", ReceivedPayload([b"x"])))
-    carry_out(state.lease("c", 1, "default", LeaseTerms(ttl_s)))
+    carry_out(state.apply(wire.Put(1, "default"), "p", Item(ReceivedPayload([b"x"]))))
+    carry_out(state.apply(wire.Get(1, "default", grant=LeaseTerms(ttl_s)), "c"))
     clock.run_until(0)
     leases = server.feature(LeasesFeature)
-    return leases, lambda: carry_out(state.extend("c", 1)), lambda: state.queues.depths()[0].num_leased
+    extend = control_wire.Extend(1)
+    return leases, lambda: carry_out(state.apply(extend, "c")), lambda: state.queues.depths()[0].num_leased
 
 
 def test_a_lease_of_which_nothing_is_heard_lapses(clock):

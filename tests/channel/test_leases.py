@@ -24,7 +24,7 @@ from rlinf_scheduler.errors import (
     CodecError,
     LeaseExpired,
 )
-from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.session import current_session
 from waits import wait_until
 
@@ -275,15 +275,15 @@ def test_items_on_their_way_to_a_stopped_consumer_come_back_too(sockets):
 
 
 def test_a_lease_is_kept_alive_as_long_as_its_process_lives(in_process, monkeypatch):
-    channel = filled(in_process, ["x"])
     often = threading.Semaphore(0)
-    extend = ChannelState.extend
+    extend = Leases.extend
 
     def counted(*args):
         often.release()
         return extend(*args)
 
-    monkeypatch.setattr(ChannelState, "extend", counted)
+    monkeypatch.setattr(Leases, "extend", counted)
+    channel = filled(in_process, ["x"])
     with channel.lease(ttl_s=0.3) as lease:
         for _ in range(6):  # twice its time
             assert often.acquire(timeout=DEADLINE_S)

@@ -5,7 +5,8 @@ from rlinf_scheduler.channel.clients import MAX_USES, KnownClient, Users
 from rlinf_scheduler.channel.features.explain import MAX_LEFT, MAX_SHOWN, ExplainFeature
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
-from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing import ChannelState, Item
+from rlinf_scheduler.queueing.messages import Get, Put
 from rlinf_scheduler.queueing.surveying import NUM_IN_USE
 
 NAMES = {"p": "rollout:0", "g": "actor:0"}
@@ -74,9 +75,9 @@ def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
     waited, rest = names[:MAX_SHOWN], names[MAX_SHOWN:]
     state.set_clock(NOW - 5.0)
     for ticket, name in enumerate(waited):
-        state.get("g", ticket, name)
+        state.apply(Get(ticket, name), "g")
     for ticket, name in enumerate(["misspelt", *rest]):
-        state.put("p", ticket, name, "x")
+        state.apply(Put(ticket, name), "p", Item("x"))
     found = by_name(activity(state, users))
     newest = [repr(name) for name in names[-MAX_SHOWN + 1 :]]
     assert set(found) == {*map(repr, waited), "'misspelt'", *newest}
@@ -91,7 +92,7 @@ def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
 def test_many_queues_whose_items_nobody_gets_leave_room_for_those_used_last():
     users, state = Users(), ChannelState()
     for number in range(2 * MAX_SHOWN):
-        state.put("p", number, f"left{number}", "x")
+        state.apply(Put(number, f"left{number}"), "p", Item("x"))
     users.note("p", [put("newest")], now=NOW)
     users.note("g", [get("newest")], now=NOW)
     found = by_name(activity(state, users))
@@ -102,7 +103,7 @@ def test_many_queues_whose_items_nobody_gets_leave_room_for_those_used_last():
 def test_what_is_not_told_of_many_queues_with_waiters_is_counted():
     state = ChannelState()
     for number in range(2 * NUM_IN_USE):
-        state.get("g", number, f"q{number}")
+        state.apply(Get(number, f"q{number}"), "g")
     note = activity(state, Users())
     assert (len(note.shown), note.num_untold) == (NUM_IN_USE, NUM_IN_USE)
     assert note.shown[0].depth.name == "q0"  # it waits longest

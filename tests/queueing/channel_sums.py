@@ -2,7 +2,8 @@
 
 import msgspec
 
-from rlinf_scheduler.queueing import ChannelData, Tapped
+from rlinf_scheduler.queueing import ChannelData, Over, Tapped
+from rlinf_scheduler.queueing.leases import Leases
 
 
 def restore(state, snapshot):
@@ -15,7 +16,7 @@ def check_sums(state):
     """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
     queues = [queue for queue in state.queues.all() if not isinstance(queue.name, Tapped)]
     depths = [queue.depth() for queue in queues]
-    letters = state.leases.dead.values()
+    letters = state.policy(Leases).dead.values()
     stats = state.queues.stats()
     assert (stats.num_items, stats.size_bytes, stats.num_leased, stats.num_dead, stats.num_queues) == (
         sum(depth.num_items for depth in depths),
@@ -28,3 +29,12 @@ def check_sums(state):
     assert stats.held_bytes == dead_bytes + sum(queue.held_bytes for queue in queues)
     for queue in queues:
         assert not (queue.putters and queue.has_room(next(iter(queue.putters)).item.size_bytes)), queue.name
+
+
+def is_over(state, operation, client=""):
+    """Whether what an operation is about is over."""
+    try:
+        state.apply(operation, client)
+    except Over:
+        return True
+    return False

@@ -11,6 +11,7 @@ from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
+    Item,
     LeaseTerms,
     Limits,
     Reason,
@@ -18,6 +19,9 @@ from rlinf_scheduler.queueing import (
     StartClock,
     StopClock,
 )
+from rlinf_scheduler.queueing.admission import Admit, SetVersion
+from rlinf_scheduler.queueing.leases import Lapse, Settle
+from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
 
 MAKERS = st.sampled_from(["maker0", "maker1"])
 TAKERS = st.sampled_from(["trainer", "other"])
@@ -86,7 +90,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     def admit(self, client, max_lag, wait):
         ticket = self.next_ticket()
         self.max_lags[ticket] = max_lag
-        self.follow(self.state.admit(client, ticket, "q", max_lag, wait=wait))
+        self.follow(self.state.apply(Admit(ticket, "q", wait, max_lag), client))
 
     @rule(index=INDEX, reserved=st.booleans(), by=MAKERS)
     def put(self, index, reserved, by):
@@ -96,11 +100,11 @@ class AdmissionMachine(RuleBasedStateMachine):
         ticket = self.next_ticket()
         self.puts[ticket] = version + max_lag
         if reserved:
-            out = self.state.reserve(by, ticket, "q", slot=number)
+            out = self.state.apply(Put(ticket, "q", size_bytes=0), by, Item(None, slot=number))
             assert out == [] or len(out) == 1
-            self.follow(self.state.fill(by, ticket, ticket))
+            self.follow(self.state.apply(Fill(ticket), by, ticket))
         else:
-            self.follow(self.state.put(by, ticket, "q", ticket, slot=number))
+            self.follow(self.state.apply(Put(ticket, "q"), by, Item(ticket, slot=number)))
         assert ticket not in self.puts  # a slot has room
 
     @rule(index=INDEX)
@@ -108,12 +112,12 @@ class AdmissionMachine(RuleBasedStateMachine):
         if self.slots:
             ticket = sorted(self.slots)[index % len(self.slots)]
             client = self.slots.pop(ticket)[0]
-            self.follow(self.state.withdraw(client, ticket))
+            self.follow(self.state.apply(Withdraw(ticket), client))
 
     @rule(client=MAKERS)
     def lose_maker(self, client):
         self.slots = {ticket: slot for ticket, slot in self.slots.items() if slot[0] != client}
-        self.follow(self.state.lose(client))
+        self.follow(self.state.apply(Lose(), client))
 
     # -- takers ------------------------------------------------------------------------------------
 
@@ -126,11 +130,14 @@ class AdmissionMachine(RuleBasedStateMachine):
     def take(self, client, num, wait, kind):
         ticket, num = self.next_ticket(), min(num, self.batch_items)
         if kind == "get":
-            out = self.state.get(client, ticket, "q", wait=wait)
+            out = self.state.apply(Get(ticket, "q", wait=wait), client)
         elif kind == "batch":
-            out = self.state.get_batch(client, ticket, "q", None, Limits(num, num), wait=wait)
+            out = self.state.apply(Get(ticket, "q", wait=wait, limits=Limits(num, num)), client)
         else:
-            out = self.state.lease(client, ticket, "q", LeaseTerms(9.0), None, Limits(1, num), wait=wait)
+            out = self.state.apply(
+                Get(ticket, "q", wait=wait, limits=Limits(1, num), grant=LeaseTerms(9.0)),
+                client,
+            )
         self.follow(out)
 
     @rule(index=INDEX, keep=st.booleans())
@@ -140,10 +147,10 @@ class AdmissionMachine(RuleBasedStateMachine):
             client, items = self.given.pop(ticket)
             if keep:
                 self.settle(items)
-                self.follow(self.state.confirm(client, ticket))
+                self.follow(self.state.confirm(client, (ticket,)))
             else:
                 self.of_version.difference_update(items)
-                self.follow(self.state.withdraw(client, ticket))
+                self.follow(self.state.apply(Withdraw(ticket), client))
 
     @rule(index=INDEX, keep=st.booleans(), delay_s=st.sampled_from([0, 5.0]))
     def end_lease(self, index, keep, delay_s):
@@ -152,14 +159,14 @@ class AdmissionMachine(RuleBasedStateMachine):
             client, items = self.leases.pop(generation)
             if keep:
                 self.settle(items.values())
-                self.follow(self.state.acknowledge(client, generation) or [])
+                self.follow(self.state.apply(Settle(generation, None, True), client) or [])
             else:
                 self.of_version.difference_update(items.values())
-                out = self.state.give_back(client, generation, delay_s=delay_s) or []
+                out = self.state.apply(Settle(generation, None, False, delay_s=delay_s), client) or []
                 self.follow(out)
                 for each in out:
                     if isinstance(each, StartClock) and not each.client:
-                        self.follow(self.state.lapse(each.generation))
+                        self.follow(self.state.apply(Lapse(each.generation)))
 
     @rule(client=TAKERS)
     def lose_taker(self, client):
@@ -170,7 +177,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.given = {ticket: about for ticket, about in self.given.items() if about[0] != client}
         self.leases = {number: about for number, about in self.leases.items() if about[0] != client}
         self.moving = {ticket: version for ticket, version in self.moving.items() if client != "trainer"}
-        self.follow(self.state.lose(client))
+        self.follow(self.state.apply(Lose(), client))
 
     @rule(by=st.integers(1, 2))
     def go_on(self, by):
@@ -186,7 +193,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         ticket = self.next_ticket()
         self.moving[ticket] = version
         items = self.batch_items if begins else 0
-        self.follow(self.state.set_version("trainer", ticket, "q", version, items, begins=begins))
+        self.follow(self.state.apply(SetVersion(ticket, "q", True, version, items, begins=begins), "trainer"))
 
     # -- always ------------------------------------------------------------------------------------
 

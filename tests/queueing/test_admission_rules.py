@@ -8,12 +8,17 @@ from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
+    Item,
     LeaseTerms,
     Limits,
     Reason,
     Refuse,
     ShardPlan,
+    WantedPart,
 )
+from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
+from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.messages import Close, EndQueue, Fill, Get, Lose, Put, Withdraw
 
 
 class Queue:
@@ -28,8 +33,23 @@ class Queue:
     def do(self, operation, client, *args, **options):
         """Begin an operation, and return its ticket."""
         self.ticket += 1
-        self.said += getattr(self.state, operation)(client, self.ticket, "q", *args, **options)
+        made, item = self.made(operation, self.ticket, *args, **options)
+        self.said += self.state.apply(made, client, item)
         return self.ticket
+
+    def made(self, operation, ticket, *args, wait=True, **options):
+        match operation:
+            case "put":
+                return Put(ticket, "q"), Item(*args, **options)
+            case "admit":
+                return Admit(ticket, "q", wait, *args), None
+            case "set_version":
+                return SetVersion(ticket, "q", wait, *args, **options), None
+            case "lease":
+                terms, *wanted = args
+                return Get(ticket, "q", True, *(wanted or (None, None)), terms), None
+            case _:
+                return Get(ticket, "q", wait, *args), None
 
     def admit(self, client="maker", max_lag=1):
         return self.do("admit", client, max_lag)
@@ -54,7 +74,7 @@ class Queue:
         answer = self.answer(ticket)
         if not isinstance(answer, Deliver):
             return None
-        self.said += self.state.confirm(client, ticket)
+        self.said += self.state.confirm(client, (ticket,))
         return answer.items[0].payload
 
     def step(self, version):
@@ -76,9 +96,9 @@ def test_slots_are_given_as_long_as_their_items_will_be_taken_in_time():
 
 def test_nothing_is_admitted_before_the_first_version():
     state = ChannelState()
-    assert state.admit("maker", 1, "q", 0) == []
+    assert state.apply(Admit(1, "q", True, 0), "maker") == []
     assert "no version yet" in state.queues.describe("q")
-    accept, deliver = state.set_version("trainer", 2, "q", 7, 4, begins=True)
+    accept, deliver = state.apply(SetVersion(2, "q", True, 7, 4, begins=True), "trainer")
     assert accept == Accept("trainer", 2)
     assert deliver.slot.version == 7
 
@@ -134,7 +154,7 @@ def test_a_version_gives_no_more_than_its_items_and_a_batch_is_of_one_version():
     assert [item.payload for item in queue.answer(second).items] == ["c"]
     assert not queue.answer(second).complete
     assert queue.answer(third) is None
-    queue.said += queue.state.confirm("trainer", first) + queue.state.confirm("trainer", second)
+    queue.said += queue.state.confirm("trainer", (first,)) + queue.state.confirm("trainer", (second,))
     queue.step(1)
     assert [item.payload for item in queue.answer(third).items] == ["d", "e"]
 
@@ -173,9 +193,9 @@ def test_a_slot_that_is_dropped_or_whose_owner_dies_goes_to_the_next_one(way):
     tickets = [queue.admit(client=f"maker{n}") for n in range(5)]
     number = queue.slot(tickets[1]).number
     if way == "withdraw":
-        queue.said += queue.state.withdraw("maker1", tickets[1])
+        queue.said += queue.state.apply(Withdraw(tickets[1]), "maker1")
     else:
-        queue.said += queue.state.lose("maker1")
+        queue.said += queue.state.apply(Lose(), "maker1")
     assert queue.slot(tickets[4]) is not None
     assert queue.answer(queue.do("put", "maker1", "x", slot=number)).reason is Reason.SPENT
 
@@ -186,7 +206,7 @@ def test_what_nobody_makes_any_more_is_not_waited_for():
     queue.make("a"), queue.make("b")
     waiting = queue.do("get_batch", "trainer", None, Limits(2, 2))
     assert queue.answer(waiting) is None
-    queue.said += queue.state.lose("dies")
+    queue.said += queue.state.apply(Lose(), "dies")
     assert [item.payload for item in queue.answer(waiting).items] == ["a", "b"]
     assert queue.slot(late)
 
@@ -201,16 +221,16 @@ def test_a_slot_is_for_one_put():
     with pytest.raises(ValueError, match=r"this queue admits: put\(item, slot="):
         queue.do("put", "maker", "b")
     with pytest.raises(ValueError, match="gives none"):
-        queue.state.put("maker", 99, "other", "b", slot=slot)
+        queue.state.apply(Put(99, "other"), "maker", Item("b", slot=slot))
 
 
 def test_a_put_that_is_withdrawn_leaves_its_slot_as_it_was():
     queue = Queue()
     slot = queue.slot(queue.admit()).number
-    queue.said += queue.state.reserve("maker", 50, "q", 0, 10, slot=slot)
+    queue.said += queue.state.apply(Put(50, "q", size_bytes=10), "maker", Item(None, 0, 10, slot=slot))
     with pytest.raises(ValueError, match="used by another put"):
         queue.do("put", "maker", "b", slot=slot)
-    queue.state.withdraw("maker", 50)
+    queue.state.apply(Withdraw(50), "maker")
     queue.do("put", "maker", "b", slot=slot)
     assert queue.take() == "b"
 
@@ -218,18 +238,18 @@ def test_a_put_that_is_withdrawn_leaves_its_slot_as_it_was():
 def test_another_process_may_put_with_a_slot_and_its_owner_may_go_meanwhile():
     queue = Queue()
     ticket = queue.admit(client="driver")
-    queue.state.reserve("maker", 50, "q", 0, 10, slot=queue.slot(ticket).number)
-    queue.said += queue.state.lose("driver")
-    queue.said += queue.state.fill("maker", 50, "a")
+    queue.state.apply(Put(50, "q", size_bytes=10), "maker", Item(None, 0, 10, slot=queue.slot(ticket).number))
+    queue.said += queue.state.apply(Lose(), "driver")
+    queue.said += queue.state.apply(Fill(50), "maker", "a")
     assert queue.take() == "a"
 
 
 def test_a_slot_of_a_lost_owner_goes_when_the_put_with_it_fails():
     queue = Queue()
     ticket = queue.admit(client="driver")
-    queue.state.reserve("maker", 50, "q", 0, 10, slot=queue.slot(ticket).number)
-    queue.state.lose("driver")
-    queue.state.withdraw("maker", 50)
+    queue.state.apply(Put(50, "q", size_bytes=10), "maker", Item(None, 0, 10, slot=queue.slot(ticket).number))
+    queue.state.apply(Lose(), "driver")
+    queue.state.apply(Withdraw(50), "maker")
     assert queue.answer(queue.do("put", "maker", "b", slot=queue.slot(ticket).number)).reason is Reason.SPENT
 
 
@@ -237,15 +257,15 @@ def test_a_slot_lives_as_long_as_any_copy_of_it():
     queue = Queue()
     tickets = [queue.admit(client="driver") for _ in range(5)]
     number = queue.slot(tickets[0]).number
-    queue.state.hold_slot("", "q", number, 7)
-    queue.said += queue.state.lose("driver")  # the prompt is in its queue all the same
+    queue.state.apply(HoldSlot("q", number, 7, True), "")
+    queue.said += queue.state.apply(Lose(), "driver")  # the prompt is in its queue all the same
     late = queue.admit(client="other")
     assert queue.slot(late)
-    queue.state.hold_slot("dies", "q", number, 8)
-    queue.said += queue.state.lose("dies")  # its lease ends: another one has the copy
-    queue.state.hold_slot("rollout", "q", number, 9)
+    queue.state.apply(HoldSlot("q", number, 8, False), "dies")
+    queue.said += queue.state.apply(Lose(), "dies")  # its lease ends: another one has the copy
+    queue.state.apply(HoldSlot("q", number, 9, False), "rollout")
     queue.do("put", "rollout", "a", slot=number)
-    queue.said += queue.state.let_go_of_slot("rollout", "q", number, 9, 7)
+    queue.said += queue.state.apply(LetGoOfSlot("q", number, 9, 7), "rollout")
     assert queue.take() == "a"
 
 
@@ -253,12 +273,12 @@ def test_who_lets_the_last_copy_go_gives_the_slot_back_and_that_is_counted():
     queue = Queue(1)
     number = queue.slot(queue.admit(client="driver", max_lag=0)).number
     waiting = queue.admit(client="other", max_lag=0)
-    queue.state.hold_slot("", "q", number, 7)
-    queue.said += queue.state.lose("driver")
+    queue.state.apply(HoldSlot("q", number, 7, True), "")
+    queue.said += queue.state.apply(Lose(), "driver")
     assert queue.slot(waiting) is None
-    queue.state.hold_slot("rollout", "q", number, 8)
+    queue.state.apply(HoldSlot("q", number, 8, False), "rollout")
     assert "came back" not in queue.state.queues.describe("q")
-    queue.said += queue.state.let_go_of_slot("rollout", "q", number, 8, 7)
+    queue.said += queue.state.apply(LetGoOfSlot("q", number, 8, 7), "rollout")
     assert queue.slot(waiting)
     assert "1 slot came back unused" in queue.state.queues.describe("q")
     assert queue.answer(queue.do("put", "rollout", "a", slot=number)).reason is Reason.SPENT
@@ -268,11 +288,11 @@ def test_a_copy_that_was_taken_for_good_ends_with_its_client():
     queue = Queue(1)
     number = queue.slot(queue.admit(client="driver", max_lag=0)).number
     waiting = queue.admit(client="other", max_lag=0)
-    queue.state.hold_slot("", "q", number, 7)
-    queue.said += queue.state.lose("driver")
-    queue.state.hold_slot("rollout", "q", number, 8, 7)
+    queue.state.apply(HoldSlot("q", number, 7, True), "")
+    queue.said += queue.state.apply(Lose(), "driver")
+    queue.state.apply(HoldSlot("q", number, 8, False, 7), "rollout")
     assert queue.slot(waiting) is None
-    queue.said += queue.state.lose("rollout")
+    queue.said += queue.state.apply(Lose(), "rollout")
     assert queue.slot(waiting)
 
 
@@ -280,11 +300,11 @@ def test_a_copy_that_is_let_go_before_it_was_heard_of_holds_nothing():
     queue = Queue(1)
     ticket = queue.admit(client="driver", max_lag=0)
     number = queue.slot(ticket).number
-    queue.state.hold_slot("rollout", "q", number, 8)
-    queue.said += queue.state.let_go_of_slot("rollout", "q", number, 8, 7)
-    queue.state.hold_slot("", "q", number, 7)
+    queue.state.apply(HoldSlot("q", number, 8, False), "rollout")
+    queue.said += queue.state.apply(LetGoOfSlot("q", number, 8, 7), "rollout")
+    queue.state.apply(HoldSlot("q", number, 7, True), "")
     waiting = queue.admit(client="other", max_lag=0)
-    queue.said += queue.state.withdraw("driver", ticket)
+    queue.said += queue.state.apply(Withdraw(ticket), "driver")
     assert queue.slot(waiting)
 
 
@@ -318,9 +338,9 @@ def test_the_version_moves_on_when_what_it_has_taken_cannot_come_back():
     moving = queue.do("set_version", "trainer", 1)
     assert queue.answer(moving) is None
     assert "set_version(1) waits for 2 items to be settled" in queue.state.queues.describe("q")
-    queue.said += queue.state.confirm("trainer", tickets[0])
+    queue.said += queue.state.confirm("trainer", (tickets[0],))
     assert queue.answer(moving) is None
-    queue.said += queue.state.confirm("other", tickets[1])
+    queue.said += queue.state.confirm("other", (tickets[1],))
     assert queue.answer(moving) == Accept("trainer", moving)
 
 
@@ -328,9 +348,9 @@ def test_what_comes_back_meanwhile_is_to_be_taken_first():
     queue = Queue()
     queue.make("a", max_lag=0), queue.make("b", max_lag=0)
     tickets = [queue.do("get", "trainer"), queue.do("get", "other")]
-    queue.said += queue.state.confirm("trainer", tickets[0])
+    queue.said += queue.state.confirm("trainer", (tickets[0],))
     moving = queue.do("set_version", "trainer", 1)
-    queue.said += queue.state.lose("other")
+    queue.said += queue.state.apply(Lose(), "other")
     assert queue.answer(moving).reason is Reason.TOO_EARLY
     assert "has to take 1 more" in queue.answer(moving).state
     assert queue.take() == "b"
@@ -344,7 +364,7 @@ def test_what_may_wait_is_no_obstacle_to_the_next_version():
     assert isinstance(queue.step(1), Accept)
     queue.make("b", max_lag=0)
     # It needs a place again, and has the first one that is needed least.
-    queue.said += queue.state.lose("other")
+    queue.said += queue.state.apply(Lose(), "other")
     assert queue.answer(held).items[0].payload == "a"
     assert {queue.take(), queue.take()} == {"a", "b"}
 
@@ -424,7 +444,9 @@ def test_a_part_of_a_step_is_taken_when_the_step_is_cut():
 
     def ask(index, done):
         queue.ticket += 1
-        queue.said += queue.state.get_part(f"rank{index}", queue.ticket, "q", plan, index, done)
+        queue.said += queue.state.apply(
+            Get(queue.ticket, "q", grant=WantedPart(plan, index, done)), f"rank{index}"
+        )
         return queue.ticket
 
     first = [ask(0, -1), ask(1, -1)]
@@ -444,12 +466,12 @@ def test_leased_items_that_come_back_keep_their_versions():
     generation = queue.leased(ticket).lease.generation
     moving = queue.do("set_version", "trainer", 1)
     assert queue.answer(moving) is None
-    queue.said += queue.state.acknowledge("trainer", generation, [0])
+    queue.said += queue.state.apply(Settle(generation, [0], True), "trainer")
     assert queue.answer(moving) is None
-    queue.said += queue.state.give_back("trainer", generation, delay_s=5.0)
+    queue.said += queue.state.apply(Settle(generation, None, False, delay_s=5.0), "trainer")
     assert queue.answer(moving) is None
     delayed = max(each.generation for each in queue.said if each.__class__.__name__ == "StartClock")
-    queue.said += queue.state.lapse(delayed)
+    queue.said += queue.state.apply(Lapse(delayed))
     assert queue.answer(moving).reason is Reason.TOO_EARLY
     assert queue.take() == "b"
     assert isinstance(queue.step(1), Accept)
@@ -459,16 +481,16 @@ def test_a_dead_letter_is_waited_for_no_more_and_does_not_come_back_too_late():
     queue = Queue(max_attempts=1)
     queue.make("a", max_lag=0)
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
-    queue.said += queue.state.give_back("trainer", queue.leased(ticket).lease.generation)
-    (letter,) = queue.state.leases.dead_letters()
-    queue.said += queue.state.put_back(letter.number)
+    queue.said += queue.state.apply(Settle(queue.leased(ticket).lease.generation, None, False), "trainer")
+    (letter,) = queue.state.policy(Leases).dead_letters()
+    queue.said += queue.state.apply(MoveDead(letter.number, True))
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
-    queue.said += queue.state.give_back("trainer", queue.leased(ticket).lease.generation)
+    queue.said += queue.state.apply(Settle(queue.leased(ticket).lease.generation, None, False), "trainer")
     assert isinstance(queue.step(1), Accept)
-    (letter,) = queue.state.leases.dead_letters()
+    (letter,) = queue.state.policy(Leases).dead_letters()
     with pytest.raises(ValueError, match="version 0 is the last that may take it, and 1 is the present one"):
-        queue.state.put_back(letter.number)
-    assert queue.state.leases.dead_letters() == [letter]
+        queue.state.apply(MoveDead(letter.number, True))
+    assert queue.state.policy(Leases).dead_letters() == [letter]
 
 
 def test_a_slot_has_room_in_a_bounded_queue():
@@ -511,7 +533,7 @@ def test_at_the_end_nothing_is_waited_for_that_cannot_come(how):
     queue.make("a"), queue.make("b"), queue.make("c")
     waiting = queue.admit(max_lag=0)
     assert queue.slot(waiting) is None
-    queue.said += queue.state.end("q") if how == "end" else queue.state.close()
+    queue.said += queue.state.apply(EndQueue("q")) if how == "end" else queue.state.apply(Close())
     assert queue.answer(waiting).reason is (Reason.ENDED if how == "end" else Reason.CLOSED)
     assert isinstance(queue.answer(queue.admit()), Refuse)
     assert (queue.take(), queue.take(), queue.take()) == ("a", "b", None)
@@ -519,7 +541,7 @@ def test_at_the_end_nothing_is_waited_for_that_cannot_come(how):
     assert queue.answer(next_one) is None
     queue.step(1)
     assert queue.answer(next_one).items[0].payload == "c"
-    queue.state.confirm("trainer", next_one)
+    queue.state.confirm("trainer", (next_one,))
     assert queue.answer(queue.do("get", "trainer")).reason in (Reason.ENDED, Reason.CLOSED)
     assert how == "close" or queue.state.queues.depths() == ()
     assert isinstance(queue.step(2), Accept)
@@ -527,17 +549,17 @@ def test_at_the_end_nothing_is_waited_for_that_cannot_come(how):
 
 def test_admission_begins_with_an_empty_queue():
     state = ChannelState()
-    state.put("maker", 1, "q", "x")
+    state.apply(Put(1, "q"), "maker", Item("x"))
     with pytest.raises(ValueError, match="holds what was put without a slot: 1 item"):
-        state.admit("maker", 2, "q", 1)
-    state.get_group("reward", 3, "groups", 2)
+        state.apply(Admit(2, "q", True, 1), "maker")
+    state.apply(Get(3, "groups", group_size=2), "reward")
     with pytest.raises(ValueError, match="collect groups in another queue"):
-        state.set_version("trainer", 4, "groups", 0, 2)
-    state.set_version("trainer", 5, "other", 0, 2)
+        state.apply(SetVersion(4, "groups", True, 0, 2), "trainer")
+    state.apply(SetVersion(5, "other", True, 0, 2), "trainer")
     with pytest.raises(ValueError, match="collect groups before"):
-        state.get_group("reward", 6, "other", 2)
+        state.apply(Get(6, "other", group_size=2), "reward")
     with pytest.raises(ValueError, match="how many items does a version take"):
-        ChannelState().set_version("trainer", 7, "q", 0)
+        ChannelState().apply(SetVersion(7, "q", True, 0), "trainer")
 
 
 def test_whoever_does_not_wait_is_refused():
@@ -552,8 +574,8 @@ def test_whoever_does_not_wait_is_refused():
 def test_who_waits_no_longer_leaves_the_line():
     queue = Queue()
     tickets = [queue.admit() for _ in range(6)]
-    assert queue.state.withdraw("maker", tickets[4])[0].reason is Reason.CANCELLED
-    queue.said += queue.state.withdraw("maker", tickets[0])
+    assert queue.state.apply(Withdraw(tickets[4]), "maker")[0].reason is Reason.CANCELLED
+    queue.said += queue.state.apply(Withdraw(tickets[0]), "maker")
     assert queue.slot(tickets[5]) is not None
 
 
@@ -577,5 +599,5 @@ def test_an_item_that_is_lost_on_its_way_back_leaves_its_place_to_another():
     queue.said += queue.state.lose_items(lambda payload: "was on node 1")
     moving = queue.do("set_version", "trainer", 1)
     assert queue.answer(moving) is None
-    queue.said += queue.state.withdraw("trainer", ticket)
+    queue.said += queue.state.apply(Withdraw(ticket), "trainer")
     assert queue.answer(moving) == Accept("trainer", moving)

@@ -8,7 +8,9 @@ from random import Random
 
 import pytest
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Limits
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits
+from rlinf_scheduler.queueing.admission import Admit, SetVersion
+from rlinf_scheduler.queueing.messages import Get, Put
 
 NUM_ITEMS = 100_000
 NUM_MAKERS = 96
@@ -41,10 +43,14 @@ class Story:
         self._number = count().__next__
         self._events: list[tuple[float, int, str, tuple]] = []
         self._version = 0
-        self._do(self.state.set_version("trainer", self._ticket(), "default", 0, BATCH_ITEMS, begins=True))
+        self._do(
+            self.state.apply(
+                SetVersion(self._ticket(), "default", True, 0, BATCH_ITEMS, begins=True), "trainer"
+            )
+        )
         self._get()
         for maker in range(NUM_MAKERS):
-            self._do(self.state.admit(f"maker{maker}", self._ticket(), "default", max_lag))
+            self._do(self.state.apply(Admit(self._ticket(), "default", True, max_lag), f"maker{maker}"))
 
     def run(self, num_items: int) -> None:
         while len(self.taken) < num_items:
@@ -57,16 +63,16 @@ class Story:
 
     def _put(self, maker: str, duration: float, slot: int) -> None:
         self.made += 1
-        self._do(self.state.put(maker, self._ticket(), "default", duration, slot=slot))
-        self._do(self.state.admit(maker, self._ticket(), "default", self.max_lag))
+        self._do(self.state.apply(Put(self._ticket(), "default"), maker, Item(duration, slot=slot)))
+        self._do(self.state.apply(Admit(self._ticket(), "default", True, self.max_lag), maker))
 
     def _get(self) -> None:
         limits = Limits(BATCH_ITEMS, BATCH_ITEMS)
-        self._do(self.state.get_batch("trainer", self._ticket(), "default", None, limits))
+        self._do(self.state.apply(Get(self._ticket(), "default", limits=limits), "trainer"))
 
     def _trained(self) -> None:
         self._version += 1
-        self._do(self.state.set_version("trainer", self._ticket(), "default", self._version))
+        self._do(self.state.apply(SetVersion(self._ticket(), "default", True, self._version), "trainer"))
         self._get()
 
     def _do(self, instructions) -> None:
@@ -79,7 +85,7 @@ class Story:
                 assert (each.complete, len(each.items)) == (True, BATCH_ITEMS)
                 self.taken += [item.payload for item in each.items]
                 self.lags += [self._version - item.version for item in each.items]
-                self._do(self.state.confirm(each.client, each.ticket))
+                self._do(self.state.confirm(each.client, (each.ticket,)))
                 self._later(TRAINING, "_trained")
             else:
                 assert isinstance(each, Accept)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Reason, Refuse
+from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
 
 
 def kinds(instructions):
@@ -12,48 +13,48 @@ def kinds(instructions):
 
 def test_puts_wait_for_what_other_queues_hold():
     state = ChannelState(total_bytes=100)
-    assert kinds(state.put("p", 1, "a", "x", size_bytes=80)) == [Accept]
-    assert state.put("p", 2, "b", "y", size_bytes=80) == []
+    assert kinds(state.apply(Put(1, "a"), "p", Item("x", size_bytes=80))) == [Accept]
+    assert state.apply(Put(2, "b"), "p", Item("y", size_bytes=80)) == []
     assert state.queues.is_crowded
-    assert kinds(state.get("c", 1, "a")) == [Deliver, Accept]
+    assert kinds(state.apply(Get(1, "a"), "c")) == [Deliver, Accept]
     assert not state.queues.is_crowded
 
 
 def test_what_somebody_waits_for_enters_all_the_same():
     state = ChannelState(total_bytes=100)
-    state.put("p", 1, "a", "x", size_bytes=80)
-    state.put("p", 2, "b", "y", size_bytes=80)
-    assert kinds(state.get("c", 1, "b")) == [Accept, Deliver]
+    state.apply(Put(1, "a"), "p", Item("x", size_bytes=80))
+    state.apply(Put(2, "b"), "p", Item("y", size_bytes=80))
+    assert kinds(state.apply(Get(1, "b"), "c")) == [Accept, Deliver]
 
 
 def test_a_larger_item_enters_where_nothing_is_held():
     state = ChannelState(total_bytes=100)
-    assert kinds(state.put("p", 1, "a", "x", size_bytes=500)) == [Accept]
-    assert kinds(state.put("p", 2, "a", "x", size_bytes=1, wait=False)) == [Refuse]
+    assert kinds(state.apply(Put(1, "a"), "p", Item("x", size_bytes=500))) == [Accept]
+    assert kinds(state.apply(Put(2, "a", wait=False), "p", Item("x", size_bytes=1))) == [Refuse]
 
 
 def test_a_batch_that_the_bound_does_not_let_come_is_impossible():
     state = ChannelState(total_bytes=100)
-    state.put("p", 1, "a", "x", 1, size_bytes=60)
-    state.put("p", 2, "a", "x", 1, size_bytes=60)
-    (refused,) = state.get_batch("c", 1, "a", 2)
+    state.apply(Put(1, "a"), "p", Item("x", 1, 60))
+    state.apply(Put(2, "a"), "p", Item("x", 1, 60))
+    (refused,) = state.apply(Get(1, "a", batch_weight=2), "c")
     assert refused.reason is Reason.IMPOSSIBLE
 
 
 def test_an_item_counts_as_large_as_it_is_when_its_bytes_are_here():
     state = ChannelState(total_bytes=100)
-    state.reserve("p", 1, "a", size_bytes=90)
-    state.fill("p", 1, "smaller", 40)
+    state.apply(Put(1, "a", size_bytes=90), "p", Item(None, size_bytes=90))
+    state.apply(Fill(1, size_bytes=40), "p", "smaller")
     assert state.queues.bounded_bytes == 40
-    assert kinds(state.put("p", 2, "b", "more", size_bytes=60)) == [Accept]
+    assert kinds(state.apply(Put(2, "b"), "p", Item("more", size_bytes=60))) == [Accept]
 
 
 def test_a_waiting_put_that_goes_makes_room_for_those_behind_it():
     state = ChannelState(total_bytes=100)
-    state.put("p", 1, "a", "x", size_bytes=60)
-    state.put("p", 2, "b", "large", size_bytes=90)
-    state.put("q", 3, "b", "small", size_bytes=10)
-    assert kinds(state.withdraw("p", 2)) == [Refuse, Accept]
+    state.apply(Put(1, "a"), "p", Item("x", size_bytes=60))
+    state.apply(Put(2, "b"), "p", Item("large", size_bytes=90))
+    state.apply(Put(3, "b"), "q", Item("small", size_bytes=10))
+    assert kinds(state.apply(Withdraw(2), "p")) == [Refuse, Accept]
 
 
 @given(
@@ -72,22 +73,27 @@ def test_in_any_order_nobody_waits_for_an_item_that_waits_and_the_count_is_right
     for ticket, (step, queue, size_bytes) in enumerate(steps):
         match step:
             case "put":
-                out = state.put("p" + queue, ticket, queue, ticket, size_bytes=size_bytes)
+                out = state.apply(Put(ticket, queue), "p" + queue, Item(ticket, size_bytes=size_bytes))
             case "reserve":
-                out = state.reserve("p" + queue, ticket, queue, size_bytes=size_bytes)
+                out = state.apply(
+                    Put(ticket, queue, size_bytes=size_bytes), "p" + queue, Item(None, size_bytes=size_bytes)
+                )
             case "get":
-                out = state.get("c" + queue, ticket, queue)
+                out = state.apply(Get(ticket, queue), "c" + queue)
             case "confirm" if delivered:
-                out = state.confirm(*delivered.pop())
+                client, taken = delivered.pop()
+                out = state.confirm(client, (taken,))
             case "withdraw" if delivered:
-                out = state.withdraw(*delivered.pop(0))
+                client, withdrawn = delivered.pop(0)
+                out = state.apply(Withdraw(withdrawn), client)
             case "lose":
-                out = state.lose("p" + queue)
+                out = state.apply(Lose(), "p" + queue)
             case _:
                 out = []
         granted += [i for i in out if type(i).__name__ == "Grant"]
         while granted:  # the bytes come at once
-            more = state.fill(granted[0].client, granted.pop(0).ticket, "bytes")
+            grant = granted.pop(0)
+            more = state.apply(Fill(grant.ticket), grant.client, "bytes")
             granted += [i for i in more if type(i).__name__ == "Grant"]
             out = [*out, *more]
         delivered += [(i.client, i.ticket) for i in out if isinstance(i, Deliver)]

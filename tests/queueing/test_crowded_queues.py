@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_steps import lines_run
-from rlinf_scheduler.queueing import Accept, ChannelState
+from rlinf_scheduler.queueing import Accept, ChannelState, Item
+from rlinf_scheduler.queueing.messages import Get, Put
 from rlinf_scheduler.queueing.room_line import RoomLine
 
 
@@ -20,11 +21,11 @@ class Channel:
 
     def put(self, queue, size_bytes=1):
         self.ticket += 1
-        return self.state.put("p", self.ticket, queue, self.ticket, size_bytes=size_bytes)
+        return self.state.apply(Put(self.ticket, queue), "p", Item(self.ticket, size_bytes=size_bytes))
 
     def get(self, queue):
         self.ticket += 1
-        return self.state.get("c", self.ticket, queue)
+        return self.state.apply(Get(self.ticket, queue), "c")
 
 
 def full_queues(num_queues):

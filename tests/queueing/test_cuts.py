@@ -7,7 +7,9 @@ import random
 import pytest
 from channel_sums import restore
 
-from rlinf_scheduler.queueing import ChannelState, LeaseTerms, merged
+from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Item, LeaseTerms, merged
+from rlinf_scheduler.queueing.leases import Settle
+from rlinf_scheduler.queueing.messages import Get, Put
 
 NUM_ITEMS = 6
 NAME = "default"
@@ -27,15 +29,16 @@ class Worker:
 
     def move(self):
         self.ticket += 1
-        out = self.source.lease(self.name, self.ticket, NAME, LeaseTerms(1.0), wait=False)
+        get = Get(self.ticket, NAME, wait=False, grant=LeaseTerms(1.0))
+        out = self.source.apply(get, self.name)
         if len(out) == 1:
             return  # nothing is there
         (item,), generation = out[0].items, out[0].lease.generation
         yield "taken"
         self.ticket += 1
-        self.target.put(self.name, self.ticket, NAME, item.payload)
+        self.target.apply(Put(self.ticket, NAME), self.name, Item(item.payload))
         yield "put"
-        self.source.acknowledge(self.name, generation)
+        self.source.apply(Settle(generation, None, True), self.name)
         yield "acknowledged"
 
 
@@ -80,7 +83,7 @@ def found_after_a_restart(seed, look):
     dice = random.Random(seed)
     a, b, c = (ChannelState() for _ in range(3))
     for number in range(NUM_ITEMS):
-        a.put("source", number, NAME, number)
+        a.apply(Put(number, NAME), "source", Item(number))
     workers = [Worker("ab", a, b), Worker("bc", b, c), Worker("ca", c, a), Worker("cb", c, b)]
     channels = list(enumerate((a, b, c)))
     dice.shuffle(channels)
@@ -94,7 +97,7 @@ def found_after_a_restart(seed, look):
     for snapshot in cut.values():
         twin = ChannelState()
         restore(twin, snapshot)
-        out = twin.get_batch("restarted", 1, NAME, None)
+        out = twin.apply(Get(1, NAME, limits=NO_LIMITS), "restarted")
         found |= {item.payload for each in out for item in getattr(each, "items", ())}
     return found
 
@@ -118,6 +121,6 @@ def test_who_watches_is_told_when_too_much_has_entered_and_sees_no_more():
         channel.queues.watch(snapshot.entered, max_bytes, lambda name=name: told.append(name))
     for ticket in range(3):
         assert told == []
-        channel.put("producer", ticket, NAME, ticket, size_bytes=3_000)
+        channel.apply(Put(ticket, NAME), "producer", Item(ticket, size_bytes=3_000))
     assert told == ["too little"]
     assert [item.payload for _, item in snapshot.entered] == [0, 1, 2]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, DirectOperations, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, DirectOperations, Item, Reason, Refuse
+from rlinf_scheduler.queueing.messages import Get, Put
 
 Q = "default"
 
@@ -31,16 +32,16 @@ def test_an_answer_goes_once_where_its_operation_came_from():
 def test_who_recalls_a_put_whose_item_is_in_its_queue_is_told_so():
     direct, state = DirectOperations(), ChannelState()
     direct.arrive("way", 7, "put", after=0)
-    state.put("client", 7, Q, "item")
+    state.apply(Put(7, Q), "client", Item("item"))
     direct.accept(7)
     assert direct.query_outcome("client", 7, state, nothing_to_read) == [Accept("client", 7)]
 
 
 def test_a_put_that_waits_is_withdrawn_when_it_is_recalled():
     direct, state = DirectOperations(), ChannelState(maxsize=1)
-    state.put("client", 6, Q, "first")
+    state.apply(Put(6, Q), "client", Item("first"))
     direct.arrive("way", 7, "put", after=0)
-    state.put("client", 7, Q, "second")
+    state.apply(Put(7, Q), "client", Item("second"))
     (refusal,) = direct.query_outcome("client", 7, state, nothing_to_read)
     assert refusal[:3] == ("client", 7, Reason.CANCELLED)
     assert direct.end(7) is None, "nobody listens there any more"
@@ -48,12 +49,12 @@ def test_a_put_that_waits_is_withdrawn_when_it_is_recalled():
 
 def test_a_recall_finds_what_nobody_has_read_yet():
     direct, state = DirectOperations(), ChannelState()
-    state.put("producer", 1, Q, "item")
+    state.apply(Put(1, Q), "producer", Item("item"))
     delivered = []
 
     def read_all(client):
         direct.arrive("way", 7, "get", after=0)
-        delivered.extend(state.get(client, 7, Q))
+        delivered.extend(state.apply(Get(7, Q), client))
 
     (refusal,) = direct.query_outcome("client", 7, state, read_all)
     assert type(delivered[0]) is Deliver

@@ -7,9 +7,10 @@ from time import process_time
 import pytest
 
 from effort import case, tries
-from rlinf_scheduler.queueing import ChannelState, Deliver, Reason, Refuse
+from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, Reason, Refuse
 from rlinf_scheduler.queueing.groups import MIN_STALE as STALE_GROUPS
 from rlinf_scheduler.queueing.groups import GroupIndex
+from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Put, Withdraw
 from rlinf_scheduler.queueing.ranked import MIN_STALE
 
 Q = "default"
@@ -18,7 +19,7 @@ Q = "default"
 def filled(*groups, maxsize=0):
     state = ChannelState(maxsize)
     for number, group in enumerate(groups):
-        state.put("p", number, Q, number, group=group)
+        state.apply(Put(number, Q), "p", Item(number, group=group))
     return state
 
 
@@ -30,64 +31,64 @@ def got(out):
 
 def test_the_group_that_is_complete_first_comes_first_with_its_items_in_order():
     state = filled("a", "b", "b", "a")
-    assert got(state.get_group("c", 1, Q, 2)) == ("b", [1, 2], True)
-    assert got(state.get_group("c", 2, Q, 2)) == ("a", [0, 3], True)
-    assert state.get_group("c", 3, Q, 2) == []
+    assert got(state.apply(Get(1, Q, group_size=2), "c")) == ("b", [1, 2], True)
+    assert got(state.apply(Get(2, Q, group_size=2), "c")) == ("a", [0, 3], True)
+    assert state.apply(Get(3, Q, group_size=2), "c") == []
 
 
 def test_a_getter_waits_for_the_last_item_of_a_group():
     state = filled("a", "b", "a")
-    assert state.get_group("c", 1, Q, 3) == []
-    *_, deliver = state.put("p", 9, Q, 9, group="a")
+    assert state.apply(Get(1, Q, group_size=3), "c") == []
+    *_, deliver = state.apply(Put(9, Q), "p", Item(9, group="a"))
     assert got([deliver]) == ("a", [0, 2, 9], True)
 
 
 def test_of_a_larger_group_the_first_items_come():
     state = filled("a", "a", "a")
-    assert got(state.get_group("c", 1, Q, 2)) == ("a", [0, 1], True)
-    assert state.get_group("c", 2, Q, 2) == []
+    assert got(state.apply(Get(1, Q, group_size=2), "c")) == ("a", [0, 1], True)
+    assert state.apply(Get(2, Q, group_size=2), "c") == []
 
 
 def test_a_group_that_comes_back_is_the_first_again():
     state = filled("a", "a", "b", "b")
-    state.get_group("c", 1, Q, 2)
-    state.withdraw("c", 1)
-    assert got(state.get_group("c", 2, Q, 2)) == ("a", [0, 1], True)
-    assert got(state.get_group("c", 3, Q, 2)) == ("b", [2, 3], True)
+    state.apply(Get(1, Q, group_size=2), "c")
+    state.apply(Withdraw(1), "c")
+    assert got(state.apply(Get(2, Q, group_size=2), "c")) == ("a", [0, 1], True)
+    assert got(state.apply(Get(3, Q, group_size=2), "c")) == ("b", [2, 3], True)
 
 
 def test_a_get_may_break_a_group_up():
     state = filled("a", "a", None, "b", "b")
-    assert state.get_group("c", 9, Q, 3) == []
-    state.withdraw("c", 9)
-    state.get("c", 1, Q)
-    assert got(state.get_group("c", 2, Q, 2)) == ("b", [3, 4], True)
-    assert [item.payload for item in state.get_batch("c", 3, Q, None)[0].items] == [1, 2]
+    assert state.apply(Get(9, Q, group_size=3), "c") == []
+    state.apply(Withdraw(9), "c")
+    state.apply(Get(1, Q), "c")
+    assert got(state.apply(Get(2, Q, group_size=2), "c")) == ("b", [3, 4], True)
+    assert [item.payload for item in state.apply(Get(3, Q, limits=NO_LIMITS), "c")[0].items] == [1, 2]
 
 
 def test_at_the_end_what_is_left_comes_group_by_group_and_what_has_none_stays():
     state = filled("b", "a", None, "b")
-    assert state.get_group("c", 1, Q, 3) == []
-    assert got(state.end(Q)) == ("b", [0, 3], False)
-    assert got(state.get_group("c", 2, Q, 3)) == ("a", [1], False)
-    state.confirm("c", 1)
-    state.confirm("c", 2)
-    (refused,) = state.get_group("c", 3, Q, 3)
+    assert state.apply(Get(1, Q, group_size=3), "c") == []
+    assert got(state.apply(EndQueue(Q))) == ("b", [0, 3], False)
+    assert got(state.apply(Get(2, Q, group_size=3), "c")) == ("a", [1], False)
+    state.confirm("c", (1,))
+    state.confirm("c", (2,))
+    (refused,) = state.apply(Get(3, Q, group_size=3), "c")
     assert refused.reason is Reason.ENDED
     assert state.queues.num_items(Q) == 1
 
 
 def test_a_flush_gives_groups_that_were_begun_before_it():
     state = filled("a")
-    state.flush(Q)
-    state.put("p", 8, Q, 8, group="b")
-    assert got(state.get_group("c", 1, Q, 3)) == ("a", [0], False)
-    assert state.get_group("c", 2, Q, 3) == []
+    state.apply(Flush(Q))
+    state.apply(Put(8, Q), "p", Item(8, group="b"))
+    assert got(state.apply(Get(1, Q, group_size=3), "c")) == ("a", [0], False)
+    assert state.apply(Get(2, Q, group_size=3), "c") == []
 
 
 def test_a_full_queue_without_a_complete_group_says_so():
     state = filled("a", "b", maxsize=2)
-    (refused,) = state.get_group("c", 1, Q, 2)
+    (refused,) = state.apply(Get(1, Q, group_size=2), "c")
     assert refused.reason is Reason.IMPOSSIBLE
     assert "in 2 groups (the largest, 'a', has 1)" in refused.state
 
@@ -98,19 +99,18 @@ def test_what_is_there_of_each_group_can_be_seen():
     assert dict(depth.groups) == {"a": 2, 7: 1, ("x", 1): 1}
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_group_of_nothing_is_refused(size):
+def test_a_group_of_less_than_nothing_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
-        ChannelState().get_group("c", 1, Q, size)
+        ChannelState().apply(Get(1, Q, group_size=-1), "c")
 
 
 def test_groups_that_pass_one_that_is_stuck_leave_nothing_behind():
     state = filled("stuck")
     for number in range(1000):
-        state.put("p", 2 * number + 10, Q, number, group=number)
-        state.put("p", 2 * number + 11, Q, number, group=number)
-        (deliver,) = state.get_group("c", number, Q, 2)
-        state.confirm("c", number)
+        state.apply(Put(2 * number + 10, Q), "p", Item(number, group=number))
+        state.apply(Put(2 * number + 11, Q), "p", Item(number, group=number))
+        (deliver,) = state.apply(Get(number, Q, group_size=2), "c")
+        state.confirm("c", (number,))
         assert deliver.group == number
     fifo = state.queues.find(Q).fifo
     assert len(fifo._ranked._by_rank) <= MIN_STALE + 3
@@ -149,31 +149,31 @@ class Story:
         if not self.over:
             group = self.dice.choice([None, "a", "b", "c", 1, 2])
             priority = self.dice.choice(self.priorities)
-            self.state.put("p", ticket, Q, self.num_put, group=group, priority=priority)
+            self.state.apply(Put(ticket, Q), "p", Item(self.num_put, priority=priority, group=group))
             self.naive.items.append((self.num_put, group))
             self.num_put += 1
 
     def end(self, ticket):
         if ticket > 250:
             self.over = True
-            self.state.end(Q)
+            self.state.apply(EndQueue(Q))
 
     def settle(self, _ticket):
         if self.held:
             ticket = self.dice.choice(sorted(self.held))
             items = self.held.pop(ticket)
             if self.dice.random() < 0.5:
-                self.state.withdraw("c", ticket)
+                self.state.apply(Withdraw(ticket), "c")
                 self.naive.items += items
             else:
-                self.state.confirm("c", ticket)
+                self.state.confirm("c", (ticket,))
 
     def get(self, ticket):
-        self.follow(ticket, self.state.get("c", ticket, Q, wait=False))
+        self.follow(ticket, self.state.apply(Get(ticket, Q, wait=False), "c"))
 
     def get_group(self, ticket):
         size = self.dice.choice(self.sizes)
-        out = self.state.get_group("c", ticket, Q, size, wait=False)
+        out = self.state.apply(Get(ticket, Q, wait=False, group_size=size), "c")
         expected = self.naive.group(size, over=self.over)
         if expected:
             assert got(out)[1:] == ([order for order, _ in expected], len(expected) == size)
@@ -205,22 +205,22 @@ def test_in_any_order_of_puts_gets_and_returns_it_is_as_the_rules_say():
 
 def test_a_put_does_not_look_at_every_group_while_somebody_waits_for_one(monkeypatch):
     state = ChannelState()
-    assert state.get_group("c", 1, Q, 2) == []
+    assert state.apply(Get(1, Q, group_size=2), "c") == []
     looked = []
     monkeypatch.setattr(GroupIndex, "oldest", looked.append)
     for number in range(100):
-        state.put("p", number, Q, number, group=number)
+        state.apply(Put(number, Q), "p", Item(number, group=number))
     assert looked == []
 
 
 def test_a_size_that_somebody_asked_for_once_leaves_nothing_behind():
     state = filled("waits")
-    state.get_group("c", 1, Q, 2, wait=False)
+    state.apply(Get(1, Q, wait=False, group_size=2), "c")
     for number in range(1000):
         for sample in range(4):
-            state.put("p", 4 * number + sample, Q, sample, group=number)
-        state.get_group("c", 2 + number, Q, 4)
-        state.confirm("c", 2 + number)
+            state.apply(Put(4 * number + sample, Q), "p", Item(sample, group=number))
+        state.apply(Get(2 + number, Q, group_size=4), "c")
+        state.confirm("c", (2 + number,))
     (complete, _) = state.queues.find(Q).fifo.groups._complete.values()
     assert len(complete._heap) <= STALE_GROUPS + 3
 
@@ -230,12 +230,12 @@ def cost_of_draining(num_groups):
     for _ in range(3):
         state = ChannelState()
         for number in range(num_groups):
-            state.put("p", number, Q, number, group=number)
-        state.end(Q)
+            state.apply(Put(number, Q), "p", Item(number, group=number))
+        state.apply(EndQueue(Q))
         began = process_time()
         for number in range(num_groups):
-            state.get_group("c", number, Q, 2)
-            state.confirm("c", number)
+            state.apply(Get(number, Q, group_size=2), "c")
+            state.confirm("c", (number,))
         best = min(best, process_time() - began)
     return best
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from channel_sums import check_sums
+from channel_sums import check_sums, is_over
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -14,12 +14,15 @@ from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
+    Item,
     LeaseTerms,
     Limits,
     Refuse,
     StartClock,
     StopClock,
 )
+from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Withdraw
 
 CLIENTS = st.sampled_from(["a", "b"])
 QUEUES = st.sampled_from(["default", "other"])
@@ -59,7 +62,7 @@ class LeaseMachine(RuleBasedStateMachine):
                     self.generations.append(lease.generation)
                 case Deliver(client, ticket, items):
                     self.done += [item.payload for item in items]
-                    self.follow(self.state.confirm(client, ticket))
+                    self.follow(self.state.confirm(client, (ticket,)))
                 case Refuse(_, ticket, _, _):
                     self.waiting.pop(ticket, None)
 
@@ -70,18 +73,23 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(queue=QUEUES, weight=st.integers(0, 3))
     def put(self, queue, weight):
         ticket = self.next_ticket()
-        self.follow(self.state.put("p", ticket, queue, ticket, weight))
+        self.follow(self.state.apply(Put(ticket, queue), "p", Item(ticket, weight)))
 
     @rule(queue=QUEUES)
     def get(self, queue):
-        self.follow(self.state.get("g", self.next_ticket(), queue, wait=False))
+        self.follow(self.state.apply(Get(self.next_ticket(), queue, wait=False), "g"))
 
     @rule(client=CLIENTS, queue=QUEUES, num_items=st.integers(0, 3), wait=st.booleans())
     def lease(self, client, queue, num_items, wait):
         ticket = self.next_ticket()
         self.waiting[ticket] = client
         limits = Limits(1, num_items) if num_items else None
-        self.follow(self.state.lease(client, ticket, queue, LeaseTerms(1.0, client), None, limits, wait=wait))
+        self.follow(
+            self.state.apply(
+                Get(ticket, queue, wait=wait, limits=limits, grant=LeaseTerms(1.0, client)),
+                client,
+            )
+        )
 
     def one_of(self, data):
         generation = data.draw(st.sampled_from(sorted(self.leases)))
@@ -94,7 +102,7 @@ class LeaseMachine(RuleBasedStateMachine):
             places = data.draw(st.none() | st.sets(st.sampled_from(sorted(held)), min_size=1))
             for place in sorted(held if places is None else places):
                 self.done.append(held.pop(place))
-            self.follow(self.state.acknowledge(client, generation, places))
+            self.follow(self.state.apply(Settle(generation, places, True), client))
 
     @rule(data=st.data(), delay_s=st.sampled_from([0, 1]))
     def give_back(self, data, delay_s):
@@ -103,20 +111,22 @@ class LeaseMachine(RuleBasedStateMachine):
             places = data.draw(st.none() | st.sets(st.sampled_from(sorted(held)), min_size=1))
             for place in sorted(held if places is None else places):
                 del held[place]
-            self.follow(self.state.give_back(client, generation, places, delay_s=delay_s, reason="r"))
+            self.follow(
+                self.state.apply(Settle(generation, places, False, delay_s=delay_s, reason="r"), client)
+            )
 
     @rule(data=st.data())
     def lapse(self, data):
         if self.clocks:
-            self.follow(self.state.lapse(data.draw(st.sampled_from(sorted(self.clocks)))))
+            self.follow(self.state.apply(Lapse(data.draw(st.sampled_from(sorted(self.clocks))))))
 
     @rule(data=st.data())
     def speak_too_late(self, data):
         over = sorted(set(self.generations) - set(self.leases))
         if over:
             generation = data.draw(st.sampled_from(over))
-            assert self.state.acknowledge("a", generation) is None
-            assert self.state.give_back("b", generation) is None
+            assert is_over(self.state, Settle(generation, None, True), "a")
+            assert is_over(self.state, Settle(generation, None, False), "b")
 
     @rule(data=st.data())
     def withdraw(self, data):
@@ -124,33 +134,33 @@ class LeaseMachine(RuleBasedStateMachine):
         if tickets:
             ticket = data.draw(st.sampled_from(sorted(tickets)))
             self.waiting.pop(ticket, None)
-            self.follow(self.state.withdraw(tickets[ticket], ticket))
+            self.follow(self.state.apply(Withdraw(ticket), tickets[ticket]))
 
     @rule(client=CLIENTS)
     def lose(self, client):
         self.waiting = {ticket: owner for ticket, owner in self.waiting.items() if owner != client}
-        self.follow(self.state.lose(client))
+        self.follow(self.state.apply(Lose(), client))
 
     @rule(data=st.data(), again=st.booleans())
     def move_a_dead_letter(self, data, again):
-        letters = self.state.leases.dead_letters()
+        letters = self.state.policy(Leases).dead_letters()
         if letters:
             letter = data.draw(st.sampled_from(letters))
             if again:
-                self.follow(self.state.put_back(letter.number))
+                self.follow(self.state.apply(MoveDead(letter.number, True)))
             else:
                 self.done.append(letter.item.payload)
-                self.follow(self.state.discard(letter.number))
+                self.follow(self.state.apply(MoveDead(letter.number, False)))
 
     @rule(queue=QUEUES, rarely=st.integers(0, 7))
     def end(self, queue, rarely):
         if rarely == 0:
             self.ended.add(queue)
-            self.follow(self.state.end(queue))
+            self.follow(self.state.apply(EndQueue(queue)))
 
     @invariant()
     def each_item_is_in_one_place(self):
-        leases = self.state.leases
+        leases = self.state.policy(Leases)
         queued = [i.payload for queue in self.state.queues.all() for i in _items_of(queue.fifo)]
         leased = [item.payload for lease in leases._open.values() for item in lease.items.values()]
         dead = [letter.item.payload for letter in leases.dead_letters()]
@@ -158,17 +168,17 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_counts_are_those_of_the_items(self):
-        leases = self.state.leases._open.values()
+        leases = self.state.policy(Leases)._open.values()
         assert self.clocks == {lease.generation for lease in leases}
         for depth in self.state.queues.depths():
             mine = [lease for lease in leases if lease.queue.name == depth.name]
             assert depth.num_leased == sum(len(lease.items) for lease in mine)
-            assert depth.num_dead == len(self.state.leases.dead_letters(depth.name))
+            assert depth.num_dead == len(self.state.policy(Leases).dead_letters(depth.name))
             queue = self.state.queues.find(depth.name)
             assert queue.num_lent == len(mine)
         for name in self.state.queues.clients:
             held = [lease for lease in self.leases.values() if lease[0] == name]
-            consumer = self.state.leases.consumer(name)
+            consumer = self.state.policy(Leases).consumer(name)
             assert consumer.num_items == sum(len(items) for _, _, items in held)
             if name in ("a", "b") and consumer.num_items < MAX_LEASED:
                 assert not consumer.skipped

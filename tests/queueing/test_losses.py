@@ -8,14 +8,18 @@ from rlinf_scheduler.queueing import (
     Bury,
     ChannelState,
     Deliver,
+    Item,
     LeaseTerms,
     Limits,
     Reason,
     Refuse,
     ShardPlan,
     Tapped,
-    TapTerms,
+    WantedPart,
 )
+from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Resend
+from rlinf_scheduler.queueing.taps import Subscribe
 
 TERMS = LeaseTerms(60.0, "actor:0")
 
@@ -26,7 +30,7 @@ def why(*gone):
 
 def put(state, *payloads, queue="q", **terms):
     for ticket, payload in enumerate(payloads):
-        assert Accept("env", ticket) in state.put("env", ticket, queue, payload, 1, 10, **terms)
+        assert Accept("env", ticket) in state.apply(Put(ticket, queue), "env", Item(payload, 1, 10, **terms))
 
 
 def delivered(out):
@@ -43,18 +47,18 @@ def test_one_getter_is_told_of_all_that_are_lost_and_the_next_goes_on():
     put(state, "a", "b", "c", "d")
     assert state.lose_items(why("a", "c")) == []
     assert state.queues.num_items("q") == 2
-    assert refused(state.get("actor", 1, "q")) == [("actor", 1, Reason.LOST, "2 items went")]
-    assert delivered(state.get("actor", 2, "q")) == ["b"]
+    assert refused(state.apply(Get(1, "q"), "actor")) == [("actor", 1, Reason.LOST, "2 items went")]
+    assert delivered(state.apply(Get(2, "q"), "actor")) == ["b"]
     assert (state.queues.num_lost, state.queues.lost_bytes, state.queues.num_accepted) == (2, 20, 4)
 
 
 def test_a_getter_that_waits_is_told_at_once():
     state = ChannelState()
     put(state, "a", "b")
-    state.get_batch("actor", 1, "q", 3)
+    state.apply(Get(1, "q", batch_weight=3), "actor")
     assert refused(state.lose_items(why("b"))) == [("actor", 1, Reason.LOST, "1 item went")]
     assert state.lose_items(why("b")) == []
-    assert delivered(state.get("actor", 2, "q")) == ["a"]
+    assert delivered(state.apply(Get(2, "q"), "actor")) == ["a"]
 
 
 def test_a_queue_that_has_lost_something_stays_until_somebody_is_told():
@@ -62,21 +66,21 @@ def test_a_queue_that_has_lost_something_stays_until_somebody_is_told():
     put(state, "a")
     state.lose_items(why("a"))
     assert [(depth.num_items, depth.num_lost) for depth in state.queues.depths()] == [(0, 1)]
-    assert refused(state.get("actor", 1, "q", wait=False))[0][2] is Reason.LOST
+    assert refused(state.apply(Get(1, "q", wait=False), "actor"))[0][2] is Reason.LOST
     assert state.queues.depths() == ()
 
 
 def test_room_is_free_again():
     state = ChannelState(maxsize=1)
     put(state, "a")
-    assert state.put("env", 9, "q", "b", 1, 10) == []
+    assert state.apply(Put(9, "q"), "env", Item("b", 1, 10)) == []
     assert state.lose_items(why("a")) == [Accept("env", 9)]
 
 
 def test_an_unfinished_put_is_refused():
     state = ChannelState(maxsize=1)
     put(state, "a")
-    state.put("env", 9, "q", "b", 1, 10)
+    state.apply(Put(9, "q"), "env", Item("b", 1, 10))
     assert refused(state.lose_items(why("b"))) == [("env", 9, Reason.LOST, "its item went")]
     assert state.queues.num_lost == 0
 
@@ -84,32 +88,32 @@ def test_an_unfinished_put_is_refused():
 def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
     state = ChannelState()
     put(state, "a")
-    state.get("actor", 1, "q")
+    state.apply(Get(1, "q"), "actor")
     assert state.lose_items(why("a")) == []
-    state.confirm("actor", 1)
+    state.confirm("actor", (1,))
     assert (state.queues.num_lost, state.queues.depths()) == (0, ())
 
 
 def test_what_was_delivered_and_did_not_arrive_is_refused_and_the_rest_goes_back():
     state = ChannelState()
     put(state, "a", "b", "c")
-    state.get_batch("actor", 1, "q", None, Limits(3))
+    state.apply(Get(1, "q", limits=Limits(3)), "actor")
     state.lose_items(why("b"))
-    assert refused(state.deliver_again("actor", 1)) == [("actor", 1, Reason.LOST, "1 item went")]
-    assert delivered(state.get_batch("actor", 2, "q", None, Limits(2))) == ["a", "c"]
-    assert state.deliver_again("actor", 1) == []
+    assert refused(state.apply(Resend(1), "actor")) == [("actor", 1, Reason.LOST, "1 item went")]
+    assert delivered(state.apply(Get(2, "q", limits=Limits(2)), "actor")) == ["a", "c"]
+    assert state.apply(Resend(1), "actor") == []
 
 
 def test_what_a_dead_consumer_had_not_taken_is_lost_when_it_comes_back():
     state = ChannelState()
     put(state, "a", "b")
-    state.get("actor", 1, "q")
+    state.apply(Get(1, "q"), "actor")
     state.lose_items(why("a"))
     assert state.queues.num_lost == 0
-    state.lose("actor")
+    state.apply(Lose(), "actor")
     assert state.queues.num_lost == 1
-    assert refused(state.get("other", 1, "q"))[0][3] == "1 item went"
-    assert delivered(state.get("other", 2, "q")) == ["b"]
+    assert refused(state.apply(Get(1, "q"), "other"))[0][3] == "1 item went"
+    assert delivered(state.apply(Get(2, "q"), "other")) == ["b"]
 
 
 @pytest.mark.parametrize("max_attempts", [0, 1])
@@ -117,14 +121,14 @@ def test_what_a_dead_consumer_had_not_taken_is_lost_when_it_comes_back():
 def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_attempts, delay_s):
     state = ChannelState(max_attempts=max_attempts)
     put(state, "a", "b")
-    (deliver, _) = state.lease("actor", 1, "q", TERMS, None, Limits(2))
+    (deliver, _) = state.apply(Get(1, "q", limits=Limits(2), grant=TERMS), "actor")
     state.lose_items(why("a", "b"))
     generation = deliver.lease.generation
-    state.acknowledge("actor", generation, [1])
-    out = state.give_back("actor", generation, delay_s=delay_s)
+    state.apply(Settle(generation, [1], True), "actor")
+    out = state.apply(Settle(generation, None, False, delay_s=delay_s), "actor")
     for each in out:
         if getattr(each, "after_s", None) == delay_s:
-            state.lapse(each.generation)
+            state.apply(Lapse(each.generation))
     assert state.queues.num_lost == 1
     assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in state.queues.depths()] == [
         (0, 0, 1)
@@ -134,10 +138,10 @@ def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_
 def test_a_lease_whose_items_did_not_arrive_is_no_attempt():
     state = ChannelState(max_attempts=1)
     put(state, "a", "b")
-    state.lease("actor", 1, "q", TERMS, None, Limits(2))
+    state.apply(Get(1, "q", limits=Limits(2), grant=TERMS), "actor")
     state.lose_items(why("a"))
-    assert refused(state.deliver_again("actor", 1)) == [("actor", 1, Reason.LOST, "1 item went")]
-    out = state.lease("actor", 2, "q", TERMS)
+    assert refused(state.apply(Resend(1), "actor")) == [("actor", 1, Reason.LOST, "1 item went")]
+    out = state.apply(Get(2, "q", grant=TERMS), "actor")
     assert delivered(out) == ["b"]
     assert out[0].lease.attempts == [1]
 
@@ -145,18 +149,18 @@ def test_a_lease_whose_items_did_not_arrive_is_no_attempt():
 def test_a_dead_letter_is_lost_when_it_is_put_back():
     state = ChannelState(max_attempts=1)
     put(state, "a")
-    (deliver, _) = state.lease("actor", 1, "q", TERMS)
-    state.give_back("actor", deliver.lease.generation)
+    (deliver, _) = state.apply(Get(1, "q", grant=TERMS), "actor")
+    state.apply(Settle(deliver.lease.generation, None, False), "actor")
     state.lose_items(why("a"))
-    (letter,) = state.leases.dead_letters()
+    (letter,) = state.policy(Leases).dead_letters()
     assert (letter.item.lost, state.queues.num_lost) == ("went", 0)
-    state.put_back(letter.number)
+    state.apply(MoveDead(letter.number, True))
     assert state.queues.num_lost == 1
 
 
 def test_the_asker_of_a_lost_question_is_told():
     state = ChannelState()
-    put(state, "a", question=7)
+    put(state, "a", question=("env", 7))
     out = state.lose_items(why("a"))
     assert out == [Bury("env", 7, 0, "", "went")]
 
@@ -166,54 +170,58 @@ def test_lost_items_of_groups_and_priorities_leave_their_places():
     put(state, "a", "b", group="g")
     put(state, "c", "d", priority=3)
     state.lose_items(why("a", "d"))
-    state.get("actor", 1, "q")
-    assert delivered(state.get("actor", 2, "q")) == ["c"]
-    assert delivered(state.get_group("actor", 3, "q", 1)) == ["b"]
+    state.apply(Get(1, "q"), "actor")
+    assert delivered(state.apply(Get(2, "q"), "actor")) == ["c"]
+    assert delivered(state.apply(Get(3, "q", group_size=1), "actor")) == ["b"]
 
 
 def test_parts_that_no_rank_has_shrink_and_one_rank_is_told():
     state = ChannelState()
     plan = ShardPlan(2, "round_robin", batch_items=4)
-    state.get_part("rank0", 1, "q", plan, 0)
+    state.apply(Get(1, "q", grant=WantedPart(plan, 0)), "rank0")
     put(state, "a", "b", "c", "d")
     state.lose_items(why("a", "b"))
-    assert refused(state.get_part("rank1", 1, "q", plan, 1)) == [("rank1", 1, Reason.LOST, "1 item went")]
-    assert delivered(state.get_part("rank1", 2, "q", plan, 1)) == ["d"]
+    assert refused(state.apply(Get(1, "q", grant=WantedPart(plan, 1)), "rank1")) == [
+        ("rank1", 1, Reason.LOST, "1 item went")
+    ]
+    assert delivered(state.apply(Get(2, "q", grant=WantedPart(plan, 1)), "rank1")) == ["d"]
     # The first rank has its part, whatever happened since.
     assert state.queues.num_lost == 1
-    state.lose("rank0")
-    assert refused(state.get_part("again0", 1, "q", plan, 0)) == [("again0", 1, Reason.LOST, "1 item went")]
-    assert delivered(state.get_part("again0", 2, "q", plan, 0)) == ["c"]
+    state.apply(Lose(), "rank0")
+    assert refused(state.apply(Get(1, "q", grant=WantedPart(plan, 0)), "again0")) == [
+        ("again0", 1, Reason.LOST, "1 item went")
+    ]
+    assert delivered(state.apply(Get(2, "q", grant=WantedPart(plan, 0)), "again0")) == ["c"]
     assert state.queues.num_lost == 2
 
 
 def test_a_part_that_did_not_arrive_is_refused_and_comes_again_without_what_is_lost():
     state = ChannelState()
     plan = ShardPlan(1, batch_items=2)
-    state.get_part("rank", 1, "q", plan, 0)
+    state.apply(Get(1, "q", grant=WantedPart(plan, 0)), "rank")
     put(state, "a", "b")
     state.lose_items(why("a"))
-    assert refused(state.deliver_again("rank", 1)) == [("rank", 1, Reason.LOST, "1 item went")]
-    assert delivered(state.get_part("rank", 2, "q", plan, 0)) == ["b"]
+    assert refused(state.apply(Resend(1), "rank")) == [("rank", 1, Reason.LOST, "1 item went")]
+    assert delivered(state.apply(Get(2, "q", grant=WantedPart(plan, 0)), "rank")) == ["b"]
 
 
 def test_the_end_of_a_queue_comes_after_its_losses():
     state = ChannelState()
     put(state, "a")
-    state.end("q")
+    state.apply(EndQueue("q"))
     state.lose_items(why("a"))
-    assert refused(state.get("actor", 1, "q"))[0][2] is Reason.LOST
-    assert refused(state.get("actor", 2, "q"))[0][2] is Reason.ENDED
+    assert refused(state.apply(Get(1, "q"), "actor"))[0][2] is Reason.LOST
+    assert refused(state.apply(Get(2, "q"), "actor"))[0][2] is Reason.ENDED
 
 
 def test_the_end_of_a_queue_comes_after_its_losses_also_for_those_who_have_enough_on_lease():
     state = ChannelState(max_leased=1)
     put(state, "a", queue="elsewhere")
-    state.lease("actor", 1, "elsewhere", TERMS)
-    assert state.lease("actor", 2, "q", TERMS, 5) == []
-    assert state.lease("actor", 3, "q", TERMS) == []
+    state.apply(Get(1, "elsewhere", grant=TERMS), "actor")
+    assert state.apply(Get(2, "q", batch_weight=5, grant=TERMS), "actor") == []
+    assert state.apply(Get(3, "q", grant=TERMS), "actor") == []
     put(state, "b")
-    state.end("q")
+    state.apply(EndQueue("q"))
     told = refused(state.lose_items(why("b")))
     assert told[0] == ("actor", 2, Reason.LOST, "1 item went")
     assert [each[1:3] for each in told[1:]] == [(3, Reason.ENDED)]
@@ -222,8 +230,8 @@ def test_the_end_of_a_queue_comes_after_its_losses_also_for_those_who_have_enoug
 def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_back():
     state = ChannelState()
     put(state, "a", "b", "c", "d")
-    state.get("actor", 1, "q")
-    state.lease("actor", 2, "q", LeaseTerms(1.0))
+    state.apply(Get(1, "q"), "actor")
+    state.apply(Get(2, "q", grant=LeaseTerms(1.0)), "actor")
     state.lose_items(why("a", "b", "c"))
     assert state.queues.num_lost == 1
     snapshot = state.snapshot(at_rest=True)
@@ -242,8 +250,10 @@ def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_bac
 
 def test_what_a_subscriptions_shard_has_lost_is_counted_where_it_was_put_alone():
     state = ChannelState()
-    state.subscribe("reader", 1, "log", TapTerms(None))
+    state.apply(Subscribe(1, "log", None), "reader")
     put(state, "a")
-    assert delivered(state.get_part("reader", 1, Tapped("log"), ShardPlan(1, batch_items=1), 0)) == ["a"]
+    assert delivered(
+        state.apply(Get(1, Tapped("log"), grant=WantedPart(ShardPlan(1, batch_items=1), 0)), "reader")
+    ) == ["a"]
     state.lose_items(why("a"))
     assert state.queues.num_lost == state.snapshot(at_rest=True).data.num_lost == 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
 from rlinf_scheduler.queueing.lanes import LanedFifo
+from rlinf_scheduler.queueing.messages import Flush, Get, Put
 from rlinf_scheduler.queueing.ranked import QueueClock
 
 Q = "default"
@@ -74,10 +75,10 @@ def test_a_low_one_that_stays_costs_nothing_for_those_that_pass_it():
 
 def test_a_channel_says_how_long_a_low_one_is_passed_over():
     state = ChannelState(priority_wait_s=5)
-    state.put("p", 1, Q, "low")
+    state.apply(Put(1, Q), "p", Item("low"))
     state.set_clock(6)
-    state.put("p", 2, Q, "high", priority=1)
-    assert [state.get("c", ticket, Q)[0].items[0].payload for ticket in (1, 2)] == ["low", "high"]
+    state.apply(Put(2, Q), "p", Item("high", priority=1))
+    assert [state.apply(Get(ticket, Q), "c")[0].items[0].payload for ticket in (1, 2)] == ["low", "high"]
 
 
 def test_what_comes_back_goes_to_the_head():
@@ -91,18 +92,18 @@ def test_what_comes_back_goes_to_the_head():
 def test_a_batch_takes_by_priority():
     state = ChannelState()
     for ticket, priority in enumerate([0, 1, 0, 1]):
-        state.put("p", ticket, Q, ticket, 1, priority=priority)
-    (deliver,) = state.get_batch("c", 9, Q, 3)
+        state.apply(Put(ticket, Q), "p", Item(ticket, 1, priority=priority))
+    (deliver,) = state.apply(Get(9, Q, batch_weight=3), "c")
     assert isinstance(deliver, Deliver)
     assert [item.payload for item in deliver.items] == [1, 3, 0]
 
 
 def test_a_flush_lets_low_ones_go_with_what_came_later():
     state = ChannelState()
-    state.put("p", 1, Q, "low", 1)
-    state.flush(Q)
-    state.put("p", 2, Q, "high", 1, priority=1)
-    (deliver,) = state.get_batch("c", 9, Q, 100)
+    state.apply(Put(1, Q), "p", Item("low", 1))
+    state.apply(Flush(Q))
+    state.apply(Put(2, Q), "p", Item("high", 1, priority=1))
+    (deliver,) = state.apply(Get(9, Q, batch_weight=100), "c")
     assert [item.payload for item in deliver.items] == ["high", "low"]
 
 

@@ -11,7 +11,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from naive_channel import NaiveChannel
 
 from effort import tries
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Limits, Refuse, Ripen
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Item, Limits, Refuse, Ripen
+from rlinf_scheduler.queueing.messages import (
+    Arrive,
+    Close,
+    EndAll,
+    EndQueue,
+    Fill,
+    Flush,
+    Get,
+    Linger,
+    Lose,
+    Put,
+    Withdraw,
+)
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
 QUEUES = st.sampled_from(["default", "other"])
@@ -90,7 +103,7 @@ class ChannelMachine(RuleBasedStateMachine):
         ticket = self.new_ticket(client, name)
         self.producer[ticket] = client
         self.check(
-            self.state.put(client, ticket, name, ticket, weight, wait=wait),
+            self.state.apply(Put(ticket, name, wait=wait), client, Item(ticket, weight)),
             self.model.put(client, ticket, name, ticket, weight, True, wait),
         )
 
@@ -99,7 +112,7 @@ class ChannelMachine(RuleBasedStateMachine):
         ticket = self.new_ticket(client, name)
         self.producer[ticket] = client
         self.check(
-            self.state.reserve(client, ticket, name, weight, wait=wait),
+            self.state.apply(Put(ticket, name, wait=wait, size_bytes=0), client, Item(None, weight)),
             self.model.put(client, ticket, name, ticket, weight, False, wait),
         )
 
@@ -108,13 +121,13 @@ class ChannelMachine(RuleBasedStateMachine):
         if self.granted:
             ticket = data.draw(st.sampled_from(sorted(self.granted)))
             client = self.granted.pop(ticket)
-            self.check(self.state.fill(client, ticket, ticket), self.model.fill(client, ticket))
+            self.check(self.state.apply(Fill(ticket), client, ticket), self.model.fill(client, ticket))
 
     @rule(client=CLIENTS, name=QUEUES, wait=OFTEN)
     def get(self, client, name, wait):
         ticket = self.new_ticket(client, name)
         self.check(
-            self.state.get(client, ticket, name, wait=wait),
+            self.state.apply(Get(ticket, name, wait=wait), client),
             self.model.get(client, ticket, name, None, wait),
         )
 
@@ -122,7 +135,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def get_batch(self, client, name, batch_weight, limits, wait):
         ticket = self.new_ticket(client, name)
         self.check(
-            self.state.get_batch(client, ticket, name, batch_weight, limits, wait=wait),
+            self.state.apply(Get(ticket, name, wait=wait, batch_weight=batch_weight, limits=limits), client),
             self.model.get(client, ticket, name, batch_weight, wait, limits),
         )
 
@@ -130,7 +143,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def ripen(self, data):
         if self.ripening:
             client, ticket = data.draw(st.sampled_from(self.ripening))
-            self.check(self.state.ripen(client, ticket), self.model.ripen(client, ticket))
+            self.check(self.state.apply(Linger(ticket), client), self.model.ripen(client, ticket))
 
     @rule(data=st.data())
     def withdraw(self, data):
@@ -138,14 +151,14 @@ class ChannelMachine(RuleBasedStateMachine):
             ticket = data.draw(st.sampled_from(sorted(self.open)))
             client = self.open[ticket]
             self.delivering.pop(ticket, None)
-            self.check(self.state.withdraw(client, ticket), self.model.withdraw(client, ticket))
+            self.check(self.state.apply(Withdraw(ticket), client), self.model.withdraw(client, ticket))
 
     @rule(data=st.data())
     def arrive(self, data):
         if self.delivering:
             ticket = data.draw(st.sampled_from(sorted(self.delivering)))
             client, _ = self.delivering[ticket]
-            self.check(self.state.arrive(client, ticket), self.model.arrive(client, ticket))
+            self.check(self.state.apply(Arrive(ticket), client), self.model.arrive(client, ticket))
 
     @rule(data=st.data())
     def confirm(self, data):
@@ -153,33 +166,33 @@ class ChannelMachine(RuleBasedStateMachine):
             ticket = data.draw(st.sampled_from(sorted(self.delivering)))
             client, payloads = self.delivering.pop(ticket)
             self.confirmed.extend(payloads)
-            self.check(self.state.confirm(client, ticket), self.model.confirm(client, ticket))
+            self.check(self.state.confirm(client, (ticket,)), self.model.confirm(client, ticket))
 
     @rule(client=CLIENTS)
     def lose(self, client):
         self.delivering = {t: entry for t, entry in self.delivering.items() if entry[0] != client}
         self.granted = {t: owner for t, owner in self.granted.items() if owner != client}
         self.open = {t: owner for t, owner in self.open.items() if owner != client}
-        self.check(self.state.lose(client), self.model.lose(client))
+        self.check(self.state.apply(Lose(), client), self.model.lose(client))
 
     @rule(rarely=st.integers(0, 9))
     def close(self, rarely):
         if rarely == 0:
-            self.check(self.state.close(), self.model.close())
+            self.check(self.state.apply(Close()), self.model.close())
 
     @rule(name=QUEUES, rarely=st.integers(0, 5))
     def end(self, name, rarely):
         if rarely == 0:
-            self.check(self.state.end(name), self.model.end(name))
+            self.check(self.state.apply(EndQueue(name)), self.model.end(name))
 
     @rule(rarely=st.integers(0, 9))
     def end_all(self, rarely):
         if rarely == 0:
-            self.check(self.state.end_all(), self.model.end_all())
+            self.check(self.state.apply(EndAll()), self.model.end_all())
 
     @rule(name=QUEUES)
     def flush(self, name):
-        self.check(self.state.flush(name), self.model.flush(name))
+        self.check(self.state.apply(Flush(name)), self.model.flush(name))
 
     @invariant()
     def accepted_items_are_in_exactly_one_place(self):

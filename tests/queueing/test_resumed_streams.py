@@ -7,17 +7,18 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.queueing import ChannelState, Limits, Ripen, ServerStreams, Stream
+from rlinf_scheduler.queueing import ChannelState, Item, Limits, Ripen, ServerStreams, Stream
+from rlinf_scheduler.queueing.messages import Get, Linger, Put
 
 
 def test_a_batch_that_waits_for_more_is_known_to_a_shell_that_takes_the_state_over():
     state = ChannelState()
-    state.get_batch("consumer", 1, "default", 5, Limits(max_wait_s=0.5))
+    state.apply(Get(1, "default", batch_weight=5, limits=Limits(max_wait_s=0.5)), "consumer")
     assert state.queues.ripening() == []
-    state.put("producer", 2, "default", "item", 1)
+    state.apply(Put(2, "default"), "producer", Item("item", 1))
     again = pickle.loads(pickle.dumps(state))
     assert again.queues.ripening() == [Ripen("consumer", 1, 0.5)]
-    (deliver,) = again.ripen("consumer", 1)
+    (deliver,) = again.apply(Linger(1), "consumer")
     assert [item.payload for item in deliver.items] == ["item"]
 
 

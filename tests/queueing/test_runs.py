@@ -1,10 +1,15 @@
 """What a run of operations does is what they do one by one."""
 
+from contextlib import suppress
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Tapped, TapTerms
+from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, LeaseTerms, Over, Tapped
+from rlinf_scheduler.queueing.leases import Lapse, Settle
+from rlinf_scheduler.queueing.messages import EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.taps import Subscribe
 
 QUEUES = st.sampled_from(["a", "b"])
 CLIENTS = st.sampled_from(["p", "q"])
@@ -64,7 +69,9 @@ class Player:
         out = []
         num_done = self.state.put_run(client, queue, puts, out)
         for ticket, item in puts[num_done:]:
-            out += self.state.put(client, ticket, queue, item.payload, item.weight, item.size_bytes)
+            out += self.state.apply(
+                Put(ticket, queue), client, Item(item.payload, item.weight, item.size_bytes)
+            )
         return out
 
     def get_run(self, client, queue, count):
@@ -72,53 +79,57 @@ class Player:
         out = []
         if not self.state.get_run(client, queue, tickets, out):
             for ticket in tickets:
-                out += self.state.get(client, ticket, queue)
+                out += self.state.apply(Get(ticket, queue), client)
         return out
 
     def confirm_run(self, client, count):
-        return self.state.confirm_run(client, self.tickets[client][-count:])
+        return self.state.confirm(client, self.tickets[client][-count:])
 
     def priority(self, client, queue):
-        return self.state.put(client, self._new(client), queue, "urgent", 1, 1, priority=1)
+        return self.state.apply(Put(self._new(client), queue), client, Item("urgent", 1, 1, priority=1))
 
     def group(self, client, queue):
-        return self.state.put(client, self._new(client), queue, "grouped", 1, 1, group="g")
+        return self.state.apply(Put(self._new(client), queue), client, Item("grouped", 1, 1, group="g"))
 
     def reserve(self, client, queue):
-        return self.state.reserve(client, self._new(client), queue, 1, 1)
+        return self.state.apply(Put(self._new(client), queue, size_bytes=1), client, Item(None, 1, 1))
 
     def fill(self, client):
-        return [each for ticket in self.tickets[client] for each in self.state.fill(client, ticket, "late")]
+        return [
+            each for ticket in self.tickets[client] for each in self.state.apply(Fill(ticket), client, "late")
+        ]
 
     def get_batch(self, client, queue, weight):
-        return self.state.get_batch(client, self._new(client), queue, weight)
+        return self.state.apply(Get(self._new(client), queue, batch_weight=weight, limits=NO_LIMITS), client)
 
     def lease(self, client, queue):
-        return self.state.lease(client, self._new(client), queue, LeaseTerms(1.0))
+        return self.state.apply(Get(self._new(client), queue, grant=LeaseTerms(1.0)), client)
 
     def acknowledge(self, client):
-        return [
-            each for generation in range(1, 5) for each in self.state.acknowledge(client, generation) or ()
-        ]
+        return self._settle(client, done=True)
 
     def nack(self, client, delay_s):
-        return [
-            each
-            for generation in range(1, 5)
-            for each in self.state.give_back(client, generation, delay_s=delay_s) or ()
-        ]
+        return self._settle(client, done=False, delay_s=delay_s)
+
+    def _settle(self, client, **about):
+        out = []
+        for generation in range(1, 5):
+            with suppress(Over):
+                out += self.state.apply(Settle(generation, None, **about), client)
+        return out
 
     def lapse(self, generation):
-        return self.state.lapse(generation)
+        return self.state.apply(Lapse(generation))
 
     def lose_items(self, lost):
         return self.state.lose_items(lambda payload: "gone" if payload == lost else "")
 
     def flush(self, queue):
-        return self.state.flush(queue)
+        return self.state.apply(Flush(queue))
 
     def subscribe(self, client, queue):
-        self.state.subscribe(client, 1, "log", TapTerms(queue, maxsize=2))
+        with suppress(ValueError):
+            self.state.apply(Subscribe(1, "log", queue, maxsize=2), client)
         return []
 
     def read(self, client, count):
@@ -126,13 +137,13 @@ class Player:
 
     def withdraw(self, client, place):
         tickets = self.tickets[client]
-        return self.state.withdraw(client, tickets[-1 - place]) if place < len(tickets) else []
+        return self.state.apply(Withdraw(tickets[-1 - place]), client) if place < len(tickets) else []
 
     def lose(self, client):
-        return self.state.lose(client)
+        return self.state.apply(Lose(), client)
 
     def end(self, queue):
-        return self.state.end(queue)
+        return self.state.apply(EndQueue(queue))
 
 
 def _in_order(instructions):
@@ -176,7 +187,7 @@ def test_a_run_says_where_it_stops_for_what_is_not_simple():
 def test_what_enters_between_two_gets_of_a_run_comes_first_if_it_is_urgent():
     state, out = ChannelState(maxsize=2), []
     state.put_run("p", "a", [(1, Item("plain")), (2, Item("plain too"))], out)
-    assert state.put("p", 3, "a", "urgent", priority=1) == []
+    assert state.apply(Put(3, "a"), "p", Item("urgent", priority=1)) == []
     out.clear()
     state.get_run("c", "a", [1, 2, 3], out)
     given = [each.items[0].payload for each in out if isinstance(each, Deliver)]

@@ -5,8 +5,10 @@ from collections import defaultdict
 
 import pytest
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Reason, Refuse, ShardPlan
-from rlinf_scheduler.queueing.sharding import MAX_AHEAD, POLICIES
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Reason, Refuse, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.sharding import MAX_AHEAD
+from rlinf_scheduler.queueing.wanted import POLICIES
 
 Q = "default"
 
@@ -14,7 +16,7 @@ Q = "default"
 def filled(weights):
     state = ChannelState()
     for number, weight in enumerate(weights):
-        state.put("p", number, Q, number, weight)
+        state.apply(Put(number, Q), "p", Item(number, weight))
     return state
 
 
@@ -25,81 +27,81 @@ def payloads(instruction):
 
 def test_each_shard_gets_its_part_of_the_same_step():
     state, plan = filled([1] * 6), ShardPlan(2, batch_items=4)
-    (one,) = state.get_part("a", 100, Q, plan, 0)
-    (two,) = state.get_part("b", 101, Q, plan, 1)
+    (one,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
+    (two,) = state.apply(Get(101, Q, grant=WantedPart(plan, 1)), "b")
     assert (payloads(one), payloads(two)) == ([0, 2], [1, 3])
     assert one.part.step == two.part.step == 0
-    assert state.get_part("a", 102, Q, plan, 0, 0) == []
+    assert state.apply(Get(102, Q, grant=WantedPart(plan, 0, 0)), "a") == []
 
 
 def test_a_step_by_weight_is_of_all_parts_together():
     state, plan = filled([5, 1, 1, 1, 5]), ShardPlan(2, "least_loaded", batch_weight=8)
-    (one,) = state.get_part("a", 100, Q, plan, 0)
-    (two,) = state.get_part("b", 101, Q, plan, 1)
+    (one,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
+    (two,) = state.apply(Get(101, Q, grant=WantedPart(plan, 1)), "b")
     assert (payloads(one), payloads(two)) == ([0], [1, 2, 3])
     assert (one.part.weight, two.part.weight, one.part.imbalance) == (5, 3, 1.25)
 
 
 def test_what_is_left_is_a_last_step_for_all_and_then_the_end_for_all():
     state, plan = filled([1]), ShardPlan(2, batch_items=4)
-    assert state.get_part("a", 100, Q, plan, 0) == []
-    assert state.get_part("b", 101, Q, plan, 1) == []
-    one, two = state.end(Q)
+    assert state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a") == []
+    assert state.apply(Get(101, Q, grant=WantedPart(plan, 1)), "b") == []
+    one, two = state.apply(EndQueue(Q))
     assert (payloads(one), payloads(two)) == ([0], [])
     assert not one.complete
     assert not two.complete
     for client, index in (("a", 0), ("b", 1)):
-        (refused,) = state.get_part(client, 200 + index, Q, plan, index, 0)
+        (refused,) = state.apply(Get(200 + index, Q, grant=WantedPart(plan, index, 0)), client)
         assert refused.reason is Reason.ENDED
     assert state.queues.depths() == ()
 
 
 def test_without_a_size_a_step_is_what_is_there_at_a_flush():
     state, plan = filled([1, 2]), ShardPlan(1, "balanced")
-    assert state.get_part("a", 100, Q, plan, 0) == []
-    (deliver,) = state.flush(Q)
+    assert state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a") == []
+    (deliver,) = state.apply(Flush(Q))
     assert payloads(deliver) == [0, 1]
     assert deliver.complete
 
 
 def test_a_successor_gets_the_part_that_a_rank_died_with():
     state, plan = filled([1] * 4), ShardPlan(2, batch_items=2)
-    (first,) = state.get_part("a", 100, Q, plan, 0)
-    state.confirm("a", 100)
-    state.lose("a")
-    (again,) = state.get_part("c", 101, Q, plan, 0)
+    (first,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
+    state.confirm("a", (100,))
+    state.apply(Lose(), "a")
+    (again,) = state.apply(Get(101, Q, grant=WantedPart(plan, 0)), "c")
     assert (payloads(again), again.part.step) == (payloads(first), 0)
-    (after,) = state.get_part("c", 102, Q, plan, 0, 0)
+    (after,) = state.apply(Get(102, Q, grant=WantedPart(plan, 0, 0)), "c")
     assert (payloads(after), after.part.step) == ([2], 1)
 
 
 def test_a_part_that_was_given_back_comes_again():
     state, plan = filled([1] * 2), ShardPlan(1, batch_items=1)
-    (first,) = state.get_part("a", 100, Q, plan, 0)
-    state.withdraw("a", 100)
+    (first,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
+    state.apply(Withdraw(100), "a")
     assert state.queues.num_items(Q) == 1
-    (again,) = state.get_part("a", 101, Q, plan, 0)
+    (again,) = state.apply(Get(101, Q, grant=WantedPart(plan, 0)), "a")
     assert payloads(again) == payloads(first)
 
 
 def test_who_asks_last_has_the_shard():
     state, plan = filled([]), ShardPlan(1, batch_items=1)
-    state.get_part("a", 100, Q, plan, 0)
-    (refused,) = state.get_part("b", 101, Q, plan, 0)
+    state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
+    (refused,) = state.apply(Get(101, Q, grant=WantedPart(plan, 0)), "b")
     assert (refused.client, refused.reason) == ("a", Reason.SUCCEEDED)
-    *_, deliver = state.put("p", 1, Q, "x")
+    *_, deliver = state.apply(Put(1, Q), "p", Item("x"))
     assert deliver.client == "b"
 
 
 def test_a_shard_that_lags_holds_the_others_up():
     state, plan = filled([1] * 100), ShardPlan(2, batch_items=2)
     step = -1
-    while out := state.get_part("a", 100 + step, Q, plan, 0, step):
+    while out := state.apply(Get(100 + step, Q, grant=WantedPart(plan, 0, step)), "a"):
         step = out[0].part.step
     assert step == MAX_AHEAD - 1
     assert f"shard 1 has {MAX_AHEAD} steps to do" in state.queues.describe(Q)
-    state.get_part("b", 900, Q, plan, 1)
-    (b, a) = state.get_part("b", 901, Q, plan, 1, 0)
+    state.apply(Get(900, Q, grant=WantedPart(plan, 1)), "b")
+    (b, a) = state.apply(Get(901, Q, grant=WantedPart(plan, 1, 0)), "b")
     assert {b.client, a.client} == {"a", "b"}
 
 
@@ -117,22 +119,22 @@ def test_a_shard_that_lags_holds_the_others_up():
 )
 def test_plans_that_make_no_sense_are_refused(plan, index):
     with pytest.raises(ValueError, match=r"shard|policy|batch"):
-        ChannelState().get_part("a", 1, Q, plan, index)
+        ChannelState().apply(Get(1, Q, grant=WantedPart(plan, index)), "a")
 
 
 def test_a_count_of_shards_that_changes_is_refused():
     state = filled([])
-    state.get_part("a", 1, Q, ShardPlan(2, batch_items=4), 0)
+    state.apply(Get(1, Q, grant=WantedPart(ShardPlan(2, batch_items=4), 0)), "a")
     said = r"^other shards divide it by num_shards=2, and this one by num_shards=3$"
     with pytest.raises(ValueError, match=said):
-        state.get_part("b", 2, Q, ShardPlan(3, batch_items=4), 0)
+        state.apply(Get(2, Q, grant=WantedPart(ShardPlan(3, batch_items=4), 0)), "b")
 
 
 def test_costs_that_differ_are_told_in_short():
     state, points = filled([]), ((0, 0), (1, 1))
-    state.get_part("a", 1, Q, ShardPlan(2, batch_items=4, cost_table=points), 0)
+    state.apply(Get(1, Q, grant=WantedPart(ShardPlan(2, batch_items=4, cost_table=points), 0)), "a")
     with pytest.raises(ValueError, match="by cost_table=2 points, and this one by cost_table=0 points"):
-        state.get_part("b", 2, Q, ShardPlan(2, batch_items=4), 0)
+        state.apply(Get(2, Q, grant=WantedPart(ShardPlan(2, batch_items=4), 0)), "b")
 
 
 class Rank:
@@ -174,13 +176,13 @@ class Story:
         if not self.left:
             return []
         number = self.left.pop(0)
-        return self.state.put("p", number, Q, number, self.dice.randint(0, 4))
+        return self.state.apply(Put(number, Q), "p", Item(number, self.dice.randint(0, 4)))
 
     def flush(self, _rank):
-        return self.state.flush(Q)
+        return self.state.apply(Flush(Q))
 
     def end(self, _rank):
-        return [] if self.left else self.state.end(Q)
+        return [] if self.left else self.state.apply(EndQueue(Q))
 
     def die(self, rank):
         if rank.over or rank.num_lives > 5:
@@ -188,7 +190,7 @@ class Story:
         gone = rank.client
         rank.num_lives += 1
         rank.client, rank.ticket, rank.knows = f"rank{rank.index}.{rank.num_lives}", None, False
-        return self.state.lose(gone)
+        return self.state.apply(Lose(), gone)
 
     def ask(self, rank):
         if rank.over or rank.ticket is not None:
@@ -198,7 +200,9 @@ class Story:
         if rank.knows:
             rank.done = max(self.steps_of(rank), default=-1)
         asked = rank.done if rank.knows else -1
-        return self.state.get_part(rank.client, rank.ticket, Q, self.plan, rank.index, asked)
+        return self.state.apply(
+            Get(rank.ticket, Q, grant=WantedPart(self.plan, rank.index, asked)), rank.client
+        )
 
     def steps_of(self, rank):
         return [step for step, parts in self.trained.items() if rank.index in parts]
@@ -214,7 +218,7 @@ class Story:
                 assert each.part.step == rank.done + 1
                 assert self.trained[each.part.step].setdefault(rank.index, got) == got
                 rank.ticket, rank.knows = None, True
-                self.state.confirm(each.client, each.ticket)
+                self.state.confirm(each.client, (each.ticket,))
 
 
 def test_in_any_order_of_deaths_every_item_is_trained_on_once_and_all_see_the_same_steps():

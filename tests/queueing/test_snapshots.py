@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from rlinf_scheduler.queueing import (
     Bury,
     ChannelState,
     Deliver,
+    Item,
     LeaseTerms,
     Limits,
     Producers,
@@ -25,19 +27,34 @@ from rlinf_scheduler.queueing import (
     Snapshot,
     SurveyContext,
     Tapped,
-    TapTerms,
+    Vacate,
+    WantedPart,
     merged,
 )
-from rlinf_scheduler.queueing.admission import Admission, Admissions
+from rlinf_scheduler.queueing.admission import Admission, Admissions, Admit, SetVersion
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
-from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.messages import (
+    Arrive,
+    Close,
+    EndAll,
+    EndQueue,
+    Fill,
+    Flush,
+    Get,
+    Linger,
+    Lose,
+    Put,
+    Resend,
+    Withdraw,
+)
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf_scheduler.queueing.sharding import PartGetter
+from rlinf_scheduler.queueing.sharding import DonePart, PartGetter
 from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.queueing.taps import TapQueue, Taps
+from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe
 
 CLIENTS = st.sampled_from(["a", "b"])
 TAP = Tapped("tap")
@@ -104,127 +121,131 @@ class Life:
     def new(self, client):
         self.next_ticket += 1
         self.tickets.append((client, self.next_ticket))
-        return client, self.next_ticket
+        return self.next_ticket
+
+    def enter(self, client, queue, item, *, wait=True):
+        put = Put(self.new(client), queue, wait=wait)
+        item.payload = put.ticket
+        return self.state.apply(put, client, item)
+
+    def get_of(self, client, queue, **about):
+        return self.state.apply(Get(self.new(client), queue, **about), client)
 
     def one_of(self, choices, number):
         choices = sorted(choices)
         return choices[number % len(choices)] if choices else None
 
     def put(self, client, queue, weight, priority, size_bytes, wait):
-        at = self.new(client)
-        return self.state.put(*at, queue, at[1], weight, size_bytes, priority=priority, wait=wait)
+        return self.enter(client, queue, Item(None, weight, size_bytes, priority), wait=wait)
 
     def put_of_group(self, client, queue, group):
-        at = self.new(client)
-        return self.state.put(*at, queue, at[1], 1, 1, group=group)
+        return self.enter(client, queue, Item(None, 1, 1, group=group))
 
     def ask(self, client, queue):
-        at = self.new(client)
-        return self.state.put(*at, queue, at[1], 1, 1, question=at[1])
+        return self.enter(client, queue, Item(None, 1, 1, question=(client, self.next_ticket + 1)))
 
     def admit(self, client, max_lag, wait):
-        return self.state.admit(*self.new(client), "fresh", max_lag, wait=wait)
+        return self.state.apply(Admit(self.new(client), "fresh", wait, max_lag), client)
 
     def make(self, client, number):
-        gate = self.state.admissions.of(self.state.queues.find("fresh"))
+        gate = self.state.policy(Admissions).of(self.state.queues.find("fresh"))
         slot = None if gate is None else self.one_of(gate.kept.making, number)
         if slot is None:
             return []
-        at = self.new(client)
-        return self.state.put(*at, "fresh", at[1], 1, 1, slot=slot)
+        return self.enter(client, "fresh", Item(None, 1, 1, slot=slot))
 
     def move(self, client, by):
-        gate = self.state.admissions.of(self.state.queues.find("fresh"))
+        gate = self.state.policy(Admissions).of(self.state.queues.find("fresh"))
         version = 0 if gate is None else gate.kept.version or 0
-        return self.state.set_version(*self.new(client), "fresh", max(0, version + by), 2, begins=by < 1)
+        said = SetVersion(self.new(client), "fresh", True, max(0, version + by), 2, begins=by < 1)
+        return self.state.apply(said, client)
 
     def get(self, client, queue, wait):
-        return self.state.get(*self.new(client), queue, wait=wait)
+        return self.get_of(client, queue, wait=wait)
 
     def reserve(self, client, queue, size_bytes):
-        return self.state.reserve(*self.new(client), queue, 1, size_bytes)
+        put = Put(self.new(client), queue, size_bytes=size_bytes)
+        return self.state.apply(put, client, Item(None, 1, size_bytes))
 
     def fill(self, number):
-        return self.of_ticket(lambda client, ticket: self.state.fill(client, ticket, ticket, 3), number)
+        return self.of_ticket(partial(Fill, size_bytes=3), number, number)
 
     def ripen(self, number):
-        return self.of_ticket(self.state.ripen, number)
+        return self.of_ticket(Linger, number)
 
     def finish_part(self, client, index, step):
-        return self.state.finish_part(client, "shards", index, step)
+        return self.state.apply(DonePart("shards", index, step), client)
 
     def subscribe(self, client, queue, maxsize):
-        return [("subscribed", self.state.subscribe(client, 1, "tap", TapTerms(queue, maxsize)))]
+        return self.state.apply(Subscribe(1, "tap", queue, maxsize), client)
 
     def unsubscribe(self, client, is_over):
-        vacancy = self.state.leave_subscription(client, 1, "tap")
-        if vacancy is None or not is_over:
+        left = self.state.apply(Unsubscribe(1, "tap"), client)
+        if not left or not is_over:
             # Vacancies are numbered anew after a rest.
-            return [("left", vacancy is None)]
-        return self.state.give_up_subscription("tap", vacancy)
+            return [("left", len(left))]
+        return self.state.apply(GiveUpTap("tap", left[0].vacancy))
 
     def get_batch(self, client, queue, weight, num_items, wait):
         limits = Limits(max_items=num_items, max_wait_s=1.0 if num_items == 2 else None)
-        return self.state.get_batch(*self.new(client), queue, weight, limits, wait=wait)
+        return self.get_of(client, queue, batch_weight=weight, limits=limits, wait=wait)
 
     def get_group(self, client, queue, size, wait):
-        return self.state.get_group(*self.new(client), queue, size, wait=wait)
+        return self.get_of(client, queue, group_size=size, wait=wait)
 
     def get_part(self, client, plan, index, done_step, wait):
-        try:
-            return self.state.get_part(*self.new(client), "shards", plan, index, done_step, wait=wait)
-        except ValueError as error:
-            return [("raised", str(error))]
+        return self.get_of(client, "shards", grant=WantedPart(plan, index, done_step), wait=wait)
 
     def lease(self, client, queue, num_items, wait):
         limits = Limits(1, num_items) if num_items else None
-        return self.state.lease(*self.new(client), queue, LeaseTerms(1.0, client), None, limits, wait=wait)
+        return self.get_of(client, queue, limits=limits, grant=LeaseTerms(1.0, client), wait=wait)
 
     def generation(self, number):
-        return self.one_of([lease.generation for lease in self.state.leases.all()], number)
+        return self.one_of([lease.generation for lease in self.state.policy(Leases).all()], number)
 
     def acknowledge(self, client, number, places):
-        return self.state.acknowledge(client, self.generation(number), places)
+        return self.state.apply(Settle(self.generation(number), places, True), client)
 
     def give_back(self, client, number, places, delay_s):
-        return self.state.give_back(client, self.generation(number), places, delay_s=delay_s, reason="r")
+        return self.state.apply(
+            Settle(self.generation(number), places, False, delay_s=delay_s, reason="r"), client
+        )
 
     def lapse(self, number):
-        return self.state.lapse(self.generation(number))
+        return self.state.apply(Lapse(self.generation(number)))
 
     def put_back(self, number):
-        try:
-            return self.state.put_back(self.one_of(self.state.leases.dead, number))
-        except ValueError as error:
-            return [("raised", str(error))]
+        return self.state.apply(MoveDead(self.one_of(self.state.policy(Leases).dead, number), True))
 
     def discard(self, number):
-        return self.state.discard(self.one_of(self.state.leases.dead, number))
+        return self.state.apply(MoveDead(self.one_of(self.state.policy(Leases).dead, number), False))
 
-    def of_ticket(self, method, number):
-        return method(*(self.one_of(self.tickets, number) or ("nobody", 0)))
+    def of_ticket(self, operation, number, *item):
+        client, ticket = self.one_of(self.tickets, number) or ("nobody", 0)
+        return self.state.apply(operation(ticket), client, *item)
 
     def confirm(self, number):
-        return self.of_ticket(self.state.confirm, number)
+        client, ticket = self.one_of(self.tickets, number) or ("nobody", 0)
+        return self.state.confirm(client, (ticket,))
 
     def arrive(self, number):
-        return self.of_ticket(self.state.arrive, number)
+        return self.of_ticket(Arrive, number)
 
     def withdraw(self, number):
-        return self.of_ticket(self.state.withdraw, number)
+        return self.of_ticket(Withdraw, number)
 
     def deliver_again(self, number):
-        return self.of_ticket(self.state.deliver_again, number)
+        return self.of_ticket(Resend, number)
 
     def lose(self, client):
-        return self.state.lose(client)
+        return self.state.apply(Lose(), client)
 
     def flush(self, queue):
-        return self.state.flush(queue)
+        return self.state.apply(Flush(queue))
 
     def rarely(self, number, method, queue):
         if number == 0:
-            return getattr(self.state, method)(*([queue] if method == "end" else []))
+            return self.state.apply({"end": EndQueue(queue), "end_all": EndAll(), "close": Close()}[method])
         return []
 
     def stop_waiting(self):
@@ -232,10 +253,10 @@ class Life:
         for client in list(self.state.queues.clients.values()):
             for each in list(client.operations.values()):
                 if getattr(each, "items", None) is None or isinstance(each, PartGetter):
-                    self.state.withdraw(client.name, each.ticket)
-        for queue in self.state.admissions.queues():
+                    self.state.apply(Withdraw(each.ticket), client.name)
+        for queue in self.state.policy(Admissions).queues():
             for at in [*queue.gate.kept.asking, *queue.gate.kept.moving]:
-                self.state.withdraw(*at)
+                self.state.apply(Withdraw(at[1]), at[0])
 
 
 def shown(instruction):
@@ -246,6 +267,8 @@ def shown(instruction):
             return ("deliver", client, ticket, its_items, complete, its_part, lease, group, slot)
         case Refuse(client, ticket, reason, _):
             return ("refuse", client, ticket, reason)
+        case Vacate(client, ticket, name, _, failed):
+            return ("vacate", client, ticket, name, failed)
     return tuple(instruction)
 
 
@@ -337,17 +360,16 @@ def test_at_rest_everything_is_where_it_is_when_all_clients_are_lost_and_all_del
             life.run(operation)
     life.stop_waiting()
     resting = life.state.snapshot(at_rest=True)
-    life.state.leases.max_attempts = 0  # a restart buries nothing
+    life.state.policy(Leases).max_attempts = 0  # a restart buries nothing
     for client in ("a", "b"):
-        life.state.lose(client)
-        life.state.lose_member(client)
-    for lease in list(life.state.leases.all()):
-        life.state.lapse(lease.generation)
-    life.state.leases.max_attempts = bounds[2]
+        life.state.apply(Lose(), client)
+    for lease in list(life.state.policy(Leases).all()):
+        life.state.apply(Lapse(lease.generation))
+    life.state.policy(Leases).max_attempts = bounds[2]
     twin = Life(restored(resting, *bounds), life.tickets)
     assert sizes(twin.state) == sizes(life.state)
-    waited_for = [name for name, _ in life.state.vacant_subscriptions()]
-    assert [name for name, _ in twin.state.vacant_subscriptions()] == waited_for
+    waited_for = [name for name, _ in life.state.policy(Taps).vacant()]
+    assert [name for name, _ in twin.state.policy(Taps).vacant()] == waited_for
     for operation in after:
         assert list(map(shown, twin.run(operation))) == list(map(shown, life.run(operation)))
 
@@ -407,22 +429,22 @@ def test_many_clients_that_wait_on_neighbouring_queues_are_there_again():
     state = ChannelState(max_leased=1)
     for number in range(200):
         for queue in (number, number + 1):
-            state.get(f"client {number}", queue, queue)
-            state.lease(f"client {number}", 1000 + queue, queue, LeaseTerms(1.0))
+            state.apply(Get(queue, queue), f"client {number}")
+            state.apply(Get(1000 + queue, queue, grant=LeaseTerms(1.0)), f"client {number}")
     twin = ChannelState(max_leased=1)
     restore(twin, state.snapshot())
     assert reported(twin) == reported(state)
     for number in range(201):
-        put = "p", number, number, number
-        assert list(map(shown, twin.put(*put))) == list(map(shown, state.put(*put)))
+        told, known = (each.apply(Put(number, number), "p", Item(number)) for each in (twin, state))
+        assert list(map(shown, told)) == list(map(shown, known))
 
 
 def test_a_lease_that_is_said_to_be_done_with_is_left_out():
     state = ChannelState()
     for ticket in (1, 2):
-        state.put("p", ticket, "default", f"item {ticket}")
-        state.lease("c", 10 + ticket, "default", LeaseTerms(1.0))
-    (one, _) = state.leases.all()
+        state.apply(Put(ticket, "default"), "p", Item(f"item {ticket}"))
+        state.apply(Get(10 + ticket, "default", grant=LeaseTerms(1.0)), "c")
+    (one, _) = state.policy(Leases).all()
     snapshot = state.snapshot(at_rest=True, done=[one.generation])
     assert [item.payload for item in snapshot.items] == ["item 2"]
 
@@ -430,30 +452,30 @@ def test_a_lease_that_is_said_to_be_done_with_is_left_out():
 def test_what_was_on_lease_has_its_old_place_and_its_attempts_and_is_no_dead_letter():
     state = ChannelState(max_attempts=1)
     for ticket in (1, 2):
-        state.put("p", ticket, "default", ticket)
-    state.lease("c", 3, "default", LeaseTerms(1.0))
+        state.apply(Put(ticket, "default"), "p", Item(ticket))
+    state.apply(Get(3, "default", grant=LeaseTerms(1.0)), "c")
     twin = ChannelState(max_attempts=1)
     snapshot = state.snapshot(at_rest=True)
     restore(twin, snapshot)
-    delivered, _ = twin.lease("d", 1, "default", LeaseTerms(1.0))
+    delivered, _ = twin.apply(Get(1, "default", grant=LeaseTerms(1.0)), "d")
     assert [item.payload for item in delivered.items] == [1]
     assert delivered.lease.attempts == [2]
-    out = twin.give_back("d", delivered.lease.generation, reason="r")
-    assert [letter.item.payload for letter in twin.leases.dead_letters()] == [1]
+    out = twin.apply(Settle(delivered.lease.generation, None, False, reason="r"), "d")
+    assert [letter.item.payload for letter in twin.policy(Leases).dead_letters()] == [1]
     assert not any(isinstance(each, Bury) for each in out)
 
 
 def test_a_question_is_not_at_rest():
     state = ChannelState()
-    state.put("asker", 1, "default", "what?", question=5)
-    state.put("p", 1, "default", "item")
+    state.apply(Put(1, "default"), "asker", Item("what?", question=("asker", 5)))
+    state.apply(Put(1, "default"), "p", Item("item"))
     assert [item.payload for item in state.snapshot(at_rest=True).items] == ["item"]
     assert [item.payload for item in state.snapshot().items] == ["what?", "item"]
 
 
 def test_a_queue_with_questions_is_known_as_such_again():
     state, again = ChannelState(), ChannelState()
-    state.put("asker", 1, "default", "what?", question=5)
+    state.apply(Put(1, "default"), "asker", Item("what?", question=("asker", 5)))
     restore(again, state.snapshot())
     asked = SurveyContext(0.0, {"asker": "rollout:0"}, in_full=False)
     (queue,) = QueueSurvey(again).in_use(asked)
@@ -462,7 +484,7 @@ def test_a_queue_with_questions_is_known_as_such_again():
 
 def test_a_channel_that_holds_something_takes_no_record():
     state = ChannelState()
-    state.put("p", 1, "default", "item")
+    state.apply(Put(1, "default"), "p", Item("item"))
     with pytest.raises(ValueError, match="it is not empty: 1 queue there, 1 item put"):
         restore(state, state.snapshot())
 
@@ -543,7 +565,7 @@ def fields_of(part):
     if "__slots__" in vars(part):
         return set(part.__slots__)
     state = ChannelState()
-    parts = {Leases: state.leases, Taps: state.taps, Admissions: state.admissions}
+    parts = {Leases: state.policy(Leases), Taps: state.policy(Taps), Admissions: state.policy(Admissions)}
     return set(vars(parts[part] if part in parts else QueueSet(0, 0, 0, QueueClock())))
 
 

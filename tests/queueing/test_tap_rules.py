@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from channel_sums import restore
+from channel_sums import is_over, restore
 
 from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
     Grant,
+    Item,
     LeaseTerms,
     Limits,
     QueueSurvey,
@@ -18,7 +19,11 @@ from rlinf_scheduler.queueing import (
     SurveyContext,
     Tapped,
     TapTerms,
+    Vacate,
 )
+from rlinf_scheduler.queueing.leases import Leases, Settle
+from rlinf_scheduler.queueing.messages import Close, EndAll, EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Taps, Unsubscribe
 
 Q = "default"
 LOG = Tapped("log")
@@ -26,7 +31,7 @@ LOG = Tapped("log")
 
 def tapped(terms=TapTerms(Q), **options):  # noqa: B008
     state = ChannelState(**options)
-    assert state.subscribe("reader", 1, "log", terms) == ""
+    assert state.apply(Subscribe(1, "log", *terms), "reader") == []
     return state
 
 
@@ -36,7 +41,7 @@ def put(state, *names, queue=Q, **about):
     return [
         instruction
         for place, name in enumerate(names)
-        for instruction in state.put("producer", begin + place, queue, name, **about)
+        for instruction in state.apply(Put(begin + place, queue), "producer", Item(name, **about))
     ]
 
 
@@ -59,9 +64,9 @@ def refused(instructions):
 def take_all(state, queue, client="taker"):
     """Everything that a queue gives now."""
     taken, ticket = [], 1000
-    while found := delivered(state.get(client, ticket, queue, wait=False)):
+    while found := delivered(state.apply(Get(ticket, queue, wait=False), client)):
         taken += found[0][1]
-        state.confirm(client, ticket)
+        state.confirm(client, (ticket,))
         ticket += 1
     return taken
 
@@ -79,8 +84,8 @@ def test_consumers_and_a_subscription_both_get_each_item():
 def test_the_payload_is_the_same_object():
     payload = object()
     state = tapped()
-    state.put("producer", 1, Q, payload)
-    (main,), (seen,) = state.get("c", 1, Q), state.get("r", 1, LOG)
+    state.apply(Put(1, Q), "producer", Item(payload))
+    (main,), (seen,) = state.apply(Get(1, Q), "c"), state.apply(Get(1, LOG), "r")
     assert main.items[0].payload is seen.items[0].payload is payload
     assert main.items[0].shared
     assert seen.items[0].shared
@@ -89,7 +94,7 @@ def test_the_payload_is_the_same_object():
 def test_what_was_accepted_before_is_not_seen():
     state = ChannelState()
     put(state, "early")
-    state.subscribe("reader", 1, "log", TapTerms(Q))
+    state.apply(Subscribe(1, "log", Q), "reader")
     put(state, "late")
     assert take_all(state, LOG) == ["late"]
     assert take_all(state, Q) == ["early", "late"]
@@ -98,37 +103,36 @@ def test_what_was_accepted_before_is_not_seen():
 def test_what_comes_back_to_its_queue_is_not_seen_again():
     state = tapped()
     put(state, "a")
-    state.get("c", 1, Q)
-    state.withdraw("c", 1)
+    state.apply(Get(1, Q), "c")
+    state.apply(Withdraw(1), "c")
     assert take_all(state, LOG) == ["a"]
     assert take_all(state, Q) == ["a"]
 
 
 def test_a_reader_that_waits_gets_an_item_as_it_enters():
     state = tapped()
-    assert state.get("r", 1, LOG) == []
+    assert state.apply(Get(1, LOG), "r") == []
     assert delivered(put(state, "a")) == [("r", ["a"])]
 
 
 def test_several_subscriptions_each_see_everything():
     state = tapped()
-    state.subscribe("other", 1, "stats", TapTerms(Q))
+    state.apply(Subscribe(1, "stats", Q), "other")
     put(state, "a", "b")
     assert take_all(state, LOG) == take_all(state, Tapped("stats")) == take_all(state, Q) == ["a", "b"]
 
 
 def test_members_of_one_subscription_share_its_items():
     state = tapped()
-    assert state.subscribe("second", 1, "log", TapTerms(Q)) == ""
-    state.get("reader", 1, LOG)
-    state.get("second", 1, LOG)
+    assert state.apply(Subscribe(1, "log", Q), "second") == []
+    state.apply(Get(1, LOG), "reader")
+    state.apply(Get(1, LOG), "second")
     assert delivered(put(state, "a", "b")) == [("reader", ["a"]), ("second", ["b"])]
 
 
 def test_members_that_say_different_things_are_told_what_there_is():
-    problem = tapped().subscribe("second", 1, "log", TapTerms(None, maxsize=3))
-    assert "queue 'default'" in problem
-    assert "any number of items" in problem
+    with pytest.raises(ValueError, match="it sees queue 'default', and may hold any number of items"):
+        tapped().apply(Subscribe(1, "log", None, maxsize=3), "second")
 
 
 def test_one_of_all_queues_sees_them_in_order_of_arrival_also_those_that_come_later():
@@ -149,16 +153,16 @@ def test_weights_groups_and_priorities_are_those_of_the_items():
     state = tapped()
     put(state, "low", "other", weight=2, group="g")
     put(state, "high", weight=3, priority=5)
-    assert delivered(state.get_group("r", 1, LOG, 2)) == [("r", ["low", "other"])]
-    assert delivered(state.get_batch("r", 2, LOG, 3)) == [("r", ["high"])]
+    assert delivered(state.apply(Get(1, LOG, group_size=2), "r")) == [("r", ["low", "other"])]
+    assert delivered(state.apply(Get(2, LOG, batch_weight=3), "r")) == [("r", ["high"])]
 
 
 def test_a_flush_is_of_both():
     state = tapped()
     put(state, "a", weight=1)
-    state.get_batch("c", 1, Q, 5)
-    state.get_batch("r", 1, LOG, 5)
-    assert delivered(state.flush(Q)) == [("c", ["a"]), ("r", ["a"])]
+    state.apply(Get(1, Q, batch_weight=5), "c")
+    state.apply(Get(1, LOG, batch_weight=5), "r")
+    assert delivered(state.apply(Flush(Q))) == [("c", ["a"]), ("r", ["a"])]
 
 
 # -- leases and deaths ------------------------------------------------------------------------------
@@ -167,28 +171,28 @@ def test_a_flush_is_of_both():
 def test_a_lease_of_a_subscription_is_nothing_to_the_consumers():
     state = tapped()
     put(state, "a")
-    (delivery, _) = state.lease("r", 1, LOG, LeaseTerms(60.0))
+    (delivery, _) = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
     assert take_all(state, Q) == ["a"]
-    state.give_back("r", delivery.lease.generation, reason="again")
+    state.apply(Settle(delivery.lease.generation, None, False, reason="again"), "r")
     assert take_all(state, LOG) == ["a"]
 
 
 def test_what_a_dead_member_had_goes_to_another():
     state = tapped()
     put(state, "a", "b")
-    state.get("reader", 1, LOG)
-    state.lease("reader", 2, LOG, LeaseTerms(60.0))
-    state.lose("reader")
+    state.apply(Get(1, LOG), "reader")
+    state.apply(Get(2, LOG, grant=LeaseTerms(60.0)), "reader")
+    state.apply(Lose(), "reader")
     assert take_all(state, LOG) == ["a", "b"]
 
 
 def test_nobody_is_told_that_a_question_was_not_answered_by_a_subscription():
     state = tapped(max_attempts=1)
-    state.put("asker", 1, Q, "why?", question=7)
-    delivery, _ = state.lease("r", 1, LOG, LeaseTerms(60.0))
-    out = state.give_back("r", delivery.lease.generation, reason="no")
+    state.apply(Put(1, Q), "asker", Item("why?", question=("asker", 7)))
+    delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
+    out = state.apply(Settle(delivery.lease.generation, None, False, reason="no"), "r")
     assert [type(each).__name__ for each in out] == ["StopClock"]
-    assert [letter.queue.name for letter in state.leases.dead_letters()] == [LOG]
+    assert [letter.queue.name for letter in state.policy(Leases).dead_letters()] == [LOG]
 
 
 # -- bounds -----------------------------------------------------------------------------------------
@@ -197,7 +201,7 @@ def test_nobody_is_told_that_a_question_was_not_answered_by_a_subscription():
 def test_one_that_is_full_gives_up_its_oldest_items_and_counts_them():
     state = tapped(TapTerms(Q, maxsize=2))
     assert len(accepted(put(state, *"abcd"))) == 4
-    assert state.num_dropped("log") == 2
+    assert state.policy(Taps).num_dropped("log") == 2
     assert take_all(state, LOG) == ["c", "d"]
     assert take_all(state, Q) == list("abcd")
     (depth,) = state.queues.depths()
@@ -215,8 +219,8 @@ def test_the_oldest_are_given_up_whatever_their_priority(priority):
 def test_what_came_back_is_given_up_first():
     state = tapped(TapTerms(Q, maxsize=2))
     put(state, "a", "b")
-    state.get("r", 1, LOG)
-    state.withdraw("r", 1)
+    state.apply(Get(1, LOG), "r")
+    state.apply(Withdraw(1), "r")
     put(state, "c")
     assert take_all(state, LOG) == ["b", "c"]
 
@@ -233,10 +237,10 @@ def test_bytes_are_bounded_but_for_a_single_item():
 def test_what_is_on_lease_counts_and_stays():
     state = tapped(TapTerms(Q, maxsize=1))
     put(state, "a")
-    delivery, _ = state.lease("r", 1, LOG, LeaseTerms(60.0))
+    delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
     put(state, "b")
     assert state.queues.num_items(LOG) == 0
-    assert state.acknowledge("r", delivery.lease.generation) is not None
+    assert state.apply(Settle(delivery.lease.generation, None, True), "r")
     put(state, "c")
     assert take_all(state, LOG) == ["c"]
 
@@ -244,9 +248,11 @@ def test_what_is_on_lease_counts_and_stays():
 def test_no_put_waits_for_one_that_is_full():
     state = tapped(TapTerms(Q, maxsize=1))
     put(state, "a")
-    assert accepted(state.put("producer", 7, Q, "b", wait=False)) == [7]
-    assert state.reserve("producer", 8, Q, size_bytes=50) == [Grant("producer", 8)]
-    assert accepted(state.fill("producer", 8, "c")) == [8]
+    assert accepted(state.apply(Put(7, Q, wait=False), "producer", Item("b"))) == [7]
+    assert state.apply(Put(8, Q, size_bytes=50), "producer", Item(None, size_bytes=50)) == [
+        Grant("producer", 8)
+    ]
+    assert accepted(state.apply(Fill(8), "producer", "c")) == [8]
     assert take_all(state, LOG) == ["c"]
     assert take_all(state, Q) == ["a", "b", "c"]
 
@@ -254,7 +260,7 @@ def test_no_put_waits_for_one_that_is_full():
 def test_a_batch_waits_for_what_takes_the_place_of_its_oldest_items():
     state = tapped(TapTerms(Q, maxsize=2))
     put(state, "a", "b", weight=1)
-    assert state.get_batch("r", 1, LOG, 5) == []
+    assert state.apply(Get(1, LOG, batch_weight=5), "r") == []
     assert delivered(put(state, "c", weight=4)) == [("r", ["b", "c"])]
 
 
@@ -269,80 +275,84 @@ def test_what_a_subscription_holds_is_not_counted_for_the_channel():
 # -- ends -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", [lambda state: state.end(Q), ChannelState.end_all, ChannelState.close])
+@pytest.mark.parametrize("end", [EndQueue(Q), EndAll(), Close()])
 def test_readers_see_what_there_was_and_then_the_end(end):
     state = tapped()
     put(state, "a")
-    end(state)
+    state.apply(end)
     assert take_all(state, LOG) == ["a"]
-    ((_, reason),) = refused(state.get("r", 1, LOG))
+    ((_, reason),) = refused(state.apply(Get(1, LOG), "r"))
     assert reason in (Reason.ENDED, Reason.CLOSED)
 
 
 def test_a_reader_that_waits_is_told_of_the_end():
     state = tapped()
-    state.get("r", 1, LOG)
-    assert refused(state.end(Q)) == [("r", Reason.ENDED)]
+    state.apply(Get(1, LOG), "r")
+    assert refused(state.apply(EndQueue(Q))) == [("r", Reason.ENDED)]
 
 
 def test_one_of_all_queues_ends_with_the_channel():
     state = tapped(TapTerms(None))
-    state.get("r", 1, LOG)
-    assert refused(state.end(Q)) == []
-    assert refused(state.end_all()) == [("r", Reason.ENDED)]
+    state.apply(Get(1, LOG), "r")
+    assert refused(state.apply(EndQueue(Q))) == []
+    assert refused(state.apply(EndAll())) == [("r", Reason.ENDED)]
 
 
 def test_puts_that_wait_when_the_queue_ends_are_seen():
     state = tapped(maxsize=1)
     put(state, "a")
-    state.put("producer", 7, Q, "b")
-    state.end(Q)
+    state.apply(Put(7, Q), "producer", Item("b"))
+    state.apply(EndQueue(Q))
     assert take_all(state, LOG) == ["a"]
-    assert state.get("r", 1, LOG) == []
-    assert delivered(state.get("c", 1, Q)) == [("c", ["a"]), ("r", ["b"])]
-    assert refused(state.get("r", 2, LOG)) == []  # "b" may come back
-    assert refused(state.confirm("r", 1)) == [("r", Reason.ENDED)]
+    assert state.apply(Get(1, LOG), "r") == []
+    assert delivered(state.apply(Get(1, Q), "c")) == [("c", ["a"]), ("r", ["b"])]
+    assert refused(state.apply(Get(2, LOG), "r")) == []  # "b" may come back
+    assert refused(state.confirm("r", (1,))) == [("r", Reason.ENDED)]
 
 
 def test_a_put_that_gives_up_after_the_end_ends_the_subscription():
     state = tapped(maxsize=1)
     put(state, "a")
     take_all(state, LOG)
-    state.put("producer", 7, Q, "b")
-    state.end(Q)
-    assert state.get("r", 1, LOG) == []
-    assert ("r", Reason.ENDED) in refused(state.withdraw("producer", 7))
+    state.apply(Put(7, Q), "producer", Item("b"))
+    state.apply(EndQueue(Q))
+    assert state.apply(Get(1, LOG), "r") == []
+    assert ("r", Reason.ENDED) in refused(state.apply(Withdraw(7), "producer"))
 
 
 def test_one_that_begins_after_the_end_has_ended():
     state = ChannelState()
-    state.end(Q)
-    state.subscribe("reader", 1, "log", TapTerms(Q))
-    assert refused(state.get("r", 1, LOG)) == [("r", Reason.ENDED)]
+    state.apply(EndQueue(Q))
+    state.apply(Subscribe(1, "log", Q), "reader")
+    assert refused(state.apply(Get(1, LOG), "r")) == [("r", Reason.ENDED)]
 
 
 # -- members ----------------------------------------------------------------------------------------
 
 
 def leave(state, client="reader", number=1):
-    vacancy = state.leave_subscription(client, number, "log")
-    return None if vacancy is None else state.give_up_subscription("log", vacancy)
+    left = state.apply(Unsubscribe(number, "log"), client)
+    return None if not left else state.apply(GiveUpTap("log", left[0].vacancy))
+
+
+def vacancies(instructions):
+    return [(each.name, each.vacancy) for each in instructions if isinstance(each, Vacate)]
 
 
 def test_without_members_a_subscription_is_gone():
     state = tapped()
-    state.get("waiting", 1, LOG)
+    state.apply(Get(1, LOG), "waiting")
     assert refused(leave(state)) == [("waiting", Reason.ENDED)]
     put(state, "a")
     assert take_all(state, LOG) == []
-    assert refused(state.get("r", 2, LOG)) == [("r", Reason.ENDED)]
+    assert refused(state.apply(Get(2, LOG), "r")) == [("r", Reason.ENDED)]
     assert take_all(state, Q) == ["a"]
     assert state.queues.depths() == ()
 
 
 def test_it_goes_on_as_long_as_somebody_reads():
     state = tapped()
-    state.subscribe("reader", 2, "log", TapTerms(Q))
+    state.apply(Subscribe(2, "log", Q), "reader")
     assert leave(state, number=1) is None
     put(state, "a")
     assert take_all(state, LOG) == ["a"]
@@ -352,52 +362,52 @@ def test_it_goes_on_as_long_as_somebody_reads():
 def test_a_successor_of_the_last_member_goes_on_where_that_was():
     state = tapped()
     put(state, "a")
-    assert state.lose_member("reader") == [("log", 1)]
+    assert vacancies(state.apply(Lose(), "reader")) == [("log", 1)]
     put(state, "b")
-    state.subscribe("successor", 1, "log", TapTerms(Q))
-    assert state.give_up_subscription("log", 1) is None
+    state.apply(Subscribe(1, "log", Q), "successor")
+    assert is_over(state, GiveUpTap("log", 1))
     assert take_all(state, LOG) == ["a", "b"]
 
 
 def test_an_earlier_vacancy_does_not_end_it_before_the_time_of_the_later_one():
     state = tapped()
-    state.lose_member("reader")
-    state.subscribe("successor", 1, "log", TapTerms(Q))
-    assert state.lose_member("successor") == [("log", 2)]
-    assert state.give_up_subscription("log", 1) is None
-    assert state.give_up_subscription("log", 2) == []
+    state.apply(Lose(), "reader")
+    state.apply(Subscribe(1, "log", Q), "successor")
+    assert vacancies(state.apply(Lose(), "successor")) == [("log", 2)]
+    assert is_over(state, GiveUpTap("log", 1))
+    assert state.apply(GiveUpTap("log", 2)) == []
 
 
 def test_a_vacancy_of_one_that_is_gone_is_not_that_of_the_next_one_of_its_name():
     state = tapped()
     leave(state)
-    state.subscribe("reader", 2, "log", TapTerms(Q))
-    assert state.leave_subscription("reader", 2, "log") == 2
-    assert state.give_up_subscription("log", 1) is None
+    state.apply(Subscribe(2, "log", Q), "reader")
+    assert vacancies(state.apply(Unsubscribe(2, "log"), "reader")) == [("log", 2)]
+    assert is_over(state, GiveUpTap("log", 1))
 
 
 @pytest.mark.parametrize("max_attempts", [0, 1])
 def test_what_comes_back_to_one_that_is_gone_is_dropped(max_attempts):
     state = tapped(max_attempts=max_attempts, total_bytes=1000)
     put(state, "a", "b", size_bytes=10)
-    state.get("r", 1, LOG)
-    delivery, _ = state.lease("r", 2, LOG, LeaseTerms(60.0))
+    state.apply(Get(1, LOG), "r")
+    delivery, _ = state.apply(Get(2, LOG, grant=LeaseTerms(60.0)), "r")
     leave(state)
-    state.withdraw("r", 1)
-    state.give_back("r", delivery.lease.generation, reason="no")
+    state.apply(Withdraw(1), "r")
+    state.apply(Settle(delivery.lease.generation, None, False, reason="no"), "r")
     take_all(state, Q)
     assert state.queues.depths() == ()
-    assert state.leases.dead_letters() == []
+    assert state.policy(Leases).dead_letters() == []
     assert state.queues.total_held_bytes == 0
-    state.subscribe("reader", 2, "log", TapTerms(Q))
+    state.apply(Subscribe(2, "log", Q), "reader")
     assert take_all(state, LOG) == []
 
 
 def test_nothing_is_known_of_a_member_that_has_left():
     state = tapped()
     leave(state)
-    assert state.leave_subscription("reader", 1, "log") is None
-    assert state.lose_member("reader") == []
+    assert state.apply(Unsubscribe(1, "log"), "reader") == []
+    assert state.apply(Lose(), "reader") == []
 
 
 def test_a_report_says_what_it_sees_and_who_reads_it():
@@ -412,7 +422,7 @@ def test_a_report_says_what_it_sees_and_who_reads_it():
 def test_a_batch_with_a_limit_takes_what_there_is():
     state = tapped()
     put(state, "a", "b", "c")
-    assert delivered(state.get_batch("r", 1, LOG, None, Limits(max_items=2))) == [("r", ["a", "b"])]
+    assert delivered(state.apply(Get(1, LOG, limits=Limits(max_items=2)), "r")) == [("r", ["a", "b"])]
 
 
 def at_rest(state):
@@ -425,17 +435,17 @@ def at_rest(state):
 def test_a_checkpoint_holds_a_subscription_with_what_nobody_has_read_and_without_its_members():
     state = tapped(max_attempts=1)
     put(state, "a", "b", "c", "d")
-    delivery, _ = state.lease("reader", 1, LOG, LeaseTerms(60.0))
-    state.give_back("reader", delivery.lease.generation, reason="no")
-    state.get("reader", 2, LOG)
-    state.confirm("reader", 2)
-    state.get("reader", 3, LOG)
+    delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "reader")
+    state.apply(Settle(delivery.lease.generation, None, False, reason="no"), "reader")
+    state.apply(Get(2, LOG), "reader")
+    state.confirm("reader", (2,))
+    state.apply(Get(3, LOG), "reader")
     restored = at_rest(state)
-    assert restored.vacant_subscriptions() == [("log", 0)]
-    assert restored.terms_of("log") == state.terms_of("log")
-    assert [(letter.queue.name, letter.item.payload) for letter in restored.leases.dead_letters()] == [
-        (LOG, "a")
-    ]
+    assert restored.policy(Taps).vacant() == [("log", 0)]
+    assert [tap.terms for tap in restored.policy(Taps)] == [tap.terms for tap in state.policy(Taps)]
+    assert [
+        (letter.queue.name, letter.item.payload) for letter in restored.policy(Leases).dead_letters()
+    ] == [(LOG, "a")]
     assert take_all(restored, LOG) == ["c", "d"]
     put(restored, "e")
     assert take_all(restored, LOG) == ["e"]
@@ -445,8 +455,8 @@ def test_a_checkpoint_holds_a_subscription_with_what_nobody_has_read_and_without
 def test_a_checkpoint_holds_no_subscription_that_nobody_reads_any_more():
     state = tapped()
     put(state, "a")
-    state.lease("reader", 1, LOG, LeaseTerms(60.0))
-    state.give_up_subscription("log", state.leave_subscription("reader", 1, "log"))
+    state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "reader")
+    leave(state)
     restored = at_rest(state)
     assert [depth.name for depth in restored.queues.depths()] == [Q]
 
@@ -455,7 +465,7 @@ def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoin
     state = tapped()
     put(state, "a", "b", size_bytes=10)
     take_all(state, Q)
-    state.lease("reader", 1, LOG, LeaseTerms(60.0))
+    state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "reader")
     state.lose_items(lambda _: "went")
     assert at_rest(state).queues.num_lost == 0
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf_scheduler.queueing import ChannelState
+from feeding_mutants import with_policy
+
 from rlinf_scheduler.queueing.admission import Admission, Admissions
 from rlinf_scheduler.queueing.lanes import LanedFifo
 from simulator import Machines
@@ -14,10 +15,7 @@ def _with_admission(admission_type):
     class WithGate(Admissions):
         gate_type = admission_type
 
-    class WithAdmissions(ChannelState):
-        admissions_type = WithGate
-
-    return replace(Machines(), server=WithAdmissions)
+    return replace(Machines(), server=with_policy(WithGate))
 
 
 class _LooksAtTodayOnly(Admission):

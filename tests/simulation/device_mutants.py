@@ -7,6 +7,7 @@ from dataclasses import replace
 from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
 from rlinf_scheduler.comm.device.pool import BucketPool
 from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.messages import Lose
 from simulator import Machines
 
 
@@ -80,8 +81,8 @@ class NamesNoLostItem(ChannelState):
 class GivesTakenItemsAgain(ChannelState):
     """What a dead consumer has not confirmed is the next one's, whether it was taken or not."""
 
-    def lose(self, client, taken=()):
-        return super().lose(client)
+    def _lose(self, lose, client):
+        return super()._lose(Lose(), client)
 
 
 def _pool(pool):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.groups import GroupIndex
+from rlinf_scheduler.queueing.policies import POLICIES
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
@@ -33,15 +34,24 @@ def with_queue(queue):
     return with_queues(Queues)
 
 
+def with_policy(policy):
+    """A server with another policy in the place of the one that it derives from."""
+
+    class WithPolicy(ChannelState):
+        policy_types = tuple(policy if issubclass(policy, each) else each for each in POLICIES)
+
+    return WithPolicy
+
+
 # -- ends -------------------------------------------------------------------------------------------
 
 
 class TakesPutsAfterTheEnd(ChannelState):
     """Only getters are told that a queue has ended."""
 
-    def end(self, queue_name):
-        out = super().end(queue_name)
-        self.queues.ended.pop(queue_name, None)
+    def _end_queue(self, end, client):
+        out = super()._end_queue(end, client)
+        self.queues.ended.pop(end.queue, None)
         return out
 
 
@@ -112,7 +122,7 @@ class _OneMore(Queue):
 class NeverRipens(ChannelState):
     """How long a batch was to wait is forgotten."""
 
-    def ripen(self, client, ticket):
+    def _linger(self, linger, client):
         return []
 
 
@@ -155,8 +165,9 @@ class _JoinsTheOversize(Queue):
 class IgnoresPriorities(ChannelState):
     """Items come in their order."""
 
-    def put(self, *args, priority=0, **options):
-        return super().put(*args, **options)
+    def _put(self, put, client, item):
+        item.priority = 0
+        return super()._put(put, client, item)
 
 
 class _Starving(RankedItems):
@@ -290,10 +301,7 @@ def with_sharding(sharding):
     class WithSharding(Shardings):
         sharding_type = sharding
 
-    class WithShardings(ChannelState):
-        shardings_type = WithSharding
-
-    return WithShardings
+    return with_policy(WithSharding)
 
 
 class _ForgetsWhatWasInHand(ShardingState):

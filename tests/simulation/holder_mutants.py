@@ -36,11 +36,11 @@ class LosesWhatConsumersHave(ChannelState):
 class DeliversWhatIsLost(ChannelState):
     """A delivery that cannot be fetched is sent again, whatever became of its items."""
 
-    def deliver_again(self, client, ticket):
-        getter = self.queues.delivery(client, ticket)
+    def _resend(self, resend, client):
+        getter = self.queues.delivery(client, resend.ticket)
         for item in getter.items if getter is not None else ():
             item.lost = ""
-        return super().deliver_again(client, ticket)
+        return super()._resend(resend, client)
 
 
 class _TellsNobody(Queue):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding_mutants import with_queue, with_sharding
+from feeding_mutants import with_policy, with_queue, with_sharding
 
-from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.queueing.queue import Queue
@@ -15,10 +14,7 @@ from simulator import Machines
 
 
 def _with_leases(leases):
-    class WithLeases(ChannelState):
-        leases_type = leases
-
-    return replace(Machines(), server=WithLeases)
+    return replace(Machines(), server=with_policy(leases))
 
 
 class _TakesLateWords(Leases):
@@ -37,34 +33,35 @@ class _LosesWhatLapses(Leases):
         self._acknowledge(lease, None, out)
 
 
-class NeverLapses(ChannelState):
+class _NeverLapses(Leases):
     """A consumer that hangs has its items for ever."""
 
-    def lapse(self, generation):
+    def lapse(self, lapse, client=""):
         return []
 
 
-class NeverExtends(ChannelState):
+class _NeverExtends(Leases):
     """A lease lasts as long as in the beginning, whoever lives."""
 
-    def extend(self, client, generation, for_s=None):
-        return None if self.leases.find(client, generation) is None else []
+    def extend(self, extend, client):
+        self._find(client, extend.generation)
+        return []
 
 
 class _KeepsLeasesOfTheDead(Leases):
     """The death of a consumer is nothing to its leases."""
 
-    def lose(self, getter, out):
+    def give_up(self, getter, out):
         pass
 
 
 class _CountsWhatNobodyHad(Leases):
     """Every delivery is an attempt, wanted or not."""
 
-    def withdraw(self, getter, out):
+    def take_back(self, getter, out):
         for item in self._open[getter.generation].items.values():
             item.attempts += 1
-        super().withdraw(getter, out)
+        super().take_back(getter, out)
 
 
 class _GivesOutForEver(Leases):
@@ -171,8 +168,8 @@ def _server(queue_type):
 LEASE_MUTANTS = {
     "takes late words": _with_leases(_TakesLateWords),
     "loses what lapses": _with_leases(_LosesWhatLapses),
-    "never lets a lease lapse": replace(Machines(), server=NeverLapses),
-    "never extends a lease": replace(Machines(), server=NeverExtends),
+    "never lets a lease lapse": _with_leases(_NeverLapses),
+    "never extends a lease": _with_leases(_NeverExtends),
     "keeps the leases of the dead": _with_leases(_KeepsLeasesOfTheDead),
     "counts what nobody had as an attempt": _with_leases(_CountsWhatNobodyHad),
     "gives an item out for ever": _with_leases(_GivesOutForEver),

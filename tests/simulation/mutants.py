@@ -29,22 +29,23 @@ from simulator import Machines
 class ConfirmsWhatArrived(ChannelState):
     """Items are the client's as soon as they are in its process, taken or not."""
 
-    def arrive(self, client, ticket):
-        return self.confirm(client, ticket)
+    def _arrive(self, arrive, client):
+        return self.confirm(client, (arrive.ticket,))
 
 
 class ForgetsTheDead(ChannelState):
     """What was in delivery to a dead client stays so."""
 
-    def lose(self, client, taken=()):
+    def _lose(self, lose, client):
         return []
 
 
 class IgnoresWithdrawalOfDelivered(ChannelState):
     """Withdrawing comes too late once items are under way."""
 
-    def withdraw(self, client, ticket):
-        return [] if self.deliver_again(client, ticket) else super().withdraw(client, ticket)
+    def _withdraw(self, withdraw, client):
+        is_delivered = self.queues.delivery(client, withdraw.ticket) is not None
+        return [] if is_delivered else super()._withdraw(withdraw, client)
 
 
 class _TailQueue(Queue):

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding_mutants import with_queue, with_queues
+from feeding_mutants import with_policy, with_queue, with_queues
 
-from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing import Over
 from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.taps import TapQueue, Taps
+from rlinf_scheduler.queueing.taps import GiveUpTap, TapQueue, Taps
 from simulator import Machines
 
 
 class _ShowsWhatWasThere(Taps):
     """A subscription also sees what was accepted before it began."""
 
-    def subscribe(self, client, number, name, terms):
-        is_new = name not in self._taps
-        problem = super().subscribe(client, number, name, terms)
-        for queue in self.seen_by(terms) if is_new else ():
+    def subscribe(self, wanted, client):
+        is_new = wanted.name not in self._taps
+        out = super().subscribe(wanted, client)
+        tap = self._taps[wanted.name]
+        for queue in self.seen_by(tap.terms) if is_new else ():
             for item in queue.fifo.first(1 << 30):
-                self._taps[name].see(item)
-        return problem
+                tap.see(item)
+        return out
 
 
 class _BelievesEveryMark(QueueSet):
@@ -42,26 +43,26 @@ class _BelievesEveryMark(QueueSet):
 class _EndsWithItsFirstMember(Taps):
     """Whoever leaves a subscription takes it along."""
 
-    def leave(self, client, number, name):
+    def _leave(self, client, number, name, *, failed):
         tap = self._taps.get(name)
         if tap is not None and (client, number) in tap.read.members:
             tap.read.members = {(client, number): None}
-        return super().leave(client, number, name)
+        return super()._leave(client, number, name, failed=failed)
 
 
 class _NeverEnds(Taps):
     """A subscription that nobody reads stays."""
 
-    def give_up(self, name, vacancy):
-        return None
+    def give_up(self, left, client=""):
+        raise Over
 
 
 class _ForgetsVacancies(Taps):
     """A successor that leaves has no more time to be succeeded than the one before had left."""
 
-    def give_up(self, name, vacancy):
-        tap = self._taps.get(name)
-        return super().give_up(name, tap.read.vacancy if tap is not None else vacancy)
+    def give_up(self, left, client=""):
+        tap = self._taps.get(left.name)
+        return super().give_up(GiveUpTap(left.name, left.vacancy if tap is None else tap.read.vacancy))
 
 
 class _OverlooksAnnounced(Queue):
@@ -153,10 +154,7 @@ def _state(state_type):
 
 
 def _taps(taps):
-    class WithTaps(ChannelState):
-        taps_type = taps
-
-    return replace(Machines(), server=WithTaps)
+    return replace(Machines(), server=with_policy(taps))
 
 
 def _queue(queue_type):

@@ -74,7 +74,7 @@ def test_a_machine_that_raises_breaks_a_story_of_the_product():
         raise RuntimeError(message)
 
     class Failing(ChannelState):
-        put_run = put = fail
+        put_run = _put = fail
 
     assert "no machine" in next(
         violation

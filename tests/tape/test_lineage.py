@@ -20,11 +20,11 @@ from rlinf_scheduler.channel.features.recording import RecordingFeature
 from rlinf_scheduler.channel.spec import channels_of
 from rlinf_scheduler.comm import encode
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
+from rlinf_scheduler.queueing.ids import ItemId, Trace
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape import deliveries, files
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel, decode_delivery
 from rlinf_scheduler.tape.files import TapeFile, TapeReader
-from rlinf_scheduler.tape.ids import ItemId, Trace
 from rlinf_scheduler.tape.lineage import Recordings
 from rlinf_scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
 from served import DrivenRuntime, served

@@ -16,7 +16,7 @@ from post_training.writer import Writer
 from rlinf.scheduler.channel import Lease, LeaseContext
 from rlinf.scheduler.errors import BatchTimeout, ChannelClosed, LeaseExpired
 from rlinf_scheduler.comm import AsyncHandle
-from rlinf_scheduler.tape.ids import ItemId
+from rlinf_scheduler.queueing.ids import ItemId
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
     checked_batch_weight,
@@ -40,7 +40,7 @@ from rlinf_scheduler.errors import (
     SchedulerError,
 )
 from rlinf_scheduler.keywords import called_directly
-from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.queueing import GroupName, Limits, QueueName
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape.work import Work, current_work
 
@@ -519,7 +519,7 @@ class Getting(ChannelAccess):
         """
         queue = self._queue(queue_name, key)
         operation = BatchOperation("get_batch", queue, None, self._now, wait=False)
-        operation.limits = wire.BatchLimits(1, 0, 0, None)
+        operation.limits = Limits(1, 0, 0, None)
         try:
             batch: Batch = self._get(operation, False)
         except (ChannelEmpty, ChannelClosed):

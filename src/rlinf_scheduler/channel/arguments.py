@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.channel import wire
 from rlinf_scheduler.checks import absolute_path, is_encodable, is_seconds
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import (
     GroupName,
+    Limits,
     QueueName,
     check_batch_weight,
     check_maxsize,
@@ -95,7 +95,7 @@ def checked_priority(channel: str, priority: Any) -> int:
 
 
 def checked_batch_weight(
-    channel: str, batch_weight: Any, target_weight: Any, limits: wire.BatchLimits | None
+    channel: str, batch_weight: Any, target_weight: Any, limits: Limits | None
 ) -> float | None:
     """Return the weight that is meant by `batch_weight` and its other name `target_weight`; None with limits only."""
     given = target_weight if batch_weight is None else batch_weight
@@ -118,13 +118,13 @@ def checked_limits(
     min_items: Any,
     max_wait_s: Any,
     oversize: Any = None,
-) -> wire.BatchLimits | None:
+) -> Limits | None:
     """Return what a batch has to be besides its weight; None if nothing was said."""
     if oversize not in (None, "alone", "raise"):
         raise ChannelArgumentError(channel, f"oversize is None, 'alone' or 'raise', not {oversize!r}")
     if max_items is None and max_bytes is None and min_items == 1 and max_wait_s is None and not oversize:
         return None
-    limits = wire.BatchLimits(
+    limits = Limits(
         checked_count(channel, "min_items", min_items),
         0 if max_items is None else checked_count(channel, "max_items", max_items),
         0 if max_bytes is None else checked_count(channel, "max_bytes", max_bytes),

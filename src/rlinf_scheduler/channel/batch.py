@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import BatchUndecodable, CodecError
-from rlinf_scheduler.queueing import GroupName, QueueName
+from rlinf_scheduler.queueing import GroupName, Limits, QueueName
 from rlinf_scheduler.tape.work import current_work
 from rlinf_scheduler.wording import counted
 
@@ -78,7 +78,7 @@ class Delivery(list[ReceivedPayload]):
         if told.group is None:
             batch = Batch(values, told.complete)
         else:
-            batch = GroupBatch(values, told.complete, wire.as_group(told.group) or "")
+            batch = GroupBatch(values, told.complete, wire.as_name(told.group) or "")
         if told.versions is not None:
             batch.versions = told.versions
         if told.ids is not None:
@@ -118,7 +118,7 @@ class BatchOperation(Operation):
     ) -> None:
         super().__init__(kind, queue_name, timeout_s, now, wait=wait)
         self.batch_weight: float | None = None
-        self.limits: wire.BatchLimits | None = None
+        self.limits: Limits | None = None
         self.group_size = 0
 
     def renewed(self) -> Self:

@@ -307,7 +307,7 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
         connection.requests.finish_puts("end", checked_timeout(self._name, timeout_s))
-        connection.requests.ask(control_wire.EndQueue(queue))
+        connection.requests.ask(control_wire.EndQueue(queue), control_wire.Done)
 
     def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
         """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
@@ -318,7 +318,7 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
         connection.requests.finish_puts("flush", ANSWER_S)
-        connection.requests.ask(control_wire.Flush(queue))
+        connection.requests.ask(control_wire.Flush(queue), control_wire.Done)
 
     def producer(self) -> Producer:
         """Be one of the channel's `producers` for the time of a `with` block.
@@ -339,7 +339,7 @@ class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subsc
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
         """
-        self._connection().requests.ask(control_wire.Close())
+        self._connection().requests.ask(control_wire.Close(), control_wire.Done)
 
     def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
         """Close the channel, drop what it holds, and free its name; its process ends when it has no other.
@@ -401,9 +401,7 @@ class Producer:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         self._is_in = True
-        joined = self._connection.requests.ask(
-            control_wire.Join(self._number, self._name), control_wire.Joined
-        )
+        joined = self._connection.requests.ask(control_wire.Join(self._number, self._name), control_wire.Done)
         if joined.problem:
             raise ChannelArgumentError(self._connection.ref.spec.name, joined.problem)
         return self

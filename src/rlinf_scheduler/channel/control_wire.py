@@ -10,16 +10,24 @@ from typing import Any
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.queueing.admission import HoldSlot as HoldSlot
+from rlinf_scheduler.queueing.admission import LetGoOfSlot as LetGoOfSlot
+from rlinf_scheduler.queueing.leases import Extend as Extend
+from rlinf_scheduler.queueing.leases import MoveDead as MoveDead
+from rlinf_scheduler.queueing.leases import Settle as Settle
+from rlinf_scheduler.queueing.messages import Close as Close
+from rlinf_scheduler.queueing.messages import EndQueue as EndQueue
+from rlinf_scheduler.queueing.messages import Flush as Flush
+from rlinf_scheduler.queueing.messages import Retract as Retract
+from rlinf_scheduler.queueing.sharding import DonePart as DonePart
+from rlinf_scheduler.queueing.taps import Subscribe as Subscribe
+from rlinf_scheduler.queueing.taps import Unsubscribe as Unsubscribe
 
 
 class Open(msgspec.Struct, tag=0, array_like=True):
     """A client begins -> None."""
 
     endpoint: Endpoint
-
-
-class Close(msgspec.Struct, tag=1, array_like=True):
-    """Refuse puts from now on -> None."""
 
 
 class Delete(msgspec.Struct, tag=2, array_like=True):
@@ -76,20 +84,8 @@ class Invite(msgspec.Struct, tag=5, array_like=True):
     """Ask for a shortcut for one thread -> `Invitation`."""
 
 
-class EndQueue(msgspec.Struct, tag=6, array_like=True):
-    """End a queue -> None."""
-
-    queue: Any
-
-
-class Flush(msgspec.Struct, tag=7, array_like=True):
-    """Let batches take what a queue holds now -> None."""
-
-    queue: Any
-
-
 class Join(msgspec.Struct, tag=8, array_like=True):
-    """Be one of the channel's producers -> `Joined`."""
+    """Be one of the channel's producers -> `Done`."""
 
     number: int
     name: str
@@ -102,23 +98,6 @@ class Leave(msgspec.Struct, tag=9, array_like=True):
     failed: bool
 
 
-class Settle(msgspec.Struct, tag=10, array_like=True):
-    """Items of a lease (None: all that are left) are done with, or go back after a while -> `Done`."""
-
-    generation: int
-    places: list[int] | None
-    done: bool
-    delay_s: float = 0
-    reason: str = ""
-
-
-class Extend(msgspec.Struct, tag=11, array_like=True):
-    """A lease lasts so long from now (None: as long as in the beginning) -> `Done`."""
-
-    generation: int
-    for_s: float | None = None
-
-
 class ListDead(msgspec.Struct, tag=12, array_like=True):
     """Ask for the dead letters of a queue, or (None) of all -> `DeadNotes`."""
 
@@ -129,71 +108,6 @@ class ReadDead(msgspec.Struct, tag=13, array_like=True):
     """Ask for the item of a dead letter -> `Done`, with its frames."""
 
     number: int
-
-
-class MoveDead(msgspec.Struct, tag=14, array_like=True):
-    """Put a dead letter back, or drop it -> `Done`."""
-
-    number: int
-    again: bool
-
-
-class DonePart(msgspec.Struct, tag=33, array_like=True):
-    """A shard is done with its part of a step -> `Done`."""
-
-    queue: Any
-    index: int
-    step: int
-
-
-class Retract(msgspec.Struct, tag=32, array_like=True):
-    """Nobody wants the answer to a question of the client any more -> None."""
-
-    queue: Any
-    number: int
-
-
-class HoldSlot(msgspec.Struct, tag=34, array_like=True):
-    """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> None.
-
-    The one that was sent as `source` is no more (0: it may be read again): it is the client's, and ends with it.
-    """
-
-    queue: Any
-    slot: int
-    key: int
-    sent: bool
-    source: int = 0
-
-
-class LetGoOfSlot(msgspec.Struct, tag=35, array_like=True):
-    """The client holds that copy no more (0: it held none); nor is the one that was sent as `source` -> None."""
-
-    queue: Any
-    slot: int
-    key: int
-    source: int
-
-
-class Subscribe(msgspec.Struct, tag=43, array_like=True):
-    """Read a subscription of a queue, or (None) of all -> `Joined`.
-
-    `max_bytes` None is a share of what the channel may hold.
-    """
-
-    number: int
-    name: str
-    queue: Any
-    maxsize: int
-    max_bytes: int | None
-
-
-class Unsubscribe(msgspec.Struct, tag=31, array_like=True):
-    """Read it no more: done, or failed, to be succeeded -> None."""
-
-    number: int
-    name: str
-    failed: bool
 
 
 class Look(msgspec.Struct, tag=40, array_like=True):
@@ -284,12 +198,6 @@ class DeadNotes(msgspec.Struct, array_like=True):
     """The oldest first."""
 
     letters: list[DeadNote]
-
-
-class Joined(msgspec.Struct, array_like=True):
-    """Why there is no place for this producer, or member of a subscription; empty if there is."""
-
-    problem: str
 
 
 class Invitation(msgspec.Struct, array_like=True):

@@ -18,7 +18,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.errors import ChannelJournalError
 
 # To be raised when the queues decide otherwise of what clients said, or records change.
-RULES = 3
+RULES = 4
 # The lock of a process that is being killed is free after a moment.
 LOCK_S = 2.0
 AGAIN_S = 0.05

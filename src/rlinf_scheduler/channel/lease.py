@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing import LeaseTerms, QueueName
 from rlinf_scheduler.session import current_session
 
 LEASE_S = 60.0
@@ -520,9 +520,7 @@ class Leasing(ChannelAccess):
             if target is not None or limits is not None:
                 raise ChannelArgumentError(self._name, "a lease is of a batch, or of a group_size")
             operation.group_size = checked_group_size(self._name, self.maxsize, group_size)
-        operation.terms = wire.LeaseRequest(
-            checked_seconds(self._name, "ttl_s", ttl_s), current_session().name
-        )
+        operation.terms = LeaseTerms(checked_seconds(self._name, "ttl_s", ttl_s), current_session().name)
         if work_deadline_s is not None:
             work_deadline_s = checked_seconds(self._name, "work_deadline_s", work_deadline_s)
         operation.keep_s = or_forever(work_deadline_s)

@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing import LeaseTerms, QueueName
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.client import ChannelClient
@@ -44,7 +44,7 @@ class LeaseOperation(BatchOperation):
 
     __slots__ = ("copies", "keep_s", "settlements", "terms")
     has_hooks = True
-    terms: wire.LeaseRequest
+    terms: LeaseTerms
     keep_s: float
 
     def __init__(
@@ -63,7 +63,7 @@ class LeaseOperation(BatchOperation):
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
         """How it begins at the server."""
         get = super().opening()
-        get.lease = self.terms
+        get.grant = self.terms
         return get
 
     def arriving(self, client: ChannelClient, told: wire.Delivered) -> None:

@@ -6,13 +6,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from operator import methodcaller
 from typing import Any, NamedTuple, Never, TypeVar
 
-import msgspec
-
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, checked_weight
-from rlinf_scheduler.channel.batch import Batch, BatchOperation, GroupBatch
+from rlinf_scheduler.channel.batch import Batch, GroupBatch
 from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
 from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation, OperationPromise
@@ -26,19 +23,19 @@ from rlinf_scheduler.comm.reports import on_io_thread
 from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelEmpty, ChannelError, ChannelUnanswered
 from rlinf_scheduler.queueing import (
-    NO_LIMITS,
     Accept,
     ChannelState,
     ChannelStats,
     Deliver,
     Ending,
     Instruction,
-    Limits,
+    Item,
     QueueName,
     Reason,
     Refuse,
     Ripen,
 )
+from rlinf_scheduler.queueing.messages import Close, EndQueue, Flush, Linger, Withdraw
 from rlinf_scheduler.wording import counted
 
 
@@ -110,15 +107,15 @@ class LocalChannel(Channel):
         Puts that wait for room still enter; nothing is waited for, so `timeout_s` has no effect.
         """
         checked_timeout(self._name, timeout_s)
-        self._queues.change("end", methodcaller("end", self._queue(queue_name, key)))
+        self._queues.change("end", EndQueue(self._queue(queue_name, key)))
 
     def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
         """Let batches take what a queue holds now, whether it reaches their weight or not."""
-        self._queues.change("flush", methodcaller("flush", self._queue(queue_name, key)))
+        self._queues.change("flush", Flush(self._queue(queue_name, key)))
 
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed."""
-        self._queues.change("close", methodcaller("close"))
+        self._queues.change("close", Close())
 
     def delete(self, timeout_s: float | None = None) -> None:
         """Drop what this process has of the channel; what waits fails with ChannelLost, and so do later operations."""
@@ -320,9 +317,9 @@ class LocalQueues:
             )
         return answer.result(0)
 
-    def change(self, what: str, event: Callable[[ChannelState], list[Instruction]]) -> None:
-        """Tell the queues something, and wait until they know."""
-        self.ask(what, lambda state: self._carry_out(event(state)))
+    def change(self, what: str, operation: EndQueue | Flush | Close) -> None:
+        """Have the queues do something, and wait until they have."""
+        self.ask(what, lambda state: self._carry_out(state.apply(operation)))
 
     def delete(self) -> None:
         """Drop what they hold; what waits fails, and so does what is asked later, in this process."""
@@ -379,25 +376,12 @@ class LocalQueues:
             operation.timer = self._loop.call_later(left_s, partial(self._expire, operation))
 
     def _event(self, operation: Operation, item: Any) -> list[Instruction]:
-        about = _HERE, operation.ticket, operation.queue_name
+        entering = None
         if operation.kind == "put":
             said = operation.item or NO_TERMS
-            return self._state.put(
-                *about,
-                item,
-                operation.weight,
-                priority=said.priority,
-                group=said.group,
-                version=said.version,
-                wait=operation.wait,
-            )
-        if not isinstance(operation, BatchOperation):
-            return self._state.get(*about, wait=operation.wait)
-        if operation.group_size:
-            return self._state.get_group(*about, operation.group_size, wait=operation.wait)
-        limits = operation.limits
-        wanted = NO_LIMITS if limits is None else Limits(*msgspec.structs.astuple(limits))
-        return self._state.get_batch(*about, operation.batch_weight, wanted, wait=operation.wait)
+            entering = Item(item, operation.weight, priority=said.priority, group=said.group)
+            entering.version = said.version
+        return self._state.apply(operation.opening(), _HERE, entering)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -416,7 +400,7 @@ class LocalQueues:
         operation.stop_clock()
         promise = operation.find_promise()
         if promise is None or operation.dropped:
-            self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+            self._carry_out(self._state.apply(Withdraw(operation.ticket), _HERE))
             return
         self._delivered[operation.ticket] = operation
         items = delivery.items
@@ -467,7 +451,7 @@ class LocalQueues:
 
     def _withdraw(self, operation: Operation) -> None:
         self._settled(operation.ticket)
-        self._carry_out(self._state.withdraw(_HERE, operation.ticket))
+        self._carry_out(self._state.apply(Withdraw(operation.ticket), _HERE))
 
     def _settled(self, ticket: int) -> Operation | None:
         """Take a delivery off the books, if it is there."""
@@ -475,7 +459,7 @@ class LocalQueues:
         return self._delivered.pop(ticket, None)
 
     def _ripen(self, ticket: int) -> None:
-        self._carry_out(self._state.ripen(_HERE, ticket))
+        self._carry_out(self._state.apply(Linger(ticket), _HERE))
 
     def _look_soon(self, operation: Operation) -> None:
         self._look_s = LOOK_S
@@ -504,7 +488,7 @@ class LocalQueues:
         for ticket, operation in list(self._unsettled.items()):
             if operation.is_taken:
                 self._settled(ticket)
-                self._carry_out(self._state.confirm(_HERE, ticket))
+                self._carry_out(self._state.confirm(_HERE, (ticket,)))
             elif operation.dropped or operation.find_promise() is None:
                 self._withdraw(operation)
         if self._delivered:

@@ -27,6 +27,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime, timer
 from rlinf_scheduler.queueing import Accept, Deliver, Grant, Instruction, Item, Refuse, Ripen
+from rlinf_scheduler.queueing.messages import Arrive, Linger, Lose
 from rlinf_scheduler.wording import counted
 
 logger = Reporter(__name__)
@@ -145,9 +146,9 @@ class ChannelServer:
         self.tick()
         message: wire.Operations = request.head
         if message.confirmed:
-            self.carry_out(self.state.confirm_run(client, message.confirmed))
+            self.carry_out(self.state.confirm(client, message.confirmed))
         for ticket in message.arrived:
-            self.carry_out(self.state.arrive(client, ticket))
+            self.carry_out(self.state.apply(Arrive(ticket), client))
         if message.operations:
             run_guarded(self.users.note, client, message.operations, self.now)
         frames = iter(request.frames)
@@ -174,6 +175,22 @@ class ChannelServer:
             if not isinstance(error, ValueError):
                 logger.exception("channel '%s': an operation failed", self.spec.name)
             self.refuse(known, wire.tickets_of(operation), error)
+
+    def apply_operation(
+        self, known: KnownClient, operation: wire.OperationMessage, _frames: Iterator[Buffer]
+    ) -> list[Instruction]:
+        """Hand an operation on to the queues."""
+        return self.state.apply(operation, known.client)
+
+    def apply_request(self, request: Request) -> None:
+        """Have the queues do what a client asks for; answer why not, if they do not."""
+        self.tick()
+        try:
+            self.carry_out(self.state.apply(request.head, request.peer_id))
+        except ValueError as error:
+            request.reply(control_wire.Done(str(error)))
+        else:
+            request.reply(control_wire.Done(""))
 
     def refuse(self, known: KnownClient, tickets: Iterable[int], error: Exception) -> None:
         """Respond that operations have failed."""
@@ -232,7 +249,7 @@ class ChannelServer:
 
     def _give_back(self, client: str, ticket: int) -> None:
         """Take back what was delivered to an operation: nobody has it."""
-        self.carry_out(self.state.withdraw(client, ticket))
+        self.carry_out(self.state.apply(wire.Withdraw(ticket), client))
 
     def _grant(self, instruction: Grant) -> None:
         client, ticket = instruction
@@ -252,7 +269,7 @@ class ChannelServer:
     @timer("ripen")
     def _ripen(self, client: str, ticket: int) -> None:
         self.tick()
-        self.carry_out(self.state.ripen(client, ticket))
+        self.carry_out(self.state.apply(Linger(ticket), client))
 
     # -- items that lie elsewhere ----------------------------------------------------------------
 
@@ -314,7 +331,7 @@ class ChannelServer:
         deliveries = self.state.queues.deliveries(process_id)
         # It had these, and may have written into them, and did not come to say so.
         taken = {ticket for ticket, items in deliveries if is_consumed(item.payload for item in items)}
-        self.carry_out(self.state.lose(process_id, taken))
+        self.carry_out(self.state.apply(Lose(taken), process_id))
         if self.spec.device_items:
             # It looks into shared memory, which may fail: the rest is done all the same.
             run_guarded(self._on_lost_items, partial(why_gone, process_id, known.name))
@@ -323,7 +340,7 @@ class ChannelServer:
 
     def _delete(self, request: Request) -> None:
         """Refuse puts, free the name, answer, and leave."""
-        self.carry_out(self.state.close())
+        self.carry_out(self.state.apply(control_wire.Close()))
 
         def leave() -> None:
             request.reply(None)
@@ -355,7 +372,7 @@ class ChannelServer:
 
 
 class _Handlers(dict[type, Callable[..., Any]]):
-    """Handlers by type; the feature of a type that has none registers its own."""
+    """Handlers by type; where there is none yet a feature registers its own, or the queues do it alone."""
 
     def __init__(self, server: ChannelServer, features: Features) -> None:
         super().__init__()
@@ -363,7 +380,12 @@ class _Handlers(dict[type, Callable[..., Any]]):
         self._features = features
 
     def __missing__(self, kind: type) -> Callable[..., Any]:
-        self._server.feature(self._features[kind])
+        server, feature = self._server, self._features.get(kind)
+        if feature is not None:
+            server.feature(feature)
+        else:
+            is_operation = kind in wire.OPERATION_TYPES
+            self[kind] = server.apply_operation if is_operation else server.apply_request
         return self[kind]
 
 

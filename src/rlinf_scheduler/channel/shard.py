@@ -13,7 +13,15 @@ from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
-from rlinf_scheduler.queueing import Point, QueueName, ShardPlan, check_weight, checked_table, sampled
+from rlinf_scheduler.queueing import (
+    Point,
+    QueueName,
+    ShardPlan,
+    WantedPart,
+    check_weight,
+    checked_table,
+    sampled,
+)
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 
@@ -72,7 +80,7 @@ class ShardOperation(Operation):
 
     __slots__ = ("request",)
     is_plain = False
-    request: wire.ShardRequest
+    request: WantedPart
 
     def renewed(self) -> Self:
         """The same, begun at the same time, as another operation."""
@@ -82,9 +90,7 @@ class ShardOperation(Operation):
 
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
         """How it begins at the server."""
-        get = wire.Get(self.ticket, self.queue_name, self.wait, None, step=self.step)
-        get.shard = self.request
-        return get
+        return wire.Get(self.ticket, self.queue_name, self.wait, grant=self.request, step=self.step)
 
     @property
     def is_batch(self) -> bool:
@@ -94,7 +100,7 @@ class ShardOperation(Operation):
     def describe_batch(self) -> str:
         """Describe the part that it asks for, in a phrase."""
         request = self.request
-        return f"step {request.done_step + 1} of shard {request.index} of {request.num_shards}"
+        return f"step {request.done_step + 1} of shard {request.index} of {request.plan.num_shards}"
 
 
 @explains_calls
@@ -177,7 +183,7 @@ class Shard:
 
     def _next(self, timeout_s: float | None) -> ShardBatch:
         operation = ShardOperation("get_batch", self._queue_name, timeout_s, self._channel._now)
-        operation.request = wire.ShardRequest(self._index, self.done_step, *self._plan)
+        operation.request = WantedPart(self._plan, self._index, self.done_step)
         return self._channel._get_part(operation)
 
     def _acknowledge(self, step: int) -> None:

@@ -85,13 +85,13 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         if self._is_in:
-            self._connection().requests.ask(self._leaving(failed=False))
+            self._connection().requests.ask(self._leaving(failed=False), control_wire.Done)
             self._is_in = False
 
     def _subscribe(self, queue: QueueName | None, max_bytes: int | None) -> Self:
         self._is_in = True
         message = control_wire.Subscribe(self._number, self.name, queue, self._maxsize, max_bytes)
-        problem = self._connection().requests.ask(message, control_wire.Joined).problem
+        problem = self._connection().requests.ask(message, control_wire.Done).problem
         if problem:
             self._is_in = False
             raise ChannelArgumentError(self._name, problem)
@@ -126,7 +126,7 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
             self.unsubscribe()
             return
         with suppress(ChannelError):  # what has failed is more important
-            self._connection().requests.ask(self._leaving(failed=True))
+            self._connection().requests.ask(self._leaving(failed=True), control_wire.Done)
             self._is_in = False
 
     def __del__(self) -> None:

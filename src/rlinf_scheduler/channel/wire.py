@@ -17,14 +17,22 @@ usual way.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any, get_args
 
 import msgspec
 
-from rlinf_scheduler.queueing import GroupName
 from rlinf_scheduler.queueing import as_name as as_name
-from rlinf_scheduler.tape.ids import ItemId as ItemId
-from rlinf_scheduler.tape.ids import Trace as Trace
+from rlinf_scheduler.queueing.admission import Admit as Admit
+from rlinf_scheduler.queueing.admission import SetVersion as SetVersion
+from rlinf_scheduler.queueing.ids import ItemId as ItemId
+from rlinf_scheduler.queueing.ids import Trace as Trace
+from rlinf_scheduler.queueing.messages import Fill as Fill
+from rlinf_scheduler.queueing.messages import Get as Get
+from rlinf_scheduler.queueing.messages import Gets as Gets
+from rlinf_scheduler.queueing.messages import Put as Put
+from rlinf_scheduler.queueing.messages import Puts as Puts
+from rlinf_scheduler.queueing.messages import Resend as Resend
+from rlinf_scheduler.queueing.messages import Withdraw as Withdraw
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -35,131 +43,6 @@ LARGE_INLINE_BYTES = 1 << 20
 LARGE_CREDIT_BYTES = 16 << 20
 
 
-class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
-    """Put an item -> accepted, `Refused`, or `Granted` if the server cannot read its shared memory.
-
-    One of `size_bytes` is announced, and has no frames -> `Granted` or `Refused`.
-    """
-
-    ticket: int
-    queue: Any
-    weight: float | int
-    wait: bool
-    num_frames: int
-    priority: int = 0
-    question: int = 0
-    group: Any = None
-    version: int | None = None
-    slot: int = 0
-    size_bytes: int | None = None
-    trace: Trace | None = None
-
-
-class Puts(msgspec.Struct, tag=9, array_like=True, gc=False):
-    """As so many `Put`s in a row, of small items that travel as bytes, which wait and say nothing but a weight."""
-
-    queue: Any
-    num_frames: int
-    tickets: list[int]
-    weights: list[Annotated[int, msgspec.Meta(ge=0)]]
-
-
-class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
-    """The bytes of an announced item -> accepted or `Refused`."""
-
-    ticket: int
-    num_frames: int
-
-
-class BatchLimits(msgspec.Struct, array_like=True, gc=False):
-    """`queueing.Limits` as they travel."""
-
-    min_items: int
-    max_items: int
-    max_bytes: int
-    max_wait_s: float | None
-    oversize: str = ""
-
-
-class ShardRequest(msgspec.Struct, array_like=True, gc=False):
-    """Which part of a queue a get asks for, after which step, and `queueing.ShardPlan` as it travels."""
-
-    index: int
-    done_step: int
-    num_shards: int
-    policy: str
-    batch_weight: float | int | None
-    batch_items: int | None
-    cost: tuple[float | int, float | int]
-    equal_counts: bool
-    cost_table: tuple[tuple[float | int, float | int], ...] = ()
-
-
-class LeaseRequest(msgspec.Struct, array_like=True, gc=False):
-    """`queueing.LeaseTerms` as they travel."""
-
-    ttl_s: float
-    consumer: str
-
-
-class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """Get one item, a batch (of a weight, limits, or both), a group, or a shard's part -> `Delivered` or `Refused`.
-
-    One item or a batch may be on `lease`: then it is never confirmed, but settled (`Settle`). `step` is the training
-    step at which whoever asks works, if that was said.
-    """
-
-    ticket: int
-    queue: Any
-    wait: bool
-    batch_weight: float | int | None
-    limits: BatchLimits | None = None
-    shard: ShardRequest | None = None
-    lease: LeaseRequest | None = None
-    group_size: int = 0
-    step: int | None = None
-
-
-class Gets(msgspec.Struct, tag=10, array_like=True, gc=False):
-    """As so many `Get`s in a row, which wait for one item each."""
-
-    queue: Any
-    tickets: list[int]
-    step: int | None = None
-
-
-class Admit(msgspec.Struct, tag=7, array_like=True, gc=False):
-    """Ask for leave to make an item -> `Delivered` with a slot, or `Refused`; it goes back by `Withdraw`."""
-
-    ticket: int
-    queue: Any
-    wait: bool
-    max_lag: int
-
-
-class SetVersion(msgspec.Struct, tag=8, array_like=True, gc=False):
-    """Say which version takes the items of a queue from now on -> accepted or `Refused`."""
-
-    ticket: int
-    queue: Any
-    wait: bool
-    version: int
-    batch_items: int
-    begins: bool
-
-
-class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
-    """Nobody wants an operation any more -> `Refused`, unless it was over before."""
-
-    ticket: int
-
-
-class Resend(msgspec.Struct, tag=5, array_like=True, gc=False):
-    """A delivery lies in shared memory that the client cannot open -> `Delivered`, as bytes."""
-
-    ticket: int
-
-
 class QueryOutcome(msgspec.Struct, tag=6, array_like=True, gc=False):
     """Nobody wants an operation any more that went by a shortcut -> `Refused`, or accepted: always one of them."""
 
@@ -167,6 +50,8 @@ class QueryOutcome(msgspec.Struct, tag=6, array_like=True, gc=False):
 
 
 OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | QueryOutcome
+
+OPERATION_TYPES = get_args(OperationMessage)
 
 
 def tickets_of(operation: OperationMessage) -> list[int]:
@@ -310,12 +195,6 @@ class Responses(msgspec.Struct, array_like=True):
     accepted: list[int]
     others: list[Response]
     left: bool = False
-
-
-def as_group(group: Any) -> GroupName | None:
-    """Return a group's name as it was before it travelled."""
-    name: GroupName | None = as_name(group)
-    return name
 
 
 # Where a channel's server takes operations and requests, and a client takes responses; of a durable channel (see

@@ -30,7 +30,8 @@ from rlinf_scheduler.mailbox.records import (
     Read,
     TensorType,
 )
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Item
+from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
 
 # Says why an item is not what a recv wants; None if it is.
 Check = Callable[[TensorType | None], CommError | None]
@@ -205,7 +206,7 @@ class Inbox:
         if not receiving.wanted():
             return
         self._receiving[receiving.ticket] = receiving
-        self._follow(self._state.get(OWN, receiving.ticket, receiving.queue))
+        self._follow(self._state.apply(Get(receiving.ticket, receiving.queue), OWN))
         if not receiving.over:
             receiving.start()
 
@@ -223,7 +224,7 @@ class Inbox:
         self._receiving.pop(receiving.ticket, None)
         _pop(self._receiving_from, receiving.process_id, receiving.ticket)
         if receiving.letter is None:
-            self._follow(self._state.withdraw(OWN, receiving.ticket))
+            self._follow(self._state.apply(Withdraw(receiving.ticket), OWN))
 
     def on_dropped(self, receiving: _Receiving) -> None:
         """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
@@ -246,9 +247,9 @@ class Inbox:
         self._delivered.pop(receiving.ticket, None)
         if receiving.consumed.is_taken and receiving.letter is not None:
             receiving.letter.arrived = _TAKEN
-            self._follow(self._state.confirm(OWN, receiving.ticket))
+            self._follow(self._state.confirm(OWN, (receiving.ticket,)))
         else:
-            self._follow(self._state.withdraw(OWN, receiving.ticket))
+            self._follow(self._state.apply(Withdraw(receiving.ticket), OWN))
 
     def _sweep(self) -> None:
         """Notice what was taken by somebody who keeps the handle."""
@@ -267,7 +268,7 @@ class Inbox:
     def _deliver(self, ticket: int, letter: Letter) -> None:
         receiving = self._receiving.get(ticket)
         if receiving is None or not receiving.wanted():
-            self._follow(self._state.withdraw(OWN, ticket))
+            self._follow(self._state.apply(Withdraw(ticket), OWN))
             return
         refused = None if receiving.check is None else receiving.check(letter.tensor)
         if refused is not None:
@@ -325,14 +326,13 @@ class Inbox:
     def _take(self, request: Request) -> None:
         put: MailPut = request.head
         self._finish_taken()
-        client, queue = request.peer_id, (put.sender, put.topic)
+        client = request.peer_id
         coming = self._coming.setdefault(client, {})[put.ticket] = _Coming(request)
         arrived = self._receive(coming)
-        if arrived is None:
-            self._follow(self._state.reserve(client, put.ticket, queue, size_bytes=put.size_bytes))
-        else:
-            letter = Letter(put.tensor, arrived)
-            self._follow(self._state.put(client, put.ticket, queue, letter, size_bytes=put.size_bytes))
+        letter = None if arrived is None else Letter(put.tensor, arrived)
+        announced = put.size_bytes if letter is None else None
+        entering = Put(put.ticket, (put.sender, put.topic), size_bytes=announced)
+        self._follow(self._state.apply(entering, client, Item(letter, size_bytes=put.size_bytes)))
 
     def _on_withdraw(self, notice: Request) -> None:
         for claims in self._claims.values():
@@ -341,7 +341,7 @@ class Inbox:
                     claims.remove(request)
                     request.reply(PutOutcome(False, 0))
                     return
-        self._follow(self._state.withdraw(notice.peer_id, notice.head.ticket))
+        self._follow(self._state.apply(Withdraw(notice.head.ticket), notice.peer_id))
 
     def _receive(self, coming: _Coming) -> ReceivedPayload | None:
         """What came with a put; None if it has to be asked for."""
@@ -365,7 +365,7 @@ class Inbox:
                 self._give_up(coming, error or CommError("nothing was read"))
             else:
                 letter = Letter(coming.put.tensor, arrived)
-                self._follow(self._state.fill(coming.request.peer_id, coming.put.ticket, letter))
+                self._follow(self._state.apply(Fill(coming.put.ticket), coming.request.peer_id, letter))
 
         coming.reading = Reading(
             self.messenger,
@@ -382,7 +382,7 @@ class Inbox:
     def _give_up(self, coming: _Coming, error: BaseException) -> None:
         _pop(self._coming, coming.request.peer_id, coming.put.ticket)
         coming.request.fail(error)
-        self._follow(self._state.withdraw(coming.request.peer_id, coming.put.ticket))
+        self._follow(self._state.apply(Withdraw(coming.put.ticket), coming.request.peer_id))
 
     def _outcome(self, client: str, ticket: int, *, held: bool) -> None:
         coming = _pop(self._coming, client, ticket)
@@ -399,7 +399,7 @@ class Inbox:
         for coming in self._coming.pop(process_id, {}).values():
             if coming.reading is not None:
                 coming.reading.stop()
-        self._follow(self._state.lose(process_id))
+        self._follow(self._state.apply(Lose(), process_id))
         for receiving in self._receiving_from.pop(process_id, {}).values():
             receiving.process_id = ""
             receiving.lose(PeerDied(receiving.peer, self.messenger.peers.why_lost(process_id)))

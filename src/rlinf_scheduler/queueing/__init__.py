@@ -1,6 +1,7 @@
 """The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O.
 
-state.py         all queues of one channel, by name, and all clients, by id
+state.py         all queues of one channel, by name, and all clients: `apply` does what is asked of them
+messages.py      what can be asked of them
 queue_set.py     what is there of both, and what follows when something has changed
 queue.py         one queue: its lines of getters and puts; contents.py: what it holds, and the sums of that
 item.py          what a queue holds, and how it is called
@@ -66,12 +67,13 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         Ripen,
         StartClock,
         StopClock,
+        Vacate,
     )
     from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name, marks_tell
     from rlinf_scheduler.queueing.leases import BuriedItem
+    from rlinf_scheduler.queueing.policy import Over
     from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
     from rlinf_scheduler.queueing.queue import NOTHING
-    from rlinf_scheduler.queueing.sharding import POLICIES, ShardPlan
     from rlinf_scheduler.queueing.snapshot import ChannelData, QueueData, Snapshot, merged, with_rest
     from rlinf_scheduler.queueing.state import ChannelState
     from rlinf_scheduler.queueing.stats import (
@@ -87,7 +89,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
     from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext, UsersByQueue
     from rlinf_scheduler.queueing.taps import TapTerms
-    from rlinf_scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
+    from rlinf_scheduler.queueing.wanted import NO_LIMITS, POLICIES, LeaseTerms, Limits, ShardPlan, WantedPart
     from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 _MODULES = {
@@ -115,7 +117,8 @@ _MODULES = {
     "NO_LIMITS": "rlinf_scheduler.queueing.wanted",
     "OnLease": "rlinf_scheduler.queueing.instructions",
     "OnSlot": "rlinf_scheduler.queueing.instructions",
-    "POLICIES": "rlinf_scheduler.queueing.sharding",
+    "Over": "rlinf_scheduler.queueing.policy",
+    "POLICIES": "rlinf_scheduler.queueing.wanted",
     "Part": "rlinf_scheduler.queueing.instructions",
     "Point": "rlinf_scheduler.queueing.cost",
     "ProducerPlaces": "rlinf_scheduler.queueing.producers",
@@ -135,7 +138,7 @@ _MODULES = {
     "SendOutcomeQuery": "rlinf_scheduler.queueing.client",
     "SendWithdraw": "rlinf_scheduler.queueing.client",
     "ServerStreams": "rlinf_scheduler.queueing.streams",
-    "ShardPlan": "rlinf_scheduler.queueing.sharding",
+    "ShardPlan": "rlinf_scheduler.queueing.wanted",
     "Snapshot": "rlinf_scheduler.queueing.snapshot",
     "StartClock": "rlinf_scheduler.queueing.instructions",
     "StopClock": "rlinf_scheduler.queueing.instructions",
@@ -144,7 +147,9 @@ _MODULES = {
     "TapTerms": "rlinf_scheduler.queueing.taps",
     "Tapped": "rlinf_scheduler.queueing.item",
     "UsersByQueue": "rlinf_scheduler.queueing.surveying",
+    "Vacate": "rlinf_scheduler.queueing.instructions",
     "Waiting": "rlinf_scheduler.queueing.stats",
+    "WantedPart": "rlinf_scheduler.queueing.wanted",
     "WeightedFifo": "rlinf_scheduler.queueing.fifo",
     "as_name": "rlinf_scheduler.queueing.item",
     "check_batch_weight": "rlinf_scheduler.queueing.weights",
@@ -186,6 +191,7 @@ __all__ = [
     "Limits",
     "OnLease",
     "OnSlot",
+    "Over",
     "Part",
     "Point",
     "ProducerPlaces",
@@ -214,7 +220,9 @@ __all__ = [
     "TapTerms",
     "Tapped",
     "UsersByQueue",
+    "Vacate",
     "Waiting",
+    "WantedPart",
     "WeightedFifo",
     "as_name",
     "check_batch_weight",

@@ -19,20 +19,63 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
 
 from rlinf_scheduler.queueing.gate import Gate, GatedQueue
 from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
-from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName
+from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, as_name
 from rlinf_scheduler.queueing.lanes import LanedFifo
+from rlinf_scheduler.queueing.policy import Handler, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.wording import counted
 
 Ticket = tuple[str, int]
+
+
+class Admit(Struct, tag=7, array_like=True, gc=False):
+    """Ask for leave to make an item -> `Delivered` with a slot, or `Refused`; it goes back by `Withdraw`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    max_lag: int
+
+
+class SetVersion(Struct, tag=8, array_like=True, gc=False):
+    """Say which version takes the items of a queue from now on -> accepted or `Refused`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    version: int
+    batch_items: int = 0
+    begins: bool = False
+
+
+class HoldSlot(Struct, tag=34, array_like=True):
+    """The client holds a copy of a slot, which it calls `key`; or one was `sent`, and is nobody's yet -> `Done`.
+
+    The one that was sent as `source` is no more (0: it may be read again): it is the client's, and ends with it.
+    """
+
+    queue: Any
+    slot: int
+    key: int
+    sent: bool
+    source: int = 0
+
+
+class LetGoOfSlot(Struct, tag=35, array_like=True):
+    """The client holds that copy no more (0: it held none); nor is the one that was sent as `source` -> `Done`."""
+
+    queue: Any
+    slot: int
+    key: int
+    source: int = 0
 
 
 class GrantedSlot(Struct, eq=False, array_like=True):
@@ -496,17 +539,13 @@ class Admission(Gate):
         return f"{counted(len(self.kept.making), 'item')} in the making, the oldest of version {oldest}"
 
 
-class Admissions:
-    """The queues of a channel that have versions.
-
-    Args:
-        queues: of the channel.
-    """
+class Admissions(Policy):
+    """The queues of a channel that have versions."""
 
     gate_type = Admission
 
-    def __init__(self, queues: QueueSet) -> None:
-        self._queues = queues
+    def __init__(self, queues: QueueSet, bounds: Any) -> None:
+        super().__init__(queues, bounds)
         self._admitting: dict[Queue, Admission] = {}
 
     def queues(self) -> list[Queue]:
@@ -545,69 +584,67 @@ class Admissions:
         """Forget all of them."""
         self._admitting.clear()
 
-    def admit(
-        self, client: str, ticket: int, queue_name: QueueName, max_lag: int, *, wait: bool = True
-    ) -> list[Instruction]:
-        """Let a producer ask for leave to make an item, taken at most `max_lag` versions later: Deliver or Refuse.
+    def handlers(self) -> dict[type, Handler]:
+        """Return what handles slots and versions."""
+        return {
+            Admit: self.admit,
+            SetVersion: self.set_version,
+            HoldSlot: self.hold,
+            LetGoOfSlot: self.let_go,
+        }
+
+    def admit(self, admit: Admit, client: str) -> list[Instruction]:
+        """Give a producer leave to make an item, taken at most `max_lag` versions later: Deliver or Refuse.
 
         Raises:
             ValueError: the queue holds what was put without a slot.
         """
-        queues = self._queues
-        if queues.is_over(queue_name):
-            return [queues.refuse_put(client, ticket, queue_name)]
-        queue = queues.make(queue_name)
+        queues, name, owner = self._queues, as_name(admit.queue), (client, admit.ticket)
+        if queues.is_over(name):
+            return [queues.refuse_put(*owner, name)]
+        queue = queues.make(name)
         kept = self.begin(queue).kept
-        kept.asking[client, ticket] = PermitRequest(max_lag, queue.tally.clock.now)
+        kept.asking[owner] = PermitRequest(admit.max_lag, queue.tally.clock.now)
         out = queues.settle((queue,), [])
-        if not wait and kept.asking.pop((client, ticket), None) is not None:
-            out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))
+        if not admit.wait and kept.asking.pop(owner, None) is not None:
+            out.append(Refuse(*owner, Reason.EMPTY, queue.describe()))
         return out
 
-    def move(
-        self, client: str, ticket: int, queue_name: QueueName, move: Move, *, wait: bool = True
-    ) -> list[Instruction]:
+    def set_version(self, said: SetVersion, client: str) -> list[Instruction]:
         """Let a consumer say its version: Accept, once nothing may come back that is too old; or Refuse.
 
         Raises:
             ValueError: the version goes back, it is not known how many items one takes, or the queue holds what was put
                 without a slot.
         """
-        queues = self._queues
-        if self.of(queues.find(queue_name)) is None and queues.is_over(queue_name):
-            return [Accept(client, ticket)]  # nothing is made any more
-        queue = queues.make(queue_name)
-        admission = self.begin(queue)
-        out: list[Instruction] = []
-        admission.move(client, ticket, move._replace(since=queue.tally.clock.now), out)
+        queues, name, owner = self._queues, as_name(said.queue), (client, said.ticket)
+        if self.of(queues.find(name)) is None and queues.is_over(name):
+            return [Accept(*owner)]  # nothing is made any more
+        queue = queues.make(name)
+        admission, out = self.begin(queue), list[Instruction]()
+        move = Move(said.version, said.batch_items, said.begins, queue.tally.clock.now)
+        admission.move(*owner, move, out)
         queues.settle((queue,), out)
-        if not wait and (client, ticket) in admission.kept.moving:
+        if not said.wait and owner in admission.kept.moving:
             state = queue.describe()
-            admission.withdraw(client, ticket)
-            out.append(Refuse(client, ticket, Reason.EMPTY, state))
+            admission.withdraw(*owner)
+            out.append(Refuse(*owner, Reason.EMPTY, state))
         return out
 
-    def hold(
-        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
-    ) -> list[Instruction]:
-        """Note that a client holds a copy of a slot, which it calls `key`; "" for one in a queue, or on its way.
-
-        It was sent as `source`, if nobody is to have that again.
-        """
-        admission = self.of(self._queues.find(queue_name))
+    def hold(self, hold: HoldSlot, client: str) -> list[Instruction]:
+        """Note that a client holds a copy of a slot, or that one was sent and is nobody's yet."""
+        admission = self.of(self._queues.find(as_name(hold.queue)))
         if admission is not None:
-            admission.hold(number, client, key, source)
+            admission.hold(hold.slot, "" if hold.sent else client, hold.key, hold.source)
         return []
 
-    def let_go(
-        self, client: str, queue_name: QueueName, number: int, key: int, source: int = 0
-    ) -> list[Instruction]:
-        """Note that a client holds that copy no more; `source`: the one sent, if nobody is to have it again."""
-        queue = self._queues.find(queue_name)
+    def let_go(self, let_go: LetGoOfSlot, client: str) -> list[Instruction]:
+        """Note that a client holds a copy no more; nor is there the one that was sent as `source`."""
+        queue = self._queues.find(as_name(let_go.queue))
         admission = self.of(queue)
         if queue is None or admission is None:
             return []
-        admission.let_go(number, client, key, source)
+        admission.let_go(let_go.slot, client, let_go.key, let_go.source)
         return self._queues.settle((queue,), [])
 
     def withdraw(self, client: str, ticket: int) -> list[Instruction]:
@@ -618,7 +655,7 @@ class Admissions:
                 return self._queues.settle((queue,), out)
         return []
 
-    def lose(self, client: str) -> list[Queue]:
+    def lose(self, client: str, out: list[Instruction]) -> list[Queue]:
         """Forget a client that is gone; return the queues for which that changes something."""
         queues = self.queues()
         for queue in queues:

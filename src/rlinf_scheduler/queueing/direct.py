@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from rlinf_scheduler.queueing.instructions import Accept, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.messages import Withdraw
 from rlinf_scheduler.queueing.state import ChannelState
 
 WayT = TypeVar("WayT", bound=Hashable)
@@ -91,7 +92,7 @@ class DirectOperations(Generic[WayT, OperationT]):
         read_all(client)
         self._early.pop(ticket, None)
         self.unanswered.pop(ticket, None)
-        withdrawn = state.withdraw(client, ticket)
+        withdrawn = state.apply(Withdraw(ticket), client)
         if withdrawn:
             return withdrawn
         for way, accepted in self._accepted.items():

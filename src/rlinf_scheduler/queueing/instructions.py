@@ -36,7 +36,7 @@ class Accept(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """There is room for the item that was announced: ask its producer for the bytes, then call `fill`."""
+    """There is room for the item that was announced: ask its producer for the bytes, then apply `Fill`."""
 
     client: str
     ticket: int
@@ -75,7 +75,7 @@ class Part(Struct, frozen=True, eq=False, array_like=True):
 
 
 class Deliver(NamedTuple):
-    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken).
+    """Send these items to the getter, then `confirm` it (taken) or apply `Withdraw` (not taken).
 
     A batch that is not `complete` is what was left when its queue had ended or was flushed. What is on lease is not
     confirmed: its consumer says what became of it.
@@ -104,7 +104,7 @@ class Refuse(NamedTuple):
 
 
 class Ripen(NamedTuple):
-    """Call `ripen` after so many seconds: a batch may have what is there then."""
+    """Apply `Linger` after so many seconds: a batch may have what is there then."""
 
     client: str
     ticket: int
@@ -112,7 +112,7 @@ class Ripen(NamedTuple):
 
 
 class StartClock(NamedTuple):
-    """Call `lapse` after so many seconds. Of two for one generation the later time counts.
+    """Apply `Lapse` after so many seconds. Of two for one generation the later time counts.
 
     It is of the lease that came with a ticket, or of items that come back after a delay, which are no client's.
     """
@@ -124,7 +124,7 @@ class StartClock(NamedTuple):
 
 
 class StopClock(NamedTuple):
-    """Do not call `lapse` any more."""
+    """Do not apply `Lapse` any more."""
 
     client: str
     ticket: int
@@ -141,7 +141,17 @@ class Bury(NamedTuple):
     reason: str
 
 
-Instruction = Accept | Grant | Deliver | Refuse | Ripen | StartClock | StopClock | Bury
+class Vacate(NamedTuple):
+    """The last member of a subscription has left: if it `failed` another may succeed it, else apply `GiveUpTap`."""
+
+    client: str
+    ticket: int
+    name: str
+    vacancy: int
+    failed: bool
+
+
+Instruction = Accept | Grant | Deliver | Refuse | Ripen | StartClock | StopClock | Bury | Vacate
 # As the classes make them, without a call of Python code: of most operations there is one of these.
 accepted = partial(tuple.__new__, Accept)
 delivered = partial(tuple.__new__, Deliver)

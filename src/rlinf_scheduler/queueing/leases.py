@@ -12,8 +12,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -31,7 +33,9 @@ from rlinf_scheduler.queueing.instructions import (
     StopClock,
 )
 from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.policy import Handler, Over, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.wanted import LeaseTerms
@@ -41,6 +45,37 @@ from rlinf_scheduler.wording import counted
 NUM_REMEMBERED = 1000
 EXPIRED = "it was not kept alive for {:g} s"
 LOST = "its consumer was lost"
+NO_LETTER = "it is not there any more: it was put back, or discarded"
+
+
+class Settle(Struct, tag=10, array_like=True):
+    """Items of a lease (None: all that are left) are done with, or go back after a while -> `Done`."""
+
+    generation: int
+    places: list[int] | None
+    done: bool
+    delay_s: float = 0
+    reason: str = ""
+
+
+class Extend(Struct, tag=11, array_like=True):
+    """A lease lasts so long from now (None: as long as in the beginning) -> `Done`."""
+
+    generation: int
+    for_s: float | None = None
+
+
+class MoveDead(Struct, tag=14, array_like=True):
+    """Put a dead letter back, or drop it -> `Done`."""
+
+    number: int
+    again: bool
+
+
+class Lapse(Struct):
+    """The time of a lease, or of a delay, is over."""
+
+    generation: int
 
 
 class LeaseGetter(Getter, tag="lease"):
@@ -100,11 +135,11 @@ class LeaseGetter(Getter, tag="lease"):
 
     def take_back(self, out: list[Instruction]) -> None:
         """Give back what nobody wanted any more when it came: this was no attempt."""
-        self._leases.withdraw(self, out)
+        self._leases.take_back(self, out)
 
     def lose(self, taken: bool, out: list[Instruction]) -> None:
         """Give back what its client had when it was lost."""
-        self._leases.lose(self, out)
+        self._leases.give_up(self, out)
 
     def delivery(self, items: list[Item]) -> Deliver:
         """Return the instruction that sends items."""
@@ -184,87 +219,102 @@ class Consumer:
             self.lines[getter.queue] = left
 
 
-class Leases:
+class Leases(Policy):
     """All leases and dead letters of one channel.
 
-    Args:
-        queues: of the channel.
+    Attributes:
         max_attempts: how often an item is given out; 0 for any number.
         max_leased: how many items a client may have on lease before its further leases wait; 0 for any number. One
             that has fewer may come to more by a batch.
+        dead: the dead letters, by number.
     """
 
-    def __init__(self, queues: QueueSet, max_attempts: int = 0, max_leased: int = 0) -> None:
-        self.max_attempts = max_attempts
-        self.max_leased = max_leased
+    def __init__(self, queues: QueueSet, bounds: Any) -> None:
+        super().__init__(queues, bounds)
+        queues.tally.lender = self
+        self.max_attempts: int = bounds.get("max_attempts", 0)
+        self.max_leased: int = bounds.get("max_leased", 0)
         self.dead: dict[int, BuriedItem] = {}
-        self._queues = queues
         self._open: dict[int, LeaseState] = {}
         self._consumers: dict[str, Consumer] = {}
         self._why_over: OrderedDict[int, str] = OrderedDict()
 
     # -- what consumers say ----------------------------------------------------------------------
 
-    def acknowledge(
-        self, client: str, generation: int, places: Collection[int] | None = None
-    ) -> list[Instruction] | None:
-        """Take it that a consumer is done with items of its lease, or with all that are left; None if that is over."""
-        lease = self.find(client, generation)
-        if lease is None:
-            return None
-        out: list[Instruction] = []
-        self._acknowledge(lease, places, out)
+    def handlers(self) -> dict[type, Handler]:
+        """Return what handles leases, and dead letters."""
+        return {
+            LeaseTerms: self.get,
+            Settle: self.settle,
+            Extend: self.extend,
+            Lapse: self.lapse,
+            MoveDead: self.move_dead,
+        }
+
+    def get(self, get: Get, client: str) -> list[Instruction]:
+        """Deliver one item, or a batch or a group, on lease, now or later, or refuse it.
+
+        Raises:
+            ValueError: the time of the lease is not a finite number above 0, or what is asked for makes no sense.
+        """
+        terms: Any = get.grant
+        if not 0 < terms.ttl_s < math.inf:
+            message = f"a lease lasts a number of seconds above 0, not {terms.ttl_s!r}"
+            raise ValueError(message)
+        return self._queues.get(get, client, partial(LeaseGetter, terms=terms))
+
+    def settle(self, settle: Settle, client: str) -> list[Instruction]:
+        """Take it that a consumer is done with items of its lease, or have them come back after a while.
+
+        Raises:
+            Over: it has no such lease.
+        """
+        lease, out = self._find(client, settle.generation), list[Instruction]()
+        if settle.done:
+            self._acknowledge(lease, settle.places, out)
+        else:
+            self._give_back(lease, settle.places, out, reason=settle.reason, delay_s=settle.delay_s)
         return self._queues.settle((lease.queue,), out)
 
-    def give_back(
-        self,
-        client: str,
-        generation: int,
-        places: Collection[int] | None = None,
-        *,
-        delay_s: float = 0,
-        reason: str = "",
-    ) -> list[Instruction] | None:
-        """Let items of a client's lease, or all that are left, come back after a while; None if it is over."""
-        lease = self.find(client, generation)
-        if lease is None:
-            return None
-        out: list[Instruction] = []
-        self._give_back(lease, places, out, reason=reason, delay_s=delay_s)
-        return self._queues.settle((lease.queue,), out)
+    def extend(self, extend: Extend, client: str) -> list[Instruction]:
+        """Let a client's lease last so long from now, by default as in the beginning.
 
-    def extend(self, client: str, generation: int, for_s: float | None = None) -> list[Instruction] | None:
-        """Let a client's lease last so long from now, by default as in the beginning; None if it is over."""
-        lease = self.find(client, generation)
-        if lease is None:
-            return None
-        return [StartClock(*lease.owner, generation, lease.terms.ttl_s if for_s is None else for_s)]
+        Raises:
+            Over: it has no such lease.
+        """
+        lease = self._find(client, extend.generation)
+        ttl_s = lease.terms.ttl_s if extend.for_s is None else extend.for_s
+        return [StartClock(*lease.owner, lease.generation, ttl_s)]
 
-    def lapse(self, generation: int) -> list[Instruction]:
-        """Take it that the time of a lease, or of a delay, is over."""
-        out: list[Instruction] = []
-        lease = self._open.get(generation)
+    def lapse(self, lapse: Lapse, _client: str = "") -> list[Instruction]:
+        """Give back what is still there of a lease, or of what was delayed."""
+        lease, out = self._open.get(lapse.generation), list[Instruction]()
         if lease is None:
             return out
         self._lapse(lease, out)
         return self._queues.settle((lease.queue,), out)
 
-    def put_back(self, number: int) -> list[Instruction] | None:
-        """Let a dead letter go to its queue again, as if it had never been given out; None if it is gone.
+    def move_dead(self, move: MoveDead, _client: str = "") -> list[Instruction]:
+        """Drop a dead letter, or let it go to its queue again, as if it had never been given out.
 
         Raises:
+            Over: it is not there any more.
             ValueError: it would be taken too late, in a queue that has versions.
         """
-        letter = self.dead.get(number)
-        if letter is not None:
+        letter = self.dead.get(move.number)
+        if letter is None:
+            raise Over(NO_LETTER)
+        if move.again:
             letter.queue.reopen(letter.item)
             letter.item.attempts = 0
-        return self.discard(number)
+        self._drop(letter)
+        return self._queues.settle((letter.queue,), [])
 
-    def discard(self, number: int) -> list[Instruction] | None:
-        """Drop a dead letter; None if it is gone."""
-        letter = self._drop(number)
-        return None if letter is None else self._queues.settle((letter.queue,), [])
+    def _find(self, client: str, generation: int) -> LeaseState:
+        lease = self.find(client, generation)
+        if lease is None:
+            raise Over(self.why_over(generation))
+        return lease
 
     def find(self, client: str, generation: int) -> LeaseState | None:
         """Return a lease that a client has; None if it is over, or another's."""
@@ -311,7 +361,7 @@ class Leases:
         if 0 < self.max_leased <= consumer.num_items:
             self._make_way(consumer, getter)
 
-    def withdraw(self, getter: LeaseGetter, out: list[Instruction]) -> None:
+    def take_back(self, getter: LeaseGetter, out: list[Instruction]) -> None:
         """Take back what nobody wanted any more when it came; this was no attempt."""
         lease = self._open[getter.generation]
         items = self._remove(lease, list(lease.items), out)
@@ -319,7 +369,7 @@ class Leases:
             item.attempts -= 1
         lease.queue.restore(items)
 
-    def lose(self, getter: LeaseGetter, out: list[Instruction]) -> None:
+    def give_up(self, getter: LeaseGetter, out: list[Instruction]) -> None:
         """Take back what a consumer had that is lost."""
         lease = self._open[getter.generation]
         self._remember(lease, LOST)
@@ -329,11 +379,18 @@ class Leases:
         """Forget a client that is gone, and everything that it had."""
         self._consumers.pop(client, None)
 
+    def items(self) -> Iterator[Item]:
+        """Yield what is on lease, or comes back after a delay, and dead letters."""
+        for lease in self._open.values():
+            yield from lease.items.values()
+        for letter in self.dead.values():
+            yield letter.item
+
     def drop_dead(self, queue: Contents) -> None:
         """Drop the dead letters of a queue."""
         if queue.num_dead:
             for letter in [letter for letter in self.dead.values() if letter.queue is queue]:
-                self._drop(letter.number)
+                self._drop(letter)
 
     def describe(self, queue: Contents) -> Iterator[str]:
         """Yield what there is of a queue, in phrases."""
@@ -490,11 +547,9 @@ class Leases:
         if item.question is not None:
             out.append(Bury(*item.question, item.attempts, consumer, reason))
 
-    def _drop(self, number: int) -> BuriedItem | None:
-        letter = self.dead.pop(number, None)
-        if letter is not None:
-            letter.queue.bury(-1, -letter.item.size_bytes)
-        return letter
+    def _drop(self, letter: BuriedItem) -> None:
+        del self.dead[letter.number]
+        letter.queue.bury(-1, -letter.item.size_bytes)
 
     def _remember(self, lease: LeaseState, why: str) -> None:
         self._why_over.setdefault(lease.generation, why)

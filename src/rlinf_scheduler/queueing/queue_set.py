@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, marks_tell
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name, marks_tell
+from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock
@@ -372,6 +373,21 @@ class QueueSet:
             queue.settle(self.closed, out)
             last = queue
         return len(out) > before
+
+    def get(self, get: Get, client: str, make: Callable[..., Getter]) -> list[Instruction]:
+        """Let a getter of some kind stand in line for what a client asks for.
+
+        Raises:
+            ValueError: it makes no sense, or nobody is ever given that.
+        """
+        wanted = get.wanted
+        queue = self.find_or_make(as_name(get.queue))
+        if queue is None:
+            return self.refuse_unsubscribed(client, get.ticket)
+        queue.gate.check(wanted)
+        getter = make(self.client(client), get.ticket, queue, wanted, self.tally.clock.now)
+        queue.get(getter)
+        return self.after_get(getter, [], get.wait)
 
     def after_get(self, getter: Getter, out: list[Instruction], wait: bool) -> list[Instruction]:
         """Do what follows from a get, which is refused if it is not to wait and there is nothing for it."""

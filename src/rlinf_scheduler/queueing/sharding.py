@@ -11,100 +11,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
 from rlinf_scheduler.queueing.contents import Parts
-from rlinf_scheduler.queueing.cost import Point, by_formula, by_table
 from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Part, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.item import Item, as_name
+from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.policy import Handler, Over, Policy
 from rlinf_scheduler.queueing.queue import Queue
-from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.wanted import Limits, Wanted
-from rlinf_scheduler.queueing.weights import check_batch_weight, exact, rounded
+from rlinf_scheduler.queueing.wanted import Limits, ShardPlan, Wanted, WantedPart
+from rlinf_scheduler.queueing.weights import exact, rounded
 from rlinf_scheduler.wording import counted
 
-POLICIES = ("round_robin", "least_loaded", "balanced")
 # So many steps may be cut that a shard has not done with.
 MAX_AHEAD = 8
-_ENDLESS = 1 << 62
+NO_PART = "it was acknowledged before, or another one asks for this shard now"
 
 
-class ShardPlan(NamedTuple):
-    """How a queue is divided; every shard of it says the same.
+class DonePart(Struct, tag=33, array_like=True):
+    """A shard is done with its part of a step -> `Done`."""
 
-    Attributes:
-        num_shards: how many ranks there are.
-        policy: one of POLICIES.
-        batch_weight: the weight of a step, of all its parts together; None without.
-        batch_items: its number of items; None without. With neither, a step is what there is at a flush, or at the end.
-        cost: of an item of weight w: cost[0] * w + cost[1] * w * w.
-        equal_counts: of "balanced": parts differ by at most one in their number of items.
-        cost_table: points (weight, cost) instead of `cost`; empty without.
-    """
-
-    num_shards: int
-    policy: str = "round_robin"
-    batch_weight: int | float | None = None
-    batch_items: int | None = None
-    cost: tuple[int | float, int | float] = (1, 0)
-    equal_counts: bool = False
-    cost_table: tuple[Point, ...] = ()
-
-    def check(self) -> None:
-        """Raise ValueError unless it makes sense."""
-        if self.num_shards < 1:
-            message = f"num_shards is at least 1, not {self.num_shards}"
-            raise ValueError(message)
-        if self.policy not in POLICIES:
-            message = f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}"
-            raise ValueError(message)
-        if self.batch_weight is not None and self.batch_items is not None:
-            message = "a step has a batch_weight, or batch_items, or neither"
-            raise ValueError(message)
-        if self.batch_weight is not None:
-            check_batch_weight(self.batch_weight)
-        if self.batch_items is not None and self.batch_items < 1:
-            message = f"batch_items is at least 1, not {self.batch_items}"
-            raise ValueError(message)
-
-    def differences(self, other: ShardPlan) -> tuple[str, str]:
-        """Return what this plan and another one say where they differ, in phrases."""
-        names = [name for name in self._fields if getattr(self, name) != getattr(other, name)]
-        one, two = (", ".join(f"{name}={plan._said(name)}" for name in names) for plan in (self, other))
-        return one, two
-
-    def _said(self, name: str) -> str:
-        value = getattr(self, name)
-        return f"{len(value)} points" if name == "cost_table" else repr(value)
-
-    @property
-    def wanted(self) -> Wanted:
-        """Return the terms of a step's batch."""
-        if self.batch_weight is not None:
-            return Wanted(self.batch_weight)
-        if self.batch_items is not None:
-            return Wanted(None, Limits(self.batch_items, self.batch_items))
-        return Wanted(None, Limits(_ENDLESS))
-
-    def costs(self, items: Sequence[Item]) -> list[float]:
-        """Return the cost of each item."""
-        weights = [rounded(item.weight) for item in items]
-        if self.cost_table:
-            return [by_table(self.cost_table, weight) for weight in weights]
-        return [by_formula(*self.cost, weight) for weight in weights]
-
-
-class WantedPart(NamedTuple):
-    """A shard's part of the step after `done_step`, of a queue that is divided by a plan."""
-
-    plan: ShardPlan
-    shard: int
-    done_step: int = -1
+    queue: Any
+    index: int
+    step: int
 
 
 class PartGetter(Getter, tag="part"):
@@ -290,30 +224,30 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
                 yield f"shard {index} has {shard.num_open} steps to do"
 
 
-class Shardings:
+class Shardings(Policy):
     """The queues of a channel that are divided."""
 
     sharding_type = ShardingState
 
-    def __init__(self, queues: QueueSet) -> None:
-        self._queues = queues
+    def handlers(self) -> dict[type, Handler]:
+        """Return what handles parts."""
+        return {WantedPart: self.get, DonePart: self.finish}
 
     def of(self, queue: Queue) -> ShardingState | None:
         """Return the shards of a queue; None where it is not divided."""
         return queue.parts if isinstance(queue.parts, ShardingState) else None
 
-    def get(
-        self, client: str, ticket: int, queue_name: QueueName, wanted: WantedPart, *, wait: bool = True
-    ) -> list[Instruction]:
-        """Let a data-parallel rank ask for a part: Deliver or Refuse.
+    def get(self, get: Get, client: str) -> list[Instruction]:
+        """Deliver a part to a data-parallel rank, now or later, or refuse it.
 
         Raises:
             ValueError: the plan, or the index, makes no sense, or other shards of this queue have another plan.
         """
-        plan, index, done_step = wanted
+        wanted: Any = get.grant
+        plan, queue_name = wanted.plan, as_name(get.queue)
         plan.check()
-        if not 0 <= index < plan.num_shards:
-            message = f"there is no shard {index} of {plan.num_shards}"
+        if not 0 <= wanted.index < plan.num_shards:
+            message = f"there is no shard {wanted.index} of {plan.num_shards}"
             raise ValueError(message)
         known = self._queues.find(queue_name)
         sharding = None if known is None else self.of(known)
@@ -323,17 +257,15 @@ class Shardings:
             raise ValueError(message)
         queue = self._queues.find_or_make(queue_name)
         if queue is None:
-            return self._queues.refuse_unsubscribed(client, ticket)
+            return self._queues.refuse_unsubscribed(client, get.ticket)
         queue.gate.check(Wanted(None, Limits(plan.batch_items or 1)))
         if sharding is None:
             sharding = self.sharding_type(plan, [ShardState() for _ in range(plan.num_shards)])
             queue.decide_by(parts=sharding)
-        getter = PartGetter(
-            self._queues.client(client), ticket, queue, None, queue.tally.clock.now, shard=index
-        )
-        out: list[Instruction] = []
-        self._ask(queue, sharding, getter, done_step, out)
-        return self._queues.after_get(getter, out, wait)
+        about = self._queues.client(client), get.ticket, queue, None, queue.tally.clock.now
+        getter, out = PartGetter(*about, shard=wanted.index), list[Instruction]()
+        self._ask(queue, sharding, getter, wanted.done_step, out)
+        return self._queues.after_get(getter, out, get.wait)
 
     def _ask(
         self,
@@ -352,16 +284,18 @@ class Shardings:
         if queue.tally.has_losses:  # a part that its shard had comes back
             queue.fifo.lost += sharding.drop_lost()
 
-    def finish(self, client: str, queue_name: QueueName, index: int, step: int) -> list[Instruction] | None:
-        """Note that a shard is done with its part of a step before it asks for the next; None if it has not got it."""
-        queue = self._queues.find(queue_name)
+    def finish(self, done: DonePart, client: str) -> list[Instruction]:
+        """Note that a shard is done with its part of a step before it asks for the next.
+
+        Raises:
+            Over: it has not got it.
+        """
+        queue = self._queues.find(as_name(done.queue))
         sharding = None if queue is None else self.of(queue)
-        if queue is None or sharding is None:
-            return None
-        holder = sharding.holder(index, step)
-        if holder is None or holder.client.name != client:
-            return None
-        sharding.finish(index)
+        holder = None if sharding is None else sharding.holder(done.index, done.step)
+        if queue is None or sharding is None or holder is None or holder.client.name != client:
+            raise Over(NO_PART)
+        sharding.finish(done.index)
         return self._queues.settle((queue,), [])
 
 

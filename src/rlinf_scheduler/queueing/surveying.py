@@ -8,9 +8,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
-from rlinf_scheduler.queueing.admission import Admission
+from rlinf_scheduler.queueing.admission import Admission, Admissions
 from rlinf_scheduler.queueing.item import QueueName
-from rlinf_scheduler.queueing.leases import LeaseGetter, LeaseState
+from rlinf_scheduler.queueing.leases import LeaseGetter, Leases, LeaseState
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.sharding import PartGetter
@@ -143,7 +143,7 @@ class QueueSurvey:
     def _stats_of(self, queues: Collection[Queue], asked: SurveyContext) -> list[QueueStats]:
         leases: dict[Queue, list[LeaseState]] = {queue: [] for queue in queues}
         sent: dict[Queue, list[Getter]] = {queue: [] for queue in queues}
-        for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
+        for lease in islice(self._state.policy(Leases).all(), NUM_OPERATIONS):
             if lease.queue in leases:
                 leases[lease.queue].append(lease)
         for each in self._first_operations():
@@ -183,9 +183,9 @@ class QueueSurvey:
     def _candidates(self) -> Iterator[Queue]:
         for each in self._first_operations():
             yield each.queue
-        for lease in islice(self._state.leases.all(), NUM_OPERATIONS):
+        for lease in islice(self._state.policy(Leases).all(), NUM_OPERATIONS):
             yield lease.queue
-        yield from islice(self._state.admissions.queues(), NUM_IN_USE)
+        yield from islice(self._state.policy(Admissions).queues(), NUM_IN_USE)
         for name in self._state.queues.asked_at:
             queue = self._state.queues.find(name)
             if queue is not None:

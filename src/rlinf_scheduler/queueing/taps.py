@@ -10,17 +10,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.instructions import Instruction
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped
+from rlinf_scheduler.queueing.instructions import Instruction, Vacate
+from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name
+from rlinf_scheduler.queueing.policy import Handler, Over, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.stats import QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, size_text
+
+# Unless it is said, a subscription holds such a share of what its channel may hold.
+SHARE = 4
+
+
+class Subscribe(Struct, tag=43, array_like=True):
+    """Read a subscription of a queue, or (None) of all -> `Done`.
+
+    `max_bytes` None is a share of what the channel may hold.
+    """
+
+    number: int
+    name: str
+    queue: Any
+    maxsize: int = 0
+    max_bytes: int | None = 0
+
+
+class Unsubscribe(Struct, tag=31, array_like=True):
+    """Read it no more: done, or failed, to be succeeded -> `Done`."""
+
+    number: int
+    name: str
+    failed: bool = False
+
+
+class GiveUpTap(Struct):
+    """Nobody is to succeed the last member of a subscription, who left at a vacancy."""
+
+    name: str
+    vacancy: int
 
 
 class TapTerms(NamedTuple):
@@ -148,7 +180,7 @@ class TapQueue(Queue):
         return False
 
 
-class Taps:
+class Taps(Policy):
     """The subscriptions of a channel, by name.
 
     Attributes:
@@ -157,9 +189,9 @@ class Taps:
 
     tap_type = TapQueue
 
-    def __init__(self, queues: QueueSet) -> None:
+    def __init__(self, queues: QueueSet, bounds: Any) -> None:
+        super().__init__(queues, bounds)
         self.num_vacancies = 0
-        self._queues = queues
         self._taps: dict[str, TapQueue] = {}
 
     def __len__(self) -> int:
@@ -168,54 +200,78 @@ class Taps:
     def __iter__(self) -> Iterator[TapQueue]:
         return iter(self._taps.values())
 
-    def subscribe(self, client: str, number: int, name: str, terms: TapTerms) -> str:
-        """Let a client read a subscription, which begins with its first member; return why not, empty if it does."""
-        tap = self._taps.get(name)
+    def handlers(self) -> dict[type, Handler]:
+        """Return what handles subscriptions."""
+        return {Subscribe: self.subscribe, Unsubscribe: self.unsubscribe, GiveUpTap: self.give_up}
+
+    def subscribe(self, wanted: Subscribe, client: str) -> list[Instruction]:
+        """Let a client read a subscription, which begins with its first member.
+
+        Raises:
+            ValueError: there is another one of this name.
+        """
+        tap = self._taps.get(wanted.name)
+        terms = self._terms_of(wanted, tap)
         if tap is None:
-            tap = self.make(name, terms)
+            tap = self.make(wanted.name, terms)
             self.begin(tap)
         elif tap.terms != terms:
-            return f"there is a subscription {name!r} already: {tap.terms.describe()}"
-        tap.read.members[client, number] = None
-        return ""
+            message = f"there is a subscription {wanted.name!r} already: {tap.terms.describe()}"
+            raise ValueError(message)
+        tap.read.members[client, wanted.number] = None
+        return []
 
-    def leave(self, client: str, number: int, name: str) -> int | None:
-        """Let a member read no more; return the number of the vacancy if it was the last one."""
+    def _terms_of(self, wanted: Subscribe, tap: TapQueue | None) -> TapTerms:
+        """The terms that a member means: who does not say the bytes means those there are, or a share of the channel's.
+
+        Its own share may be of another machine's memory.
+        """
+        queue_name = None if wanted.queue is None else as_name(wanted.queue)
+        max_bytes = wanted.max_bytes
+        if max_bytes is None:
+            max_bytes = -(-self._queues.tally.max_bytes // SHARE) if tap is None else tap.terms.max_bytes
+        return TapTerms(queue_name, wanted.maxsize, max_bytes)
+
+    def unsubscribe(self, left: Unsubscribe, client: str) -> list[Instruction]:
+        """Let a member read no more: Vacate if it was the last one."""
+        return self._leave(client, left.number, left.name, failed=left.failed)
+
+    def lose(self, client: str, out: list[Instruction]) -> Iterable[Queue]:
+        """Let a client that is gone read no more."""
+        members = [(tap.subscription, each) for tap in self for each in tap.read.members if each[0] == client]
+        for name, member in members:
+            out += self._leave(*member, name, failed=True)
+        return ()
+
+    def _leave(self, client: str, number: int, name: str, *, failed: bool) -> list[Instruction]:
         tap = self._taps.get(name)
         if tap is None or (client, number) not in tap.read.members:
-            return None
+            return []
         del tap.read.members[client, number]
         if tap.read.members:
-            return None
+            return []
         self.num_vacancies += 1
         tap.read.vacancy = self.num_vacancies
-        return tap.read.vacancy
-
-    def lose_member(self, client: str) -> list[tuple[str, int]]:
-        """Return the subscriptions that lose their last member with a client, with the numbers of the vacancies."""
-        members = [(tap.subscription, each) for tap in self for each in tap.read.members if each[0] == client]
-        left = [(name, self.leave(*member, name)) for name, member in members]
-        return [(name, vacancy) for name, vacancy in left if vacancy is not None]
+        return [Vacate(client, number, name, tap.read.vacancy, failed)]
 
     def vacant(self) -> list[tuple[str, int]]:
         """Return the subscriptions that have no member, each with the number of its vacancy."""
         return [(tap.subscription, tap.read.vacancy) for tap in self if not tap.read.members]
 
-    def give_up(self, name: str, vacancy: int) -> list[Instruction] | None:
-        """End a subscription whose last member nobody is to succeed; None if somebody has."""
-        tap = self._taps.get(name)
-        if tap is None or tap.read.members or tap.read.vacancy != vacancy:
-            return None
-        del self._taps[name]
+    def give_up(self, left: GiveUpTap, _client: str = "") -> list[Instruction]:
+        """End a subscription.
+
+        Raises:
+            Over: somebody has succeeded its last member.
+        """
+        tap = self._taps.get(left.name)
+        if tap is None or tap.read.members or tap.read.vacancy != left.vacancy:
+            raise Over(f"subscription {left.name!r} is read")
+        del self._taps[left.name]
         self._queues.drop(tap)
         tap.remove()
         self._show(tap.terms)
         return self._queues.settle([tap], [])
-
-    def terms_of(self, name: str) -> TapTerms | None:
-        """Return what a subscription is; None if there is none of that name."""
-        tap = self._taps.get(name)
-        return None if tap is None else tap.terms
 
     def num_dropped(self, name: str) -> int:
         """Return how many items a subscription has given up."""
@@ -236,13 +292,13 @@ class Taps:
         self._queues.add(tap)
         self._show(tap.terms)
 
+    def followers(self, name: QueueName, *, alone: bool) -> Iterable[Queue]:
+        """Return the subscriptions that see a queue, or (`alone`) only those that see no other."""
+        return [tap for tap in self.on(name) if not alone or tap.terms.queue_name is not None]
+
     def on(self, name: QueueName) -> tuple[TapQueue, ...]:
         """Return the subscriptions that see a queue."""
         return tuple(tap for tap in self if tap.terms.queue_name in (None, name))
-
-    def only_on(self, name: QueueName) -> list[TapQueue]:
-        """Return the subscriptions that see a queue and no other one."""
-        return [tap for tap in self if tap.terms.queue_name == name]
 
     def seen_by(self, terms: TapTerms) -> list[Queue]:
         """Return the queues that a subscription sees, those that are there."""

@@ -15,9 +15,9 @@ from rlinf_scheduler.comm.framing import Buffer, total_bytes
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import RecordingError
+from rlinf_scheduler.queueing.ids import ItemId, Trace
 from rlinf_scheduler.tape.files import TapeFile
 from rlinf_scheduler.tape.framing import framed
-from rlinf_scheduler.tape.ids import ItemId, Trace
 
 _log = logging.getLogger(__name__)
 # What is to be written, its items' bytes, and about how much memory that takes.

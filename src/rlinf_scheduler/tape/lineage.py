@@ -14,6 +14,7 @@ import msgspec
 from rlinf_scheduler.comm.codec import decode
 from rlinf_scheduler.errors import RecordingError
 from rlinf_scheduler.planning.caret import printable
+from rlinf_scheduler.queueing.ids import ItemId, Trace
 from rlinf_scheduler.tape.deliveries import (
     OLDER,
     LeftOut,
@@ -23,7 +24,6 @@ from rlinf_scheduler.tape.deliveries import (
     decode_delivery,
 )
 from rlinf_scheduler.tape.files import TapePlace, TapeReader
-from rlinf_scheduler.tape.ids import ItemId, Trace
 from rlinf_scheduler.wording import counted, number_text
 
 SUFFIX = ".rec"

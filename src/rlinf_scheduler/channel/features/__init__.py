@@ -3,17 +3,16 @@
 - `operations.py`: puts and gets
 - `shortcuts.py`: sockets of threads that block
 - `ends.py`: ends of queues and of the channel
-- `leases.py`, `admission.py`, `questions.py`, `producers.py`, `subscriptions.py`
+- `leases.py`, `questions.py`, `producers.py`, `subscriptions.py`
 - `explain.py`, `checkpoints.py`, `recording.py`: what looks at a channel
 
-A feature of which there are no messages is not built.
+A feature of which there are no messages is not built. What no feature handles is the queues' alone.
 """
 
 from __future__ import annotations
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.clients import KnownClient
-from rlinf_scheduler.channel.features.admission import AdmissionFeature
 from rlinf_scheduler.channel.features.checkpoints import CheckpointsFeature
 from rlinf_scheduler.channel.features.ends import EndsFeature
 from rlinf_scheduler.channel.features.explain import ExplainFeature
@@ -26,39 +25,26 @@ from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
 from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
 from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
 from rlinf_scheduler.channel.server import ChannelServer, Features
-from rlinf_scheduler.queueing import Bury, StartClock, StopClock
+from rlinf_scheduler.queueing import Bury, StartClock, StopClock, Vacate
 
 FEATURES: Features = {
     wire.Put: OperationsFeature,
     wire.Puts: OperationsFeature,
     wire.Fill: OperationsFeature,
-    wire.Get: OperationsFeature,
     wire.Gets: OperationsFeature,
-    wire.Withdraw: OperationsFeature,
     wire.Resend: OperationsFeature,
     wire.QueryOutcome: ShortcutsFeature,
     control_wire.Invite: ShortcutsFeature,
     control_wire.Close: EndsFeature,
     control_wire.EndQueue: EndsFeature,
-    control_wire.Flush: EndsFeature,
     StartClock: LeasesFeature,
     StopClock: LeasesFeature,
-    control_wire.Settle: LeasesFeature,
-    control_wire.Extend: LeasesFeature,
-    control_wire.DonePart: LeasesFeature,
     control_wire.ListDead: LeasesFeature,
     control_wire.ReadDead: LeasesFeature,
-    control_wire.MoveDead: LeasesFeature,
-    wire.Admit: AdmissionFeature,
-    wire.SetVersion: AdmissionFeature,
-    control_wire.HoldSlot: AdmissionFeature,
-    control_wire.LetGoOfSlot: AdmissionFeature,
     Bury: QuestionsFeature,
-    control_wire.Retract: QuestionsFeature,
     control_wire.Join: ProducersFeature,
     control_wire.Leave: ProducersFeature,
-    control_wire.Subscribe: SubscriptionsFeature,
-    control_wire.Unsubscribe: SubscriptionsFeature,
+    Vacate: SubscriptionsFeature,
     control_wire.Query: ExplainFeature,
     control_wire.Peek: ExplainFeature,
     control_wire.Stats: ExplainFeature,

@@ -6,7 +6,7 @@ for that. If it dies instead, they come back to their queue, and are there for w
 
 from __future__ import annotations
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.loop import Timer
@@ -14,6 +14,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Deliver
+from rlinf_scheduler.queueing.messages import Arrive, EndAll
 
 logger = Reporter(__name__)
 
@@ -34,33 +35,19 @@ class EndsFeature:
         self.since: dict[tuple[str, int], float] | None = None
         self._timer: Timer | None = None
         server.handlers |= {
-            control_wire.Close: self._close_channel,
-            control_wire.EndQueue: self._end_queue,
-            control_wire.Flush: self._flush_queue,
+            control_wire.Close: self._end,
+            control_wire.EndQueue: self._end,
         }
         server.on_stop.append(self._close)
 
-    def _close_channel(self, request: Request) -> None:
-        self._server.tick()
+    def _end(self, request: Request) -> None:
         self.begin()
-        self._server.carry_out(self._state.close())
-        request.reply(None)
-
-    def _end_queue(self, request: Request) -> None:
-        self._server.tick()
-        self.begin()
-        self._server.carry_out(self._state.end(wire.as_name(request.head.queue)))
-        request.reply(None)
-
-    def _flush_queue(self, request: Request) -> None:
-        self._server.tick()
-        self._server.carry_out(self._state.flush(wire.as_name(request.head.queue)))
-        request.reply(None)
+        self._server.apply_request(request)
 
     def end_all(self) -> None:
         """End every queue."""
         self.begin()
-        self._server.carry_out(self._state.end_all())
+        self._server.carry_out(self._state.apply(EndAll()))
 
     # -- on the way --------------------------------------------------------------------------------
 
@@ -92,7 +79,7 @@ class EndsFeature:
                     self._server.spec.name,
                     now - began,
                 )
-                self._server.carry_out(self._state.arrive(client, ticket))
+                self._server.carry_out(self._state.apply(Arrive(ticket), client))
         self._timer = None
         if self.since:
             self._look_later()

@@ -10,7 +10,8 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Instruction, Item, StartClock, StopClock
+from rlinf_scheduler.queueing import Item, StartClock, StopClock
+from rlinf_scheduler.queueing.leases import NO_LETTER, Lapse, Leases
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
 LATE_S = 0.05
@@ -31,16 +32,13 @@ class LeasesFeature:
     def __init__(self, server: ChannelServer) -> None:
         self._runtime = server.runtime
         self._state = server.state
+        self._leases = server.state.policy(Leases)
         self._carry_out = server.carry_out
         self._bring = server.bring
         self._clocks: dict[int, _Clock] = {}
         server.handlers |= {
-            control_wire.Settle: self._settle,
-            control_wire.Extend: self._extend,
-            control_wire.DonePart: self._finish_part,
             control_wire.ListDead: self._list_dead,
             control_wire.ReadDead: self._read_dead,
-            control_wire.MoveDead: self._move_dead,
             StartClock: self.keep_time,
             StopClock: self.keep_time,
         }
@@ -71,7 +69,7 @@ class LeasesFeature:
             # It was this process that was stopped: what consumers have said meanwhile is still to be read.
             self._start(generation, DEFERRALS_S[num_deferred], num_deferred + 1)
         else:
-            self._carry_out(self._state.lapse(generation))
+            self._carry_out(self._state.apply(Lapse(generation)))
 
     @property
     def dues(self) -> dict[int, tuple[float, int]]:
@@ -85,36 +83,6 @@ class LeasesFeature:
             timer = self._runtime.call_later(left_s, partial(self._lapse, generation))
             self._clocks[generation] = _Clock(due, num_deferred, timer)
 
-    def _settle(self, request: Request) -> None:
-        settle: control_wire.Settle = request.head
-        client, generation, places = request.peer_id, settle.generation, settle.places
-        if settle.done:
-            out = self._state.acknowledge(client, generation, places)
-        else:
-            out = self._state.give_back(
-                client, generation, places, delay_s=settle.delay_s, reason=settle.reason
-            )
-        request.reply(self._after(generation, out))
-
-    def _extend(self, request: Request) -> None:
-        extend: control_wire.Extend = request.head
-        out = self._state.extend(request.peer_id, extend.generation, extend.for_s)
-        request.reply(self._after(extend.generation, out))
-
-    def _finish_part(self, request: Request) -> None:
-        part: control_wire.DonePart = request.head
-        out = self._state.finish_part(request.peer_id, wire.as_name(part.queue), part.index, part.step)
-        request.reply(self._done(out, NO_PART))
-
-    def _after(self, generation: int, out: list[Instruction] | None) -> control_wire.Done:
-        return self._done(out, self._state.leases.why_over(generation) if out is None else "")
-
-    def _done(self, out: list[Instruction] | None, problem: str) -> control_wire.Done:
-        if out is None:
-            return control_wire.Done(problem)
-        self._carry_out(out)
-        return control_wire.Done("")
-
     # -- dead letters ------------------------------------------------------------------------------
 
     def _list_dead(self, request: Request) -> None:
@@ -122,12 +90,12 @@ class LeasesFeature:
         name = None if queue is None else wire.as_name(queue)
         notes = [
             control_wire.DeadNote(e.number, e.queue.name, e.item.size_bytes, e.attempts, e.reason, e.consumer)
-            for e in self._state.leases.dead_letters(name)
+            for e in self._leases.dead_letters(name)
         ]
         request.reply(control_wire.DeadNotes(notes))
 
     def _read_dead(self, request: Request) -> None:
-        letter = self._state.leases.dead.get(request.head.number)
+        letter = self._leases.dead.get(request.head.number)
         items = [] if letter is None else [letter.item]
         self._bring(items, lambda: self._reply_item(request, items))
 
@@ -135,19 +103,8 @@ class LeasesFeature:
         problem = items[0].lost and f"the item {items[0].lost}" if items else NO_LETTER
         request.reply(control_wire.Done(problem), [] if problem else items[0].payload.frames())
 
-    def _move_dead(self, request: Request) -> None:
-        move = self._state.put_back if request.head.again else self._state.discard
-        try:
-            request.reply(self._done(move(request.head.number), NO_LETTER))
-        except ValueError as error:
-            request.reply(control_wire.Done(str(error)))
-
     def close(self) -> None:
         """Stop every clock."""
         for clock in self._clocks.values():
             clock.timer.cancel()
         self._clocks.clear()
-
-
-NO_PART = "it was acknowledged before, or another one asks for this shard now"
-NO_LETTER = "it is not there any more: it was put back, or discarded"

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.held import HeldAt
@@ -18,17 +16,7 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.comm.shm.sent_payload import described_bytes
 from rlinf_scheduler.errors import SharedMemoryUnreadable
-from rlinf_scheduler.queueing import (
-    NO_LIMITS,
-    Bury,
-    Deliver,
-    Instruction,
-    Item,
-    LeaseTerms,
-    Limits,
-    ShardPlan,
-    rounded,
-)
+from rlinf_scheduler.queueing import Bury, Deliver, Instruction, Item, Vacate, rounded
 
 logger = Reporter(__name__)
 
@@ -46,10 +34,8 @@ class OperationsFeature:
             wire.Put: self._put,
             wire.Puts: self._puts,
             wire.Fill: self._fill,
-            wire.Get: self._get,
             wire.Gets: self._gets,
             wire.Resend: self._resend,
-            wire.Withdraw: self._withdraw,
         }
 
     # -- puts --------------------------------------------------------------------------------------
@@ -71,25 +57,18 @@ class OperationsFeature:
         return self._enter(known, put, item, item.size_bytes)
 
     def _enter(
-        self, known: KnownClient, put: wire.Put, item: ReceivedPayload | RemoteItem | None, size_bytes: int
+        self, known: KnownClient, put: wire.Put, payload: ReceivedPayload | RemoteItem | None, size_bytes: int
     ) -> list[Instruction]:
         """Put an item, or (None) announce it."""
-        out = self._state.put(
-            known.client,
-            put.ticket,
-            wire.as_name(put.queue),
-            item,
-            put.weight,
-            size_bytes,
-            priority=put.priority,
-            question=put.question,
-            group=None if put.group is None else wire.as_group(put.group),
-            version=put.version,
-            slot=put.slot,
-            origin=(known.who, put.ticket, put.trace),
-            wait=put.wait,
-            complete=item is not None,
-        )
+        item = Item(payload, put.weight, size_bytes, put.priority)
+        if put.group is not None:
+            item.group = wire.as_name(put.group)
+        if put.question:
+            item.question = known.client, put.question
+        item.version, item.slot, item.origin = put.version, put.slot, (known.who, put.ticket, put.trace)
+        if payload is None:
+            put.size_bytes = size_bytes
+        out = self._state.apply(put, known.client, item)
         if not out:
             self._report_bound()
         return out
@@ -109,7 +88,8 @@ class OperationsFeature:
         except SharedMemoryUnreadable as error:
             self._server.outbox.respond(known, wire.Granted(fill.ticket, str(error)))
             return []
-        return self._state.fill(known.client, fill.ticket, item, item.size_bytes)
+        fill.size_bytes = item.size_bytes
+        return self._state.apply(fill, known.client, item)
 
     def _puts(self, known: KnownClient, run: wire.Puts, frames: Iterator[Buffer]) -> list[Instruction]:
         puts: list[tuple[int, Item]] = []
@@ -152,31 +132,6 @@ class OperationsFeature:
 
     # -- gets --------------------------------------------------------------------------------------
 
-    def _get(self, known: KnownClient, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
-        client, queue = known.client, wire.as_name(get.queue)
-        if get.shard is not None:
-            index, done_step, *plan = msgspec.structs.astuple(get.shard)
-            return self._state.get_part(
-                client, get.ticket, queue, ShardPlan(*plan), index, done_step, wait=get.wait
-            )
-        if get.lease is not None:
-            return self._lease(client, get, get.lease)
-        if get.group_size:
-            return self._state.get_group(client, get.ticket, queue, get.group_size, wait=get.wait)
-        if get.batch_weight is None and get.limits is None:
-            return self._state.get(client, get.ticket, queue, wait=get.wait)
-        limits = NO_LIMITS if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
-        return self._state.get_batch(client, get.ticket, queue, get.batch_weight, limits, wait=get.wait)
-
-    def _lease(self, client: str, get: wire.Get, lease: wire.LeaseRequest) -> list[Instruction]:
-        terms = LeaseTerms(lease.ttl_s, lease.consumer)
-        limits = None if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
-        queue = wire.as_name(get.queue)
-        size = get.group_size
-        return self._state.lease(
-            client, get.ticket, queue, terms, get.batch_weight, limits, group_size=size, wait=get.wait
-        )
-
     def _gets(self, known: KnownClient, run: wire.Gets, frames: Iterator[Buffer]) -> list[Instruction]:
         left = self._run_together(
             known,
@@ -187,22 +142,17 @@ class OperationsFeature:
             self._server.run(known, wire.Get(ticket, run.queue, True, None), frames)
         return []
 
-    def _withdraw(
-        self, known: KnownClient, withdraw: wire.Withdraw, _frames: Iterator[Buffer]
-    ) -> list[Instruction]:
-        return self._state.withdraw(known.client, withdraw.ticket)
-
     def _resend(
         self, known: KnownClient, resend: wire.Resend, _frames: Iterator[Buffer]
     ) -> list[Instruction]:
         known.send_bytes(self._runtime.now())
-        out = self._state.deliver_again(known.client, resend.ticket)
+        out = self._state.apply(resend, known.client)
         items = [item for each in out if isinstance(each, Deliver) for item in each.items]
         if not any(isinstance(item.payload, RemoteItem) for item in items):
             return out
         # What this client cannot fetch comes by way of this process.
-        server, ticket = self._server, resend.ticket
-        server.bring(items, lambda: server.carry_out(self._state.deliver_again(known.client, ticket)))
+        server = self._server
+        server.bring(items, lambda: server.carry_out(self._state.apply(resend, known.client)))
         return []
 
     # -- runs --------------------------------------------------------------------------------------
@@ -218,7 +168,9 @@ class OperationsFeature:
         except Exception as error:
             # It fails alone: those before it are done, and those behind it are not tried yet.
             logger.exception("channel '%s': an operation failed", server.spec.name)
-            told = {each.ticket for each in out if not isinstance(each, Bury) and each.client == client}
+            told = {
+                each.ticket for each in out if not isinstance(each, Bury | Vacate) and each.client == client
+            }
             left = [
                 each for each in tickets if each not in told and not self._state.queues.knows(client, each)
             ]

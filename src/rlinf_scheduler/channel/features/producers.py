@@ -30,7 +30,7 @@ class ProducersFeature:
 
     def _join(self, request: Request) -> None:
         join: control_wire.Join = request.head
-        request.reply(control_wire.Joined(self._why_refused(request.peer_id, join)))
+        request.reply(control_wire.Done(self._why_refused(request.peer_id, join)))
 
     def _leave(self, request: Request) -> None:
         leave: control_wire.Leave = request.head

@@ -1,0 +1,20 @@
+"""The registry of policies, beside the plain ones: of what a queue may be, and of what a channel's bounds are."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from rlinf_scheduler.queueing.admission import Admissions
+from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.policy import Policy
+from rlinf_scheduler.queueing.sharding import Shardings
+from rlinf_scheduler.queueing.taps import Taps
+
+POLICIES: tuple[type[Policy], ...] = (Leases, Shardings, Admissions, Taps)
+
+
+class Bounds(TypedDict, total=False):
+    """Bounds of a channel that one of its policies keeps; see there."""
+
+    max_attempts: int
+    max_leased: int

@@ -1,0 +1,56 @@
+"""What a policy has to say to its channel, for all of its queues. Where it says nothing the plain answer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from rlinf_scheduler.queueing.instructions import Instruction
+from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import QueueSet
+
+# Of an operation and its client, and of what comes with it, if anything does.
+Handler: TypeAlias = Callable[..., list[Instruction]]
+
+
+class Over(ValueError):
+    """What an operation is about is over."""
+
+
+class Policy:
+    """What is kept of one policy for all queues of a channel.
+
+    Args:
+        queues: of the channel.
+        bounds: of the channel, those of its policies.
+    """
+
+    def __init__(self, queues: QueueSet, bounds: Any) -> None:
+        self._queues = queues
+
+    def handlers(self) -> dict[type, Handler]:
+        """Return what handles its operations, and gets with a grant of its own, by type."""
+        return {}
+
+    def withdraw(self, client: str, ticket: int) -> list[Instruction]:
+        """Give up an operation that stands in no queue; return nothing if there is none."""
+        return []
+
+    def lose(self, client: str, out: list[Instruction]) -> Iterable[Queue]:
+        """Forget a client that is gone, but for its operations; return the queues for which that changes something."""
+        return ()
+
+    def forget(self, client: str) -> None:
+        """Forget a client that is gone, whose operations are over."""
+
+    def items(self) -> Iterable[Item]:
+        """Return the items that it has, which are in no queue."""
+        return ()
+
+    def followers(self, name: QueueName, *, alone: bool) -> Iterable[Queue]:
+        """Return the queues that see what enters another one, or (`alone`) only those that see no other."""
+        return ()
+
+    def clear(self) -> None:
+        """Forget everything."""
