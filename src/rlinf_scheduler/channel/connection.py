@@ -220,9 +220,8 @@ class ChannelConnection:
 
     def peek(self, queue: QueueName, number: int, max_bytes: int = 0) -> list[ReceivedPayload]:
         """Return copies of the first items of a queue; they stay where they are (see `peeking`)."""
-        return copies_of_first(
-            self, self._messenger, self._on_devices, control_wire.Peek(queue, number, max_bytes)
-        )
+        peek, name = control_wire.Peek(queue, number, max_bytes), self.ref.spec.name
+        return copies_of_first(self.requests, self._messenger, self._on_devices, name, peek)
 
     def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
 
 import msgspec
 
@@ -14,7 +12,7 @@ from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S, Fetching, HeldAt, NotHeld
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.refusals import ending_error
-from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.comm.device.landing import land
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer
@@ -26,30 +24,16 @@ from rlinf_scheduler.errors import ChannelUnanswered, SharedMemoryUnreadable
 from rlinf_scheduler.queueing import Ending
 
 
-class Asks(Protocol):
-    """A `ChannelConnection`, as far as it is needed here."""
-
-    ref: ChannelRef
-    now: Callable[[], float]
-
-    def begin_to_ask(
-        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
-    ) -> Promise[Any]:
-        """Ask the server something."""
-
-    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
-        """Wait for the reply."""
-
-
 def copies_of_first(
-    connection: Asks, messenger: Messenger, there: DeviceItems | None, peek: control_wire.Peek
+    requests: Requests, messenger: Messenger, there: DeviceItems | None, name: str, peek: control_wire.Peek
 ) -> list[ReceivedPayload]:
     """Return copies of the first items of a queue.
 
     Args:
-        connection: to the channel.
+        requests: to the channel.
         messenger: this process's.
         there: of a channel whose items may lie on devices.
+        name: the channel's.
         peek: which items.
 
     Raises:
@@ -57,32 +41,30 @@ def copies_of_first(
         ChannelUnanswered: nobody answers, or others take its items before they are copied.
         CommError: they lie on a device, whose process cannot be reached.
     """
-    name, until, wanted = connection.ref.spec.name, connection.now() + ANSWER_S, peek
-    while connection.now() < until:
-        reply = connection.requests.answer_to(
-            connection.requests.begin(wanted, control_wire.Peeked, ANSWER_S), "peek"
-        )
+    until, wanted = messenger.now() + ANSWER_S, peek
+    while messenger.now() < until:
+        reply = requests.answer_to(requests.begin(wanted, control_wire.Peeked, ANSWER_S), "peek")
         told: control_wire.Peeked = reply.head
         if told.reason:
-            looked = Operation("get", peek.queue, None, connection.now, wait=False)
+            looked = Operation("get", peek.queue, None, messenger.now, wait=False)
             raise ending_error(name, looked, Ending.REFUSED, (told.reason, told.state))
         left = iter(reply.frames)
         parts = [list(islice(left, count)) for count in told.num_frames]
         if there is None and (wanted.as_bytes or all(map(is_here, parts))):
             return [ReceivedPayload(part) for part in parts]
         try:
-            copies = [_copy(messenger, there, each) for each in _received(connection, messenger, parts)]
+            copies = [_copy(messenger, there, each) for each in _received(requests, messenger, parts)]
         except (SharedMemoryUnreadable, NotHeld):
             wanted = msgspec.structs.replace(peek, as_bytes=True)
             continue
         # What somebody has taken meanwhile, he may have written to.
-        if connection.requests.ask(peek, control_wire.Peeked).marks == told.marks:
+        if requests.ask(peek, control_wire.Peeked).marks == told.marks:
             return copies
     why = "others take its items before they are copied"
     raise ChannelUnanswered(name, peek.queue, "peek", ANSWER_S, why)
 
 
-def _received(connection: Asks, messenger: Messenger, parts: list[list[Buffer]]) -> list[ReceivedPayload]:
+def _received(requests: Requests, messenger: Messenger, parts: list[list[Buffer]]) -> list[ReceivedPayload]:
     """Return items, of which some may lie elsewhere."""
     held = [HeldAt.from_frames(part) or part for part in parts]
     if held == parts:
@@ -90,7 +72,7 @@ def _received(connection: Asks, messenger: Messenger, parts: list[list[Buffer]])
     fetched: Promise[list[ReceivedPayload]] = Promise()
     fetching = Fetching(messenger, held, partial(_end, fetched))
     messenger.submit(ending(fetching.begin, fetched.set_exception))
-    items: list[ReceivedPayload] = connection.requests.answer_to(fetched, "peek", FETCH_TIMEOUT_S)
+    items: list[ReceivedPayload] = requests.answer_to(fetched, "peek", FETCH_TIMEOUT_S)
     return items
 
 
