@@ -1,6 +1,6 @@
 """Draws a part of a trace, as docs/trace.png shows one: python docs/site/draw_trace.py run.json FROM_MS TO_MS PICTURE.
 
-It needs matplotlib, as the examples do (`pip install rlinf-scheduler[demo]`).
+It needs matplotlib, as the examples do (the extra `demo`).
 """
 
 from __future__ import annotations

@@ -94,5 +94,5 @@ def test_a_job_that_does_not_answer_is_unavailable():
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    with pytest.raises(ClusterError, match=r"pip install 'rlinf-scheduler\[metrics\]'"):
+    with pytest.raises(ClusterError, match="pip install prometheus-client"):
         metrics_app(whole_job)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATH = "/metrics"
 MISSING = (
     "metrics for Prometheus need the package prometheus-client, which is not installed: "
-    "pip install 'rlinf-scheduler[metrics]'"
+    "pip install prometheus-client"
 )
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 StartResponse: TypeAlias = Callable[[str, list[tuple[str, str]]], Any]

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -132,7 +133,8 @@ def find_job(which: int | str | None = None) -> RunningJob:
     """The job of a driver, by its process's id, or a job that outlives its drivers, by its name or its job server's id.
 
     Args:
-        which: that; None: the one job that there is.
+        which: that; of a process with several jobs its number and the beginning of the job's own, as messages show them
+            (its number alone means the newest); None: the one job that there is.
 
     Raises:
         ClusterError: there is none, or there are several; the text names them.
@@ -145,12 +147,13 @@ def find_job(which: int | str | None = None) -> RunningJob:
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")
     raise ClusterError(
-        f"there are several jobs; say which by its driver's process id, `--job {jobs[0].pid}` for one: {_known(jobs)}"
+        f"there are several jobs; say which by its driver's process id, `--job {_names(jobs)[0]}` for one: "
+        f"{_known(jobs)}"
     )
 
 
 def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
-    of_process = [job for job in jobs if str(job.pid) == wanted]
+    of_process = [job for job, name in zip(jobs, _names(jobs), strict=True) if wanted in (str(job.pid), name)]
     if of_process:
         return of_process[0]  # the newest, where a process has had several
     named = [job for job in jobs if job.kept and job.kept == wanted]
@@ -170,7 +173,15 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
 
 
 def _known(jobs: list[RunningJob]) -> str:
-    return "; ".join(f"{job.pid}: {job.program}" for job in jobs)
+    return "; ".join(f"{name}: {job.program}" for name, job in zip(_names(jobs), jobs, strict=True))
+
+
+def _names(jobs: list[RunningJob]) -> list[str]:
+    """What each is chosen by: its process's id, with its own beside it where that has several."""
+    num_jobs = Counter(job.pid for job in jobs)
+    return [
+        str(job.pid) if num_jobs[job.pid] == 1 else f"{job.pid}.{job.home.process_id[:6]}" for job in jobs
+    ]
 
 
 def _read(path: Path) -> bytes:
