@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from rlinf_scheduler.queueing import Accept, Deliver, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, Deliver, OnLease, Reason, Refuse
 from rlinf_scheduler.queueing.client import (
     ClientInstruction,
     ClientState,
@@ -373,8 +373,8 @@ class Taker(_Agent):
 
     def _use(self, delivery: Deliver) -> None:
         done = self._draw.random() < 0.85
-        if delivery.lease is not None:
-            self._client.settle(delivery.ticket, delivery.lease.generation, done=done)
+        if isinstance(delivery.grant, OnLease):
+            self._client.settle(delivery.ticket, delivery.grant.generation, done=done)
         elif done:
             self._client.take(delivery.ticket)
         else:
