@@ -25,9 +25,9 @@ buckets.py         memory of a device that processes share, around the real `Buc
 devices.py         a part: weights on a device, in such buckets
 device_item*.py    a part: items of a channel in such buckets, around the real `ChannelState`
 pinning.py         a part: memory that devices read by themselves, around `BlockStore`, `HolderTable` and `Pins`
-admission.py       a part: a queue that admits, around the same machines
+admission.py       a part: a queue that admits, of the product
 admission_oracle.py  it as it must be
-makers.py          who makes its items, and who takes them
+makers.py          the programs that make its items, and take them
 ranks.py           data-parallel ranks that train on their parts of a queue
 ledger.py          what queues promise, checked at every step
 bounds.py          what queues may hold

@@ -2,170 +2,134 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from functools import partial
+import pickle
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+from rlinf_scheduler.channel import server, spec
+from rlinf_scheduler.channel.channel import Channel
+from rlinf_scheduler.channel.features import FEATURES
+from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, ChannelRef, ChannelSpec
+from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, SchedulerError
 from rlinf_scheduler.queueing import (
+    ChannelState,
+    Deliver,
     Instruction,
-    Item,
-    LeaseTerms,
-    Limits,
-    Over,
     Reason,
     Refuse,
     StartClock,
     StopClock,
     messages,
 )
-from rlinf_scheduler.queueing import admission as admission_policy
-from rlinf_scheduler.queueing import leases as lease_policy
-from rlinf_scheduler.queueing.client import Ending
+from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
+from rlinf_scheduler.queueing.leases import Lapse, Settle
 from simulator.admission_oracle import AdmissionOracle
 from simulator.cluster import Cluster, Part
 from simulator.host import Host
-from simulator.makers import (
-    ADMISSION,
-    FRESH,
-    AdmissionClient,
-    Admit,
-    HoldSlot,
-    LetGoOfSlot,
-    Make,
-    Maker,
-    Message,
-    Say,
-    Settle,
-    Take,
-    Taken,
-    Taker,
-    Withdraw,
-)
+from simulator.makers import FRESH, Maker, Program, Taker
+from simulator.processes import replaced
 from simulator.script import Script
-from simulator.world import Violation
+from simulator.watched import Names, Told
+from simulator.world import Violation, World
 
 # So many versions empty any queue of a story.
 MAX_VERSIONS = 200
+# So long the last consumer waits for what may be taken.
+AUDIT_S = 0.05
 
 
-class AdmissionServer:
-    """The process that holds the queue, around the real `ChannelState`."""
+class WatchedAdmission(ChannelState):
+    """The state of the queue's server, which tells the books of each event before it, and what followed after it."""
 
-    def __init__(self, cluster: Cluster, oracle: AdmissionOracle) -> None:
-        self.host = cluster.server
-        self.state = cluster.machines.server(0, 0, 0)
+    def __init__(
+        self, world: World, oracle: AdmissionOracle, names: Names, *args: Any, **bounds: Any
+    ) -> None:
+        super().__init__(*args, **bounds)
+        self._world = world
         self._oracle = oracle
-        self._gone: set[str] = set()
+        self._names = names
         self._leases: dict[int, tuple[str, int]] = {}
-        self._clocks: dict[int, int] = {}
-        self.host.serve(ADMISSION, self)
+        self._is_inside = False
 
-    def receive(self, sender: str, messages: list[Message]) -> None:
-        """Do what a client asks for."""
-        for message in messages:
-            if sender not in self._gone:
-                self.host.world.note(self.host.name, "hears", sender, type(message).__name__, *message)
-                self._carry_out(self._handle(sender, message))
-
-    def lost(self, peer: str) -> None:
-        """A client has gone, or is held for dead."""
-        if peer not in self._gone:
-            self._gone.add(peer)
-            self._oracle.loses(peer)
-            self._carry_out(self.state.apply(messages.Lose(), peer))
-
-    def end(self) -> None:
-        """End the queue."""
-        self._oracle.ends()
-        self._carry_out(self.state.apply(messages.EndQueue(FRESH)))
-
-    def _handle(self, client: str, message: Message) -> list[Instruction]:
-        state, oracle, who = self.state, self._oracle, (client, message.ticket)
-        match message:
-            case Admit(ticket, max_lag):
-                oracle.asks(who, max_lag)
-                return state.apply(admission_policy.Admit(ticket, FRESH, True, max_lag), client)
-            case Make(ticket, item, slot):
-                oracle.puts(who, item, slot)
-                return state.apply(messages.Put(ticket, FRESH), client, Item(item, slot=slot))
-            case Take(ticket, num_items, ttl_us):
-                oracle.takes(who, num_items)
-                limits = Limits(num_items, num_items)
-                if ttl_us:
-                    terms = LeaseTerms(ttl_us / 1e6)
-                    return state.apply(messages.Get(ticket, FRESH, limits=limits, grant=terms), client)
-                return state.apply(messages.Get(ticket, FRESH, limits=limits), client)
-            case Say(ticket, version, batch_items, begins):
-                return self._say(who, version, batch_items, begins=begins)
-            case Withdraw(ticket):
-                oracle.comes_back(who)
-                return state.apply(messages.Withdraw(ticket), client)
-            case Taken(ticket):
-                oracle.settles(who)
-                return state.confirm(client, (ticket,))
-            case Settle(_, generation, done):
-                return self._settle(who, generation, done=done)
-            case HoldSlot() | LetGoOfSlot():
-                return self._pass_on(client, message)
-
-    def _pass_on(self, client: str, message: HoldSlot | LetGoOfSlot) -> list[Instruction]:
-        """A copy of a slot was sent, has come, or is dropped."""
-        if isinstance(message, HoldSlot):
-            holder = "" if message.sent else client
-            self._oracle.holds(message.slot, (holder, message.ticket))
-            held = admission_policy.HoldSlot(FRESH, message.slot, message.ticket, message.sent)
-            return self.state.apply(held, client)
-        self._oracle.lets_go(message.slot, (client, message.ticket), message.source)
-        dropped = admission_policy.LetGoOfSlot(FRESH, message.slot, message.ticket, message.source)
-        return self.state.apply(dropped, client)
-
-    def _say(
-        self, who: tuple[str, int], version: int, batch_items: int, *, begins: bool
-    ) -> list[Instruction]:
-        self._oracle.moves(who, version, batch_items, begins=begins)
+    def apply(self, operation: Any, client: str = "", item: Any = None) -> list[Instruction]:
+        """Do what is asked for."""
+        if self._is_inside:
+            return super().apply(operation, client, item)
+        name = self._names.processes.get(client, "")
+        self._world.note("admission", "hears", name, type(operation).__name__)
+        if hasattr(operation, "ticket"):
+            self._hear(operation, (name, operation.ticket), item)
+        else:
+            self._hear_of(operation, name)
+        self._is_inside = True
         try:
-            said = admission_policy.SetVersion(who[1], FRESH, True, version, batch_items, begins)
-            return self.state.apply(said, who[0])
-        except ValueError as error:  # another trainer has begun meanwhile
-            return [Refuse(*who, Reason.TOO_EARLY, str(error))]
+            return self._follow(super().apply(operation, client, item))
+        except ValueError:  # another trainer has begun meanwhile
+            if isinstance(operation, SetVersion):
+                self._oracle.follow([Refuse(name, operation.ticket, Reason.TOO_EARLY, "")])
+            raise
+        finally:
+            self._is_inside = False
 
-    def _settle(self, who: tuple[str, int], generation: int, *, done: bool) -> list[Instruction]:
-        if generation in self._leases:
-            (self._oracle.settles if done else self._oracle.comes_back)(who)
-        try:
-            return self.state.apply(lease_policy.Settle(generation, None, done), who[0])
-        except Over:
-            return []
+    def confirm(self, client: str, tickets: Any) -> list[Instruction]:
+        """Items were taken."""
+        tickets = list(tickets)
+        for ticket in tickets if not self._is_inside else ():
+            self._oracle.settles((self._names.processes[client], ticket))
+        out = super().confirm(client, tickets)
+        return out if self._is_inside else self._follow(out)
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        for each in instructions:
-            if isinstance(each, StartClock):
-                self._leases[each.generation] = each.client, each.ticket
-                self.host.call_later(each.after_s, partial(self._lapse, each.generation))
-            elif isinstance(each, StopClock):
+    def _hear(self, operation: Any, who: tuple[str, int], item: Any) -> None:
+        match operation:
+            case Admit():
+                self._oracle.asks(who, operation.max_lag)
+            case messages.Put():
+                self._oracle.puts(who, operation.ticket, item.slot)
+            case messages.Get():
+                self._oracle.takes(who, operation.limits.min_items if operation.limits is not None else 1)
+            case SetVersion():
+                about = operation.version, operation.batch_items
+                self._oracle.moves(who, *about, begins=operation.begins)
+            case messages.Withdraw():
+                self._oracle.comes_back(who)
+
+    def _hear_of(self, operation: Any, name: str) -> None:
+        oracle = self._oracle
+        match operation:
+            case messages.Lose(taken):
+                for ticket in taken:
+                    oracle.settles((name, ticket))
+                oracle.loses(name)
+            case messages.EndQueue():
+                oracle.ends()
+            case HoldSlot(_, slot, key, sent, source):
+                oracle.holds(slot, ("" if sent else name, key))
+                if source:
+                    oracle.lets_go(slot, ("", source), source)
+            case LetGoOfSlot(_, slot, key, source):
+                oracle.lets_go(slot, (name, key), source)
+            case Settle(generation, _, done) if self._leases.get(generation, ("", 0))[0] == name:
+                (oracle.settles if done else oracle.comes_back)(self._leases[generation])
+            case Lapse(generation) if generation in self._leases:
+                oracle.comes_back(self._leases[generation])
+
+    def _follow(self, out: list[Instruction]) -> list[Instruction]:
+        told = []
+        for each in out:
+            if isinstance(each, StopClock):
                 self._leases.pop(each.generation, None)
-            elif each.client not in self._gone:
-                self.host.world.note(self.host.name, "says", type(each).__name__, *each[:2])
-                self.host.send(each.client, ADMISSION, [each])
-        self._oracle.follow(each for each in instructions if not isinstance(each, StartClock | StopClock))
-
-    def _lapse(self, generation: int) -> None:
-        who = self._leases.pop(generation, None)
-        if who is not None:
-            self._oracle.comes_back(who)
-            self._carry_out(self.state.apply(lease_policy.Lapse(generation)))
-
-
-class _Ending:
-    """How an operation ended."""
-
-    ending: Ending | None = None
-    detail: Any = None
-
-    def __call__(self, ending: Ending, detail: Any) -> None:
-        self.ending, self.detail = ending, detail
+                continue
+            who = self._names.processes.get(each.client, ""), each.ticket
+            if isinstance(each, StartClock):
+                self._leases[each.generation] = who
+                continue
+            said: Any = each._replace(client=who[0])
+            if isinstance(each, Deliver):
+                said = said._replace(items=[Told(self._names.number_of(item)) for item in each.items])
+            told.append(said)
+        self._oracle.follow(told)
+        return out
 
 
 class AdmissionPart(Part):
@@ -179,90 +143,105 @@ class AdmissionPart(Part):
         self._mean_us = draw.choice((1_000, 10_000, 100_000))
         self._max_lags = draw.choice(((0,), (1,), (2,), (0, 1), (1, 3), (0, 0, 4)))
         self._oracle = AdmissionOracle()
-        self._server = AdmissionServer(cluster, self._oracle) if self._is_told else None
-        if self._server is not None and draw.random() < 0.3:
-            self._server.host.later(draw.randrange(300_000), self._server.end)
-        self._next_number = itertools.count(1).__next__
-        self._sent: list[tuple[int, int]] = []
-        self._agents: list[tuple[Host, Maker | Taker]] = []
-        self._clients: list[AdmissionClient] = []
+        self._state: ChannelState | None = None
+        self._sent: list[bytes] = []
+        self._programs: list[Program] = []
+        ends_us = draw.randrange(300_000) if draw.random() < 0.3 else None
+        if self._is_told:
+            self._ref = self._serve()
+            if ends_us is not None:
+                cluster.server.later(ends_us, self._end)
+
+    def _serve(self) -> ChannelRef:
+        messenger = self._cluster.processes.of(self._cluster.server).messenger
+        about = ChannelSpec("admission", channel_id="a", holds=HOLDS_CHANNEL)
+        with replaced(spec, "ChannelState", self._make_state):
+            server.ChannelServer(messenger, about, FEATURES)
+        return ChannelRef(about, messenger.endpoint)
+
+    def _make_state(self, *args: Any, **bounds: Any) -> ChannelState:
+        broken: Any = self._cluster.machines.server
+        kind = WatchedAdmission if broken is ChannelState else type("Watched", (WatchedAdmission, broken), {})
+        names = self._cluster.processes.names
+        self._state = kind(self._cluster.world, self._oracle, names, *args, **bounds)
+        return self._state
+
+    def _begin(self, host: Host, name: object, body: Callable[[Channel], None]) -> Program:
+        program = Program(self._cluster.processes.of(host), Channel(self._ref), name, body)
+        self._programs.append(program)
+        return program
 
     def start(self, host: Host, number: int) -> None:
         """A process has started."""
-        if not self._is_told:
+        if not self._is_told or number < 0:
             return
-        client = self._client(host)
-        if number < 0:
+        draw = self._draw
+        makers = [
+            Maker(draw.randint(1, 12), self._mean_us, self._max_lags, self._sent)
+            for _ in range(draw.randint(1, 3))
+        ]
+        for name, maker in enumerate(makers):
+            maker.program = self._begin(host, name, maker.run)
+        num_steps = draw.randint(1, 12)
+        if number > 1:
             return
-        for name in range(self._draw.randint(1, 3)):
-            num_items = self._draw.randint(1, 12)
-            self._agents.append(
-                (host, Maker(client, name, num_items, self._mean_us, self._max_lags, self._sent))
-            )
-        num_steps = self._draw.randint(1, 12)
-        if number == 0:
-            # A successor goes on from a checkpoint.
-            begins_at = max(0, self._oracle.version - self._draw.randint(0, 2))
-            self._agents.append((host, Taker(client, self._batch_items, num_steps, begins_at)))
-        elif number == 1:
-            self._agents.append((host, Taker(client, self._batch_items, num_steps)))
+        # A successor goes on from a checkpoint.
+        begins_at = max(0, self._oracle.version - draw.randint(0, 2)) if number == 0 else None
+        taker = Taker(self._batch_items, num_steps, begins_at)
+        taker.program = self._begin(host, "taker", taker.run)
+
+    def died(self, host: Host) -> None:
+        """A process has died."""
+        for program in self._programs:
+            if program.host is host:
+                program.thread.kill()
 
     def finish(self) -> Iterator[None]:
         """End the story and check it; the world comes to rest before the first step, and after each."""
-        server = self._server
-        if server is None:
+        if not self._is_told:
             return
-        for host, agent in self._agents:
-            if host.alive:
-                agent.stop()
+        for program in self._programs:
+            program.stop()
         yield
         if self._cluster.server.alive:
             # What was sent, and nobody has taken for good.
-            heir = self._client(self._cluster.start(-2, "heir of slots"))
-            heir.host.later(1, self._inherit, heir)
+            self._begin(self._cluster.start(-2, "heir of slots"), "heir", self._inherit)
             yield
             self._oracle.check_rest()
-            yield from self._drain(server)
-        for host, agent in self._agents:
-            if host.alive and not agent.over:
-                message = f"a {type(agent).__name__.lower()} of {host.name} never ends"
-                raise Violation(message, (host.name,))
+            self._begin(self._cluster.start(-2, "admission auditor"), "auditor", self._audit)
+            yield
+            self._check_drained()
+        for program in self._programs:
+            if program.host.alive and not program.thread.is_over:
+                raise Violation(f"{program.name} of {program.host.name} never ends", (program.host.name,))
 
-    def _inherit(self, heir: AdmissionClient) -> None:
-        for slot, key in self._sent:
-            heir.tell(LetGoOfSlot(0, slot, key))
+    def _end(self) -> None:
+        self._begin(self._cluster.server, "end", lambda channel: channel.end(FRESH))
 
-    def _client(self, host: Host) -> AdmissionClient:
-        client = AdmissionClient(host, self._cluster.machines.client(0), self._next_number)
-        self._clients.append(client)
-        return client
+    def _inherit(self, _channel: Channel) -> None:
+        for sent in self._sent:
+            pickle.loads(sent).give_back()
 
-    def _drain(self, server: AdmissionServer) -> Iterator[None]:
-        """Let a process that nothing has happened to take what is left, version by version."""
-        auditor = self._client(self._cluster.start(-2, "admission auditor"))
-        server.end()
+    def _audit(self, channel: Channel) -> None:
+        """Take what is left, version by version."""
+        channel.end(FRESH)
         version, batch_items = max(0, self._oracle.version), self._oracle.batch_items or 1
         for _ in range(MAX_VERSIONS):
             for _ in range(batch_items):
-                taken = _Ending()
-                ticket = auditor.begin(Take(self._next_number(), 1, 0), taken)
-                yield
-                if taken.ending is not Ending.DELIVERED:
-                    auditor.drop(ticket)
-                    yield
+                try:
+                    channel.get_batch(queue_name=FRESH, max_items=1, timeout_s=AUDIT_S)
+                except (ChannelTimeout, ChannelClosed):
                     break
-                auditor.take(ticket)
-                yield
             if not self._oracle.open:
-                break
+                return
             version += 1
-            said = _Ending()
-            auditor.begin(Say(self._next_number(), version, 0, False), said)
-            yield
-            if said.ending is not Ending.ACCEPTED:
-                raise Violation(
-                    f"version {version} does not come: {said.detail}; {server.state.queues.describe(FRESH)}"
-                )
+            try:
+                channel.set_version(version, FRESH)
+            except SchedulerError as error:
+                raise Violation(f"version {version} does not come: {error}") from error
+
+    def _check_drained(self) -> None:
         oracle = self._oracle
-        if oracle.open or oracle.num_taken != oracle.num_accepted or server.state.queues.num_items(FRESH):
+        left = () if self._state is None else self._state.queues.depths()
+        if oracle.open or oracle.num_taken != oracle.num_accepted or any(depth.num_items for depth in left):
             raise Violation(f"of {oracle.num_accepted} items {oracle.num_taken} are taken", list(oracle.open))

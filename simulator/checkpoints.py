@@ -18,7 +18,6 @@ from rlinf_scheduler.queueing import (
     Instruction,
     Item,
     LeaseTerms,
-    OnLease,
     QueueName,
     Reason,
     Refuse,
@@ -26,7 +25,6 @@ from rlinf_scheduler.queueing import (
     Tapped,
     WantedPart,
 )
-from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.leases import Leases, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
 from rlinf_scheduler.queueing.taps import Taps
@@ -190,9 +188,9 @@ class Checkpoints:
         while True:
             ticket += 1
             out = state.apply(Get(ticket, queue, wait=False, grant=LeaseTerms(1.0)), RESTARTED)
-            if not isinstance(out[0], Deliver) or not isinstance(out[0].grant, OnLease):
+            if not isinstance(out[0], Deliver) or out[0].lease is None:
                 return
-            (item,), lease = out[0].items, out[0].grant
+            (item,), lease = out[0].items, out[0].lease
             if lease.generation <= self._ledger.leases.last_generation:
                 raise Violation(f"lease {lease.generation} was there before a restart", (lease.generation,))
             state.apply(Settle(lease.generation, None, True), RESTARTED)
@@ -219,9 +217,9 @@ class Checkpoints:
                 )
                 answer = out[0]
                 has_moved |= not isinstance(answer, Refuse) or answer.reason is not Reason.EMPTY
-                if isinstance(answer, Deliver) and isinstance(answer.grant, Part):
-                    done[index] = answer.grant.step
-                    parts[index, answer.grant.step] = [item.payload for item in answer.items]
+                if isinstance(answer, Deliver) and answer.part is not None:
+                    done[index] = answer.part.step
+                    parts[index, answer.part.step] = [item.payload for item in answer.items]
                 elif isinstance(answer, Refuse) and answer.reason is not Reason.EMPTY:
                     del done[index]
         return parts

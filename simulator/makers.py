@@ -1,410 +1,220 @@
-"""Makers and trainers of a queue that admits: they ask, work, take, announce, and leave at every step.
+"""Makers and trainers of a queue that admits: programs that ask, work, send slots, take, announce, and are interrupted.
 
-Each is a loop of one process, around the real `ClientState`; what it was doing when its process dies is lost with it.
+Each runs in a thread of its process, and calls a `Channel`; what it was doing when its process dies is lost with it.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from rlinf_scheduler.queueing import Accept, Deliver, OnLease, Reason, Refuse
-from rlinf_scheduler.queueing.client import (
-    ClientInstruction,
-    ClientState,
-    Confirm,
-    End,
-    Ending,
-    Send,
-    SendWithdraw,
+from rlinf_scheduler.channel.channel import Channel
+from rlinf_scheduler.errors import (
+    ChannelArgumentError,
+    ChannelClosed,
+    ChannelLost,
+    ChannelTimeout,
+    ChannelUnanswered,
+    LeaseExpired,
+    SlotExpired,
+    VersionTooEarly,
 )
-from simulator.host import Host
+from simulator.processes import ProductProcess
+from simulator.threads import UserThread
 
-ADMISSION, SERVER, FRESH = "admission", "server", "fresh"
+FRESH = "fresh"
 MAX_PAUSE_US = 20_000
 # How often a trainer that may not go on tries again.
 MAX_TRIES = 6
+# At so many places at most a call may be interrupted.
+NUM_POINTS = 6
+DEADLINES_S = (None, None, None, 0.001, 0.02)
+OVER = (ChannelClosed, ChannelLost)
+LEFT = (KeyboardInterrupt, ChannelTimeout, ChannelUnanswered, LeaseExpired, SlotExpired)
 
 
-class Admit(NamedTuple):
-    """Ask for a slot."""
-
-    ticket: int
-    max_lag: int
-
-
-class Make(NamedTuple):
-    """Put an item with a slot."""
-
-    ticket: int
-    item: int
-    slot: int
-
-
-class Take(NamedTuple):
-    """Ask for so many items, on lease for a while if `ttl_us` is more than 0."""
-
-    ticket: int
-    num_items: int
-    ttl_us: int
-
-
-class Say(NamedTuple):
-    """Say a version."""
-
-    ticket: int
-    version: int
-    batch_items: int
-    begins: bool
-
-
-class Withdraw(NamedTuple):
-    """Nobody wants an operation any more, or its slot."""
-
-    ticket: int
-
-
-class Taken(NamedTuple):
-    """The items of a delivery were taken."""
-
-    ticket: int
-
-
-class Settle(NamedTuple):
-    """Items on lease are done with, or go back."""
-
-    ticket: int
-    generation: int
-    done: bool
-
-
-class HoldSlot(NamedTuple):
-    """The process holds a copy of a slot, which it calls `ticket`; or one was `sent`, and is nobody's yet."""
-
-    ticket: int
-    slot: int
-    sent: bool
-
-
-class LetGoOfSlot(NamedTuple):
-    """It holds that copy no more; nor is the one that was sent as `source`."""
-
-    ticket: int
-    slot: int
-    source: int
-
-
-Message = Admit | Make | Take | Say | Withdraw | Taken | Settle | HoldSlot | LetGoOfSlot
-Outcome = Callable[[Ending, Any], None]
-
-
-class AdmissionClient:
-    """One process's side of a queue that admits.
+class Program:
+    """A thread of a process, and what it calls.
 
     Args:
-        host: the process.
-        state: the machine under test.
-        next_number: gives tickets and items their numbers.
-    """
-
-    def __init__(self, host: Host, state: ClientState, next_number: Callable[[], int]) -> None:
-        self.host = host
-        self.state = state
-        self.next_number = next_number
-        self.cut_off = False
-        self._begun: dict[int, tuple[Message, Outcome]] = {}
-        host.serve(ADMISSION, self)
-
-    def begin(self, message: Admit | Make | Take | Say, outcome: Outcome) -> int:
-        """Begin an operation; `outcome` hears how it ends."""
-        ticket = message.ticket
-        self._begun[ticket] = message, outcome
-        if self.cut_off:
-            self.host.later(1, outcome, Ending.LOST, None)
-            return ticket
-        state = self.state
-        begin = state.get if isinstance(message, Admit | Take) else state.say
-        self._carry_out(begin(ticket, FRESH))
-        return ticket
-
-    def drop(self, ticket: int) -> None:
-        """Nobody waits for an operation, or wants what it brought."""
-        self._carry_out(self.state.drop(ticket))
-
-    def expire(self, ticket: int) -> None:
-        """The deadline of an operation has passed."""
-        self._carry_out(self.state.expire(ticket))
-
-    def take(self, ticket: int) -> None:
-        """What it brought is its user's."""
-        self._carry_out(self.state.taken(ticket))
-
-    def tell(self, message: HoldSlot | LetGoOfSlot) -> None:
-        """Say what became of a copy of a slot."""
-        if not self.cut_off:
-            self.host.send(SERVER, ADMISSION, [message])
-
-    def settle(self, ticket: int, generation: int, *, done: bool) -> None:
-        """Say what became of a lease."""
-        self.state.settled(ticket)
-        if not self.cut_off:
-            self.host.send(SERVER, ADMISSION, [Settle(ticket, generation, done)])
-
-    def receive(self, _sender: str, news: list[Accept | Deliver | Refuse]) -> None:
-        """News from the server."""
-        for each in news:
-            match each:
-                case Accept(_, ticket):
-                    self._carry_out(self.state.accepted(ticket))
-                case Deliver(_, ticket):
-                    self._carry_out(self.state.delivered(ticket, each))
-                case Refuse(_, ticket, reason):
-                    withdrawn = reason is Reason.CANCELLED
-                    self._carry_out(self.state.refused(ticket, reason, withdrawn=withdrawn))
-
-    def lost(self, peer: str) -> None:
-        """The server has gone, or holds this process for dead."""
-        if peer == SERVER:
-            self.cut_off = True
-            self._carry_out(self.state.lose())
-
-    def _carry_out(self, instructions: list[ClientInstruction]) -> None:
-        out: list[Message] = []
-        for each in instructions:
-            match each:
-                case Send(ticket):
-                    out.append(self._begun[ticket][0])
-                case SendWithdraw(ticket):
-                    out.append(Withdraw(ticket))
-                case Confirm(ticket):
-                    out.append(Taken(ticket))
-                case End(ticket, ending, detail):
-                    # Its user finds it a little later.
-                    self.host.later(1, self._begun[ticket][1], ending, detail)
-        if out and not self.cut_off:
-            self.host.send(SERVER, ADMISSION, out)
-
-
-class _Agent:
-    """A loop in one process, which waits for one operation at a time.
+        process: where it runs.
+        channel: which it uses.
+        name: of its dice.
+        body: what it does.
 
     Attributes:
-        waiting: the ticket of that.
-        over: it has ended.
-    """
-
-    def __init__(self, client: AdmissionClient, num_left: int, draw: Random) -> None:
-        self._client = client
-        self._num_left = num_left
-        self._draw = draw
-        self.waiting: int | None = None
-        self.over = False
-
-    def stop(self) -> None:
-        """Wait for nothing any more."""
-        self._num_left = 0
-        if self.waiting is not None:
-            self._client.drop(self.waiting)
-            self.waiting, self.over = None, True
-
-    def _later(self, action: Callable[..., None], *args: Any, within_us: int = MAX_PAUSE_US) -> None:
-        self._client.host.later(1 + self._draw.randrange(within_us), action, *args)
-
-
-class Maker(_Agent):
-    """A loop around `admit` and `put`; some makers drop slots, and leave calls.
-
-    Args:
-        client: its process's side.
-        name: of its dice.
-        num_items: so many it makes.
-        mean_us: how long one takes, about; some much longer.
-        max_lags: it chooses among them.
-        sent: copies of slots that makers have sent, for others to put with: of which slot, and their keys.
+        is_stopped: it begins nothing any more.
     """
 
     def __init__(
-        self,
-        client: AdmissionClient,
-        name: object,
-        num_items: int,
-        mean_us: int,
-        max_lags: tuple[int, ...],
-        sent: list[tuple[int, int]],
+        self, process: ProductProcess, channel: Channel, name: object, body: Callable[[Channel], None]
     ) -> None:
-        self._sent = sent
-        super().__init__(client, num_items, client.host.world.randomness("maker", client.host.name, name))
+        self.host = process.host
+        self.name = f"{name}"
+        self.channel = channel
+        self.draw = process.host.world.randomness("program", process.host.name, name)
+        self.is_stopped = False
+        self.thread = UserThread(process.host, -1, self.draw, lambda _thread: None)
+        self.thread.session = process.session
+        self.host.later(1, self.thread.run, self._run, body)
+
+    def _run(self, body: Callable[[Channel], None]) -> None:
+        body(self.channel)
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self.is_stopped = True
+        if self.host.alive:
+            self.thread.interrupt()
+
+    def sleep(self, within_us: float = MAX_PAUSE_US) -> None:
+        """Do something else for a while."""
+        self.thread.block((1 + self.draw.randrange(int(within_us))) / 1e6)
+
+    def may_be_interrupted(self, share: float) -> None:
+        """Let the next call be interrupted, perhaps."""
+        self.thread.points_left = self.draw.randrange(NUM_POINTS) if self.draw.random() < share else None
+
+
+class Maker:
+    """A loop around `admit` and `put`; some makers drop slots, and leave calls.
+
+    Args:
+        num_items: so many it makes.
+        mean_us: how long one takes, about; some much longer.
+        max_lags: it chooses among them.
+        sent: slots that makers have sent, for others to put with.
+    """
+
+    program: Program
+
+    def __init__(self, num_items: int, mean_us: int, max_lags: tuple[int, ...], sent: list[bytes]) -> None:
+        self._num_items = num_items
         self._mean_us = mean_us
         self._max_lags = max_lags
-        self._later(self._ask)
+        self._sent = sent
 
-    def _ask(self) -> None:
-        if self._num_left <= 0:
-            self.over = True
+    def run(self, channel: Channel) -> None:
+        """Make items, one after the other."""
+        for _ in range(self._num_items):
+            try:
+                self._make(channel)
+            except OVER:
+                return
+            except LEFT:
+                if self.program.is_stopped:
+                    return
+
+    def _make(self, channel: Channel) -> None:
+        program, draw = self.program, self.program.draw
+        program.sleep()
+        program.may_be_interrupted(0.1)
+        slot = channel.admit(draw.choice(self._max_lags), FRESH, timeout_s=draw.choice(DEADLINES_S))
+        program.thread.points_left = None
+        self._work()
+        fate = draw.random()
+        if fate < 0.15:
             return
-        self._num_left -= 1
-        ticket = self._client.next_number()
+        if fate < 0.45:
+            self._sent.append(pickle.dumps(slot))
+            del slot
+            program.sleep()
+            slot = pickle.loads(draw.choice(self._sent))
+            self._work()
+            if draw.random() < 0.3:
+                slot.give_back()
+                return
+        program.may_be_interrupted(0.1)
+        channel.put(b"an item", queue_name=FRESH, slot=slot)
+        program.thread.points_left = None
 
-        def ended(ending: Ending, detail: Any) -> None:
-            if self.waiting != ticket:
-                return  # it was left
-            self.waiting = None
-            if ending is Ending.DELIVERED:
-                duration_us = int(self._mean_us * min(50.0, self._draw.paretovariate(1.1)))
-                self._client.host.later(duration_us, self._made, ticket, detail.slot.number)
-            elif ending in (Ending.LOST, Ending.REFUSED):
-                self.over = True
-            else:
-                self._later(self._ask)
-
-        self.waiting = self._client.begin(Admit(ticket, self._draw.choice(self._max_lags)), ended)
-        if self._draw.random() < 0.1:
-            self._later(self._leave, ticket)
-
-    def _leave(self, ticket: int) -> None:
-        if self.waiting == ticket and self._draw.random() < 0.5:
-            self._client.expire(ticket)
-        elif self.waiting == ticket:
-            self.waiting = None
-            self._client.drop(ticket)
-            self._later(self._ask)
-
-    def _made(self, slot_ticket: int, slot: int) -> None:
-        if self._draw.random() < 0.15:
-            self._client.drop(slot_ticket)
-            self._later(self._ask)
-            return
-        if self._draw.random() < 0.3:
-            self._send(slot_ticket, slot)
-            return
-
-        def ended(ending: Ending, _detail: Any) -> None:
-            if ending is Ending.ACCEPTED:
-                self._client.take(slot_ticket)
-            self._later(self._ask)
-
-        ticket = self._client.next_number()
-        self._client.begin(Make(ticket, ticket, slot), ended)
-        if self._draw.random() < 0.05:  # interrupted, and its slot with it
-            self._client.drop(ticket)
-            self._client.drop(slot_ticket)
-            self._later(self._ask)
-
-    def _send(self, slot_ticket: int, slot: int) -> None:
-        """Send the slot to whoever comes next, and keep nothing; take one that was sent, perhaps this."""
-        key = self._client.next_number()
-        self._client.tell(HoldSlot(key, slot, True))
-        self._sent.append((slot, key))
-        self._client.drop(slot_ticket)
-        self._later(self._open, *self._draw.choice(self._sent))
-
-    def _open(self, slot: int, source: int) -> None:
-        key = self._client.next_number()
-        self._client.tell(HoldSlot(key, slot, False))
-        duration_us = int(self._mean_us * min(50.0, self._draw.paretovariate(1.1)))
-        self._client.host.later(1 + duration_us, self._use_copy, slot, key, source)
-
-    def _use_copy(self, slot: int, key: int, source: int) -> None:
-        if self._draw.random() < 0.3:
-            self._client.tell(LetGoOfSlot(key, slot, source))
-        else:
-            ticket = self._client.next_number()
-            self._client.begin(Make(ticket, ticket, slot), lambda *_end: None)
-        self._later(self._ask)
+    def _work(self) -> None:
+        self.program.sleep(1 + self._mean_us * min(50.0, self.program.draw.paretovariate(1.1)))
 
 
-class Taker(_Agent):
+class _Failed(Exception):
+    """What is on lease cannot be used."""
+
+
+class Taker:
     """A loop around `get_batch` and leases; a trainer says which version it is at.
 
     Args:
-        client: its process's side.
         batch_items: how many items a version takes.
         num_steps: so many it makes.
         begins_at: with which version; None for one that is no trainer.
     """
 
-    def __init__(
-        self, client: AdmissionClient, batch_items: int, num_steps: int, begins_at: int | None = None
-    ) -> None:
-        self._is_trainer = begins_at is not None
-        draw = client.host.world.randomness("taker", client.host.name, not self._is_trainer)
-        super().__init__(client, num_steps, draw)
+    program: Program
+
+    def __init__(self, batch_items: int, num_steps: int, begins_at: int | None = None) -> None:
         self._batch_items = batch_items
-        self._num_got = self._num_tries = 0
-        self._version = -1 if begins_at is None else begins_at - 1
-        self._later(self._say if self._is_trainer else self._take, within_us=1_000)
+        self._num_steps = num_steps
+        self._begins_at = begins_at
 
-    def _begin(self, message: Take | Say, outcome: Outcome) -> None:
-        ticket = message.ticket
-
-        def ended(ending: Ending, detail: Any) -> None:
-            if self.waiting == ticket:
-                self.waiting = None
-                outcome(ending, detail)
-
-        self.waiting = self._client.begin(message, ended)
-        if self._draw.random() < 0.3:
-            self._later(self._expire, ticket)
-
-    def _expire(self, ticket: int) -> None:
-        if self.waiting == ticket:
-            self._client.expire(ticket)
-
-    def _take(self) -> None:
-        if self._num_left <= 0:
-            self.over = True
-            return
-        if not self._is_trainer:
-            self._num_left -= 1
-        left = self._batch_items - self._num_got if self._is_trainer else 1
-        num_items = self._draw.choice((max(1, left), 1))
-        ttl_us = self._draw.choice((0, 0, 5_000, 1_000_000))
-
-        def ended(ending: Ending, detail: Any) -> None:
-            if ending is Ending.DELIVERED:
-                self._later(self._use, detail)
-            elif ending in (Ending.LOST, Ending.REFUSED):
-                self.over = True
+    def run(self, channel: Channel) -> None:
+        """Take items, as a trainer or as any other consumer."""
+        try:
+            if self._begins_at is None:
+                for _ in range(self._num_steps):
+                    self._take(channel, 1)
             else:
-                self._later(self._go_on)
-
-        self._begin(Take(self._client.next_number(), num_items, ttl_us), ended)
-
-    def _use(self, delivery: Deliver) -> None:
-        done = self._draw.random() < 0.85
-        if isinstance(delivery.grant, OnLease):
-            self._client.settle(delivery.ticket, delivery.grant.generation, done=done)
-        elif done:
-            self._client.take(delivery.ticket)
-        else:
-            self._client.drop(delivery.ticket)
-        self._num_got += len(delivery.items) if done else 0
-        self._later(self._go_on)
-
-    def _go_on(self) -> None:
-        if self._is_trainer and self._num_got >= self._batch_items:
-            self._say()
-        else:
-            self._take()
-
-    def _say(self) -> None:
-        if self._num_left <= 0:
-            self.over = True
+                self._train(channel, self._begins_at)
+        except (*OVER, KeyboardInterrupt):
             return
-        begins = self._num_tries == 0 and self._num_got == 0
-        version = self._version + 1
 
-        def ended(ending: Ending, _detail: Any) -> None:
-            if ending is Ending.ACCEPTED:
-                self._version, self._num_got = version, 0
-                self._num_tries, self._num_left = 1, self._num_left - 1
-                self._later(self._take)
-            elif ending is Ending.LOST or self._num_tries > MAX_TRIES:
-                self.over = True
+    def _train(self, channel: Channel, version: int) -> None:
+        self._say(channel, version, begins=True)
+        for _ in range(self._num_steps):
+            num_got = num_tries = 0
+            while num_tries < MAX_TRIES:
+                while num_got < self._batch_items:
+                    wanted = self.program.draw.choice((self._batch_items - num_got, 1))
+                    num_got += self._take(channel, wanted)
+                if self._say(channel, version + 1):
+                    version += 1
+                    break
+                num_tries, num_got = num_tries + 1, num_got - 1
             else:
-                self._num_tries += 1
-                self._num_got = max(0, self._num_got - 1)
-                self._later(self._take if ending is Ending.REFUSED else self._say)
+                return
 
-        self._begin(Say(self._client.next_number(), version, self._batch_items, begins), ended)
+    def _say(self, channel: Channel, version: int, *, begins: bool = False) -> bool:
+        """Say a version; whether that is the present one now."""
+        program = self.program
+        program.sleep(1_000)
+        try:
+            timeout_s = program.draw.choice(DEADLINES_S)
+            channel.set_version(
+                version, FRESH, batch_items=self._batch_items, begins=begins, timeout_s=timeout_s
+            )
+        except (VersionTooEarly, ChannelArgumentError, ChannelTimeout, ChannelUnanswered):
+            return False
+        return True
+
+    def _use(self, is_done: bool) -> None:
+        if not is_done:
+            raise _Failed
+
+    def _take(self, channel: Channel, num_items: int) -> int:
+        """Take items, or leave them; how many are taken."""
+        program, draw = self.program, self.program.draw
+        program.sleep()
+        ttl_s = draw.choice((0, 0, 0.005, 1.0))
+        bounds: dict[str, Any] = {"min_items": num_items, "max_items": num_items}
+        bounds["timeout_s"] = draw.choice(DEADLINES_S)
+        is_done = draw.random() < 0.85
+        try:
+            if ttl_s:
+                with channel.lease(FRESH, ttl_s=ttl_s, **bounds) as lease:
+                    program.sleep()
+                    self._use(is_done)
+                    return len(lease.items)
+            program.thread.leaves_at_end = not is_done
+            return len(channel.get_batch(queue_name=FRESH, **bounds))
+        except (*LEFT, _Failed):
+            if program.is_stopped:
+                raise KeyboardInterrupt from None
+            return 0
+        finally:
+            program.thread.leaves_at_end = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import traceback
@@ -10,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.channel import connection, shortcut_opening
+from rlinf_scheduler.channel import admission, connection, shortcut_opening
+from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
@@ -121,6 +123,8 @@ class Processes:
         home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
         process = ProductProcess(self, host, messenger, home)
         self.names.processes[process.id] = host.name
+        # Made by the I/O thread where it is asked for; here it is there before that begins.
+        process.session.provide(ChannelConnections, ChannelConnections(process.session))
         if host is self._home:
             DirectoryServer(messenger)
         return process
@@ -167,6 +171,17 @@ def replaced(module: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, before)
+
+
+class _Keys:
+    """Keys that no other one is like, the same in each telling."""
+
+    def __init__(self) -> None:
+        self._number = itertools.count(1 << 40)
+
+    def randbits(self, _num_bits: int) -> int:
+        """Return the next one."""
+        return next(self._number)
 
 
 class _Errors(logging.Handler):
@@ -217,6 +232,7 @@ def errors_are_found() -> Iterator[None]:
             replaced(Promise, "wait", refuse_to_wait),
             replaced(threading.Thread, "start", refuse_to_start),
             replaced(connection, "MIN_OPERATIONS", 1),
+            replaced(admission, "secrets", _Keys()),
             replaced(shortcut_opening, "OwnedSocket", OwnedDatagrams),
         ):
             yield

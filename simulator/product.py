@@ -15,7 +15,6 @@ from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, HOLDS_NODE, ChannelRef, 
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
-from rlinf_scheduler.queueing.leases import MoveDead
 from simulator.cluster import Cluster, Part
 from simulator.holders import FoundHolders
 from simulator.host import Host
@@ -108,7 +107,7 @@ class ProductPart(Part):
 
     def _next_ticket(self) -> int:
         ticket, thread = next(self._tickets), running()
-        if thread is not None:  # what it puts or gets anew has another one
+        if thread is not None and thread.number >= 0:  # what it puts or gets anew has another one
             thread.ticket = ticket
             self.names.calls[thread.process.name, ticket] = thread.number
         return ticket
@@ -165,8 +164,6 @@ class ProductPart(Part):
         holders = self.cluster.holders
         if holders is not None and session.fact(Starter) is None:
             session.provide(Starter, FoundHolders(holders, process.host))
-        if session.fact(ChannelConnections) is None:
-            session.provide(ChannelConnections, ChannelConnections(session))
         return session.service(ChannelConnections).to(ref)
 
     def start(self, host: Host, number: int) -> None:
@@ -258,7 +255,7 @@ class ProductPart(Part):
 
         def move(listed: Promise[Any]) -> None:
             for letter in listed.result(0).head.letters:
-                self._own.requests.begin(MoveDead(letter.number, again), control_wire.Done, 5.0)
+                self._own.requests.begin(control_wire.MoveDead(letter.number, again), control_wire.Done, 5.0)
 
         asked = self._own.requests.begin(control_wire.ListDead(None), control_wire.DeadNotes, 5.0)
         asked.add_done_callback(move)

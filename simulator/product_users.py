@@ -39,8 +39,6 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.observe.reasons import ASK_FROM_S, LATE_FRACTION, MAX_LATE_S, MIN_LATE_S
 from rlinf_scheduler.queueing import LeaseTerms, Limits, Tapped, WantedPart
-from rlinf_scheduler.queueing.sharding import DonePart
-from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.ranks import Rank
@@ -245,8 +243,8 @@ class ChannelUsers:
 
     def _load(self, call: ProductCall, items: Delivery) -> list[int]:
         """Read items, which are the user's from then on."""
-        if isinstance(call.operation, ShardOperation):
-            call.part_step, *_ = items.told.grant
+        if items.told.part is not None:
+            call.part_step = items.told.part.step
         return [_number(item.load()) for item in items]
 
     def _on_send(self, thread: UserThread) -> None:
@@ -402,9 +400,9 @@ class ChannelUsers:
                 return control_wire.Leave(step.turn, step.fails), None
             case "subscribe":
                 queue, *bounds = self._script.tap or (None, 0, 0)
-                return Subscribe(step.number, TAP, queue, *bounds), control_wire.Done
+                return control_wire.Subscribe(step.number, TAP, queue, *bounds), control_wire.Done
             case _:
-                return Unsubscribe(step.turn, TAP, step.fails), control_wire.Done
+                return control_wire.Unsubscribe(step.turn, TAP, step.fails), control_wire.Done
 
     def _leave(self, step: Call) -> None:
         """Whoever is interrupted on the way in or out leaves as one who failed."""
@@ -412,11 +410,11 @@ class ChannelUsers:
         if step.kind in ("join", "leave"):
             self._connection.requests.tell(control_wire.Leave(number, failed=True))
         elif step.kind in ("subscribe", "unsubscribe"):
-            self._connection.requests.tell(Unsubscribe(number, TAP, True))
+            self._connection.requests.tell(control_wire.Unsubscribe(number, TAP, True))
 
     def acknowledge_part(self, index: int, step: int) -> None:
         """A rank is done with its part, and says so before it asks for the next one."""
-        done = DonePart(SHARDS, index, step)
+        done = control_wire.DonePart(SHARDS, index, step)
         self._connection.requests.begin(done, control_wire.Done, ASK_S)
 
     # -- leases --------------------------------------------------------------------------------------

@@ -18,12 +18,16 @@ from greenlet import GreenletExit, greenlet
 
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.session import session as current
 from simulator.world import Process
 
 # A thread gets its turn so soon; now and then long after what goes another way.
 SOON_US = 60
 SLOW_US = 5_000
 SLOW_SHARE = 0.05
+# A destructor that hands something over is at most so many calls away.
+DEPTH = 8
 
 
 class UserThread:
@@ -40,6 +44,7 @@ class UserThread:
         points_left: after so many points at which it may be interrupted it is; None: it is not.
         leaves_at_end: it is interrupted when it finds that what it waits for has ended.
         is_over: its call has ended.
+        session: that of its process, where it needs that.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class UserThread:
         self.points_left: int | None = None
         self.leaves_at_end = False
         self.is_over = False
+        self.session: Session | None = None
         self._draw = draw
         self._on_send = on_send
         self._greenlet: Any = None
@@ -78,7 +84,7 @@ class UserThread:
 
     def kill(self) -> None:
         """End it with its process."""
-        if not self.is_over:
+        if self._greenlet is not None and not self.is_over:
             self.is_over, self._is_blocked = True, False
             self.points_left, self.leaves_at_end = None, False
             with suppress(GreenletExit):
@@ -93,10 +99,11 @@ class UserThread:
         self._is_blocked = False
         self._num_waits += 1
         before, _running = _running, self
+        session_before, current._current = current._current, self.session
         try:
             switch(*args)
         finally:
-            _running = before
+            _running, current._current = before, session_before
             self.is_over = self.is_over or bool(self._greenlet.dead)
 
     # -- the thread itself ---------------------------------------------------------------------------
@@ -175,9 +182,20 @@ def running() -> UserThread | None:
 
 def hands_over() -> None:
     """Let the thread that runs be interrupted where it has handed something over, or is about to."""
-    # What a destructor raises is heard by nobody.
-    if _running is not None and sys._getframe(3).f_code.co_name != "__del__":
+    if _running is not None and _running.points_left is not None and not _is_in_destructor():
         _running.point()
+
+
+def _is_in_destructor() -> bool:
+    """Whether what is raised would be heard by nobody."""
+    frame = sys._getframe(2)
+    for _ in range(DEPTH):
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+        if frame.f_code.co_name == "__del__":
+            return True
+    return False
 
 
 def end_all() -> None:

@@ -67,7 +67,7 @@ class Names:
         return self.of(process_id, ticket)[1]
 
 
-class _Told:
+class Told:
     """An item as the books know it."""
 
     __slots__ = ("payload",)
@@ -331,7 +331,7 @@ class WatchedState(ChannelState):
         name, number = self._names.of(instruction.client, instruction.ticket)
         told = instruction._replace(client=name, ticket=number)
         if isinstance(instruction, Deliver):
-            return told._replace(items=[_Told(self._names.number_of(item)) for item in instruction.items])
+            return told._replace(items=[Told(self._names.number_of(item)) for item in instruction.items])
         return told
 
 

@@ -22,7 +22,6 @@ from rlinf_scheduler.queueing import (
     checked_table,
     sampled,
 )
-from rlinf_scheduler.queueing.sharding import DonePart
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 
@@ -188,7 +187,7 @@ class Shard:
         return self._channel._get_part(operation)
 
     def _acknowledge(self, step: int) -> None:
-        problem = self._channel._settle_part(DonePart(self._queue_name, self._index, step))
+        problem = self._channel._settle_part(control_wire.DonePart(self._queue_name, self._index, step))
         if problem:
             raise LeaseExpired(self._channel._name, self._queue_name, problem)
         self.done_step = self._last_step = step
@@ -280,8 +279,8 @@ class Sharding(ChannelAccess):
 
     def _get_part(self, operation: ShardOperation) -> ShardBatch:
         def load(items: Delivery) -> ShardBatch:
-            batch = self._load_batch(items)
-            mine = ShardBatch(batch, batch.complete, *items.told.grant)
+            batch, part = self._load_batch(items), items.told.part or wire.ShardPart(0, [], 1.0)
+            mine = ShardBatch(batch, batch.complete, part.step, part.weights, part.imbalance)
             mine.versions, mine.ids = batch.versions, batch.ids
             return mine
 
@@ -289,7 +288,7 @@ class Sharding(ChannelAccess):
         mine: ShardBatch = self._connection().run(operation, load=load)
         return mine
 
-    def _settle_part(self, message: DonePart) -> str:
+    def _settle_part(self, message: control_wire.DonePart) -> str:
         done: control_wire.Done = self._connection().requests.ask(message, control_wire.Done)
         return done.problem
 

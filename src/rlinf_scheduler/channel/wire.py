@@ -17,11 +17,13 @@ usual way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import Any, get_args
 
 import msgspec
 
 from rlinf_scheduler.queueing import as_name as as_name
+from rlinf_scheduler.queueing.admission import Admit as Admit
+from rlinf_scheduler.queueing.admission import SetVersion as SetVersion
 from rlinf_scheduler.queueing.ids import ItemId as ItemId
 from rlinf_scheduler.queueing.ids import Trace as Trace
 from rlinf_scheduler.queueing.messages import Fill as Fill
@@ -31,7 +33,6 @@ from rlinf_scheduler.queueing.messages import Put as Put
 from rlinf_scheduler.queueing.messages import Puts as Puts
 from rlinf_scheduler.queueing.messages import Resend as Resend
 from rlinf_scheduler.queueing.messages import Withdraw as Withdraw
-from rlinf_scheduler.queueing.policies import OPERATIONS as OF_POLICIES
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -48,17 +49,14 @@ class QueryOutcome(msgspec.Struct, tag=6, array_like=True, gc=False):
     ticket: int
 
 
-OPERATION_TYPES = (Put, Puts, Fill, Get, Gets, Withdraw, Resend, QueryOutcome, *OF_POLICIES)
-if TYPE_CHECKING:
-    OperationMessage: TypeAlias = Any
-else:
-    OperationMessage = Union[OPERATION_TYPES]  # noqa: UP007 - as many as there are
+OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | QueryOutcome
+
+OPERATION_TYPES = get_args(OperationMessage)
 
 
 def tickets_of(operation: OperationMessage) -> list[int]:
     """Of which operations a message is."""
-    tickets: list[int] = operation.tickets if isinstance(operation, Puts | Gets) else [operation.ticket]
-    return tickets
+    return operation.tickets if isinstance(operation, Puts | Gets) else [operation.ticket]
 
 
 class Operations(msgspec.Struct, array_like=True):
@@ -84,20 +82,44 @@ class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
     problem: str = ""
 
 
+class ShardPart(msgspec.Struct, array_like=True, gc=False):
+    """Of which step the items of a shard are, their weights, and how uneven the step's parts are."""
+
+    step: int
+    weights: list[float | int]
+    imbalance: float
+
+
+class LeaseNote(msgspec.Struct, array_like=True, gc=False):
+    """Under which generation items are on lease, and how often each was given out."""
+
+    generation: int
+    attempts: list[int]
+
+
+class SlotNote(msgspec.Struct, array_like=True, gc=False):
+    """Which slot an `Admit` was given, and with which version its item is to be made, at least."""
+
+    number: int
+    version: int
+
+
 class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
 
-    `grant` says how they are given to who has asked for that, as the policy of the queue says it; `group` is the one
-    that they belong to, where a group was asked for; `versions` are those that the items were made with, where anybody
-    said so; `ids` say which items they are, where the channel is recorded; `by` has put the last one, as far as that is
-    known; `origins` say who put each, and its ticket there, while the job is traced.
+    `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
+    with, where anybody said so; `ids` say which items they are, where the channel is recorded;
+    `by` has put the last one, as far as that is known; `origins` say who put each, and its ticket there, while the job
+    is traced.
     """
 
     ticket: int
     num_frames: list[int]
     complete: bool = True
-    grant: Any = None
+    part: ShardPart | None = None
+    lease: LeaseNote | None = None
     group: Any = None
+    slot: SlotNote | None = None
     versions: list[int | None] | None = None
     ids: list[ItemId] | None = None
     origins: list[tuple[str, int] | None] | None = None
