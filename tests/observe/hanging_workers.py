@@ -25,6 +25,11 @@ class Hanging(Worker):
         pass_through(gate)
         yield count
 
+    def fail_first(self, gate):
+        if self.rank == 0:
+            raise LookupError("no data")
+        pass_through(gate)
+
     def hold_the_interpreter(self, gate):
         with open(gate, "rb", buffering=0, opener=_unblocked) as file:
             os.set_blocking(file.fileno(), True)

@@ -14,12 +14,13 @@ from hanging_workers import Hanging
 from forked_job import ForkedJob
 from programs import RLINF, run_program
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.errors import ConfigError, WorkerError
 from rlinf_scheduler.events import Stalled, WorkerPrinted
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.observe import survey
 from rlinf_scheduler.observe.outside import is_stopped
 from rlinf_scheduler.observe.survey import AskActivity, Survey
+from rlinf_scheduler.observe.why import why
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -68,6 +69,22 @@ def test_the_stack_of_a_rank_that_works_and_of_one_that_is_idle(group, tmp_path)
     assert works.address == "actor:1"
     assert "hanging_workers.py" in str(works)
     assert re.search(r"Hanging\.work", str(works))
+
+
+def test_a_rank_that_has_failed_is_told_of_while_its_caller_has_not_taken_that(job, group, tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    result = group.fail_first(str(gate))
+    try:
+        told = (
+            "actor:0 has failed in fail_first(): LookupError: no data; driver has not taken that result yet"
+        )
+        wait_until(lambda: told in str(why(job.session)))
+    finally:
+        gate.open("wb").close()
+    with pytest.raises(WorkerError):
+        result.wait(DEADLINE_S)
+    result.results(return_exceptions=True, timeout_s=DEADLINE_S)
+    assert "has failed" not in str(why(job.session))
 
 
 def test_who_asks_while_all_are_asked_gets_what_is_found_then(job, group):

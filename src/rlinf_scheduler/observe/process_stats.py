@@ -188,6 +188,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
         weights: that it publishes: the name and the newest version.
         turns: on devices, of the job's home.
         links: what is on its way there over emulated links.
+        failures: ranks that have failed in calls of this process which has not taken that yet, in words.
     """
 
     process: str
@@ -199,6 +200,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
     weights: dict[str, int] = {}
     turns: tuple[TurnNote, ...] = ()
     links: tuple[LinkNote, ...] = ()
+    failures: tuple[str, ...] = ()
 
 
 class Enlist(msgspec.Struct, frozen=True, array_like=True):

@@ -114,6 +114,7 @@ class Why:
         lines = lines or [state_text(self.graph, process)]
         if chain.end is not None and chain.end.reason not in "\n".join(lines):
             lines.append(chain.end.reason)
+        lines += self._failures([process])
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,9 +140,17 @@ class Why:
         return data
 
     def __str__(self) -> str:
-        found = [*self._others(), *self._waits(), *self._stacks()] if self.culprit else [*self._at_work()]
+        found = list(self._failures(self.graph.doing))
+        found += [*self._others(), *self._waits(), *self._stacks()] if self.culprit else [*self._at_work()]
         # Names of channels and files are the users' own.
         return "\n".join(map(printable, [self.headline, *found]))
+
+    def _failures(self, processes: Iterable[str]) -> Iterator[str]:
+        """What has failed in calls of these processes which have not taken that yet."""
+        for name in processes:
+            doing = self.graph.doing.get(name)
+            for failure in () if doing is None else doing.failures:
+                yield f"{failure}; {name} has not taken that result yet"
 
     def _at_work(self) -> Iterator[str]:
         """Where those are who wait for nobody: what they stand at may be a wait that is not this library's."""

@@ -144,6 +144,15 @@ class Call:
         """Return since when a rank owes something, on the monotonic clock; infinity: nothing. On the I/O thread."""
         return self._began if self.outcomes[index] is None else math.inf
 
+    def untaken_failure(self) -> str:
+        """Return the failure of a rank that the caller has not taken yet, in words; "" without one."""
+        if self.is_read and self.complete.done():
+            return ""
+        for address, outcome in zip(self.addresses, self.outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                return f"{address} has failed in {self.method}(): {outcome.text}"
+        return ""
+
     @property
     def failed(self) -> bool:
         """Whether a rank has failed, or the call was aborted."""

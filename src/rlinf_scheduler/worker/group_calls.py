@@ -8,6 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import ref
+
+from msgspec.structs import replace
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
@@ -16,6 +19,8 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
 from rlinf_scheduler.errors import CommError, WorkerDied
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.call import Call, Target
@@ -212,6 +217,20 @@ class GroupCalls(ABC, Generic[RankT]):
         silence = "" if rank.endpoint is None else self.session.why_silent(rank.endpoint.process_id)
         return ("unresponsive", silence) if silence else ("alive", "")
 
+    def _tell_of_failure(self, call: Call) -> None:
+        """Let `why` say what the caller has not taken yet; on the I/O thread."""
+        kept = ref(call)
+
+        def add(activity: Activity) -> Activity:
+            there = kept()
+            failure = "" if there is None else there.untaken_failure()
+            if failure:
+                return replace(activity, failures=(*activity.failures, failure))
+            forget()
+            return activity
+
+        forget = self.session.service(OwnActivity).add(add)
+
     def _watch_unread(self, call: Call) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed, or ever can.
 
@@ -227,6 +246,7 @@ class GroupCalls(ABC, Generic[RankT]):
         def settled(_: Promise[None]) -> None:
             if call.failed:
                 messenger.call_later(UNREAD_GRACE_S, report)
+                self._tell_of_failure(call)
 
         messenger = self.session.messenger
         call.settled.add_done_callback(settled)
