@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
 from simulator.world import Violation
 
 Ticket = tuple[str, int]
@@ -119,8 +119,8 @@ class AdmissionOracle:
         """Check what the server says after an event, and that it has forgotten nobody."""
         for each in instructions:
             who = each.client, each.ticket
-            if isinstance(each, Deliver) and each.slot is not None:
-                self._give_slot(who, each.slot.number, each.slot.version)
+            if isinstance(each, Deliver) and isinstance(each.grant, OnSlot):
+                self._give_slot(who, *each.grant)
             elif isinstance(each, Deliver):
                 self._give(who, [item.payload for item in each.items])
             elif isinstance(each, Accept) and who in self._moving:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rlinf_scheduler.queueing import Deliver, Grant, Reason, Refuse
+from rlinf_scheduler.queueing import Deliver, Grant, OnLease, Reason, Refuse
 from rlinf_scheduler.queueing.client import (
     ClientInstruction,
     Confirm,
@@ -15,6 +15,7 @@ from rlinf_scheduler.queueing.client import (
     SendItem,
     SendWithdraw,
 )
+from rlinf_scheduler.queueing.instructions import Part
 from simulator import channel_wire as wire
 from simulator.durable import SimulatedReconnectingTransport
 from simulator.host import Host
@@ -105,10 +106,10 @@ class ChannelClient(Users):
             case Grant(_, ticket):
                 return self.state.granted(ticket)
             case Deliver(_, ticket, items):
-                if answer.part is not None:
-                    self.calls[ticket].part_step = answer.part.step
-                if answer.lease is not None:
-                    self._leases.note(ticket, answer.lease)
+                if isinstance(answer.grant, Part):
+                    self.calls[ticket].part_step = answer.grant.step
+                if isinstance(answer.grant, OnLease):
+                    self._leases.note(ticket, answer.grant)
                 return self.state.delivered(ticket, [item.payload for item in items])
             case Refuse(_, ticket, reason, _):
                 return self.state.refused(ticket, reason.value, withdrawn=reason is Reason.CANCELLED)

@@ -18,6 +18,7 @@ from rlinf_scheduler.queueing import (
     Instruction,
     Item,
     LeaseTerms,
+    OnLease,
     QueueName,
     Reason,
     Refuse,
@@ -25,6 +26,7 @@ from rlinf_scheduler.queueing import (
     Tapped,
     WantedPart,
 )
+from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.leases import Leases, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
 from rlinf_scheduler.queueing.taps import Taps
@@ -188,9 +190,9 @@ class Checkpoints:
         while True:
             ticket += 1
             out = state.apply(Get(ticket, queue, wait=False, grant=LeaseTerms(1.0)), RESTARTED)
-            if not isinstance(out[0], Deliver) or out[0].lease is None:
+            if not isinstance(out[0], Deliver) or not isinstance(out[0].grant, OnLease):
                 return
-            (item,), lease = out[0].items, out[0].lease
+            (item,), lease = out[0].items, out[0].grant
             if lease.generation <= self._ledger.leases.last_generation:
                 raise Violation(f"lease {lease.generation} was there before a restart", (lease.generation,))
             state.apply(Settle(lease.generation, None, True), RESTARTED)
@@ -217,9 +219,9 @@ class Checkpoints:
                 )
                 answer = out[0]
                 has_moved |= not isinstance(answer, Refuse) or answer.reason is not Reason.EMPTY
-                if isinstance(answer, Deliver) and answer.part is not None:
-                    done[index] = answer.part.step
-                    parts[index, answer.part.step] = [item.payload for item in answer.items]
+                if isinstance(answer, Deliver) and isinstance(answer.grant, Part):
+                    done[index] = answer.grant.step
+                    parts[index, answer.grant.step] = [item.payload for item in answer.items]
                 elif isinstance(answer, Refuse) and answer.reason is not Reason.EMPTY:
                     del done[index]
         return parts

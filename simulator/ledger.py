@@ -11,6 +11,7 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Grant,
     Instruction,
+    OnLease,
     QueueName,
     Reason,
     Refuse,
@@ -19,6 +20,7 @@ from rlinf_scheduler.queueing import (
     Tapped,
     TapTerms,
 )
+from rlinf_scheduler.queueing.instructions import Part
 from simulator.bounds import Bounds
 from simulator.lease_oracle import NOBODY, LeaseOracle
 from simulator.queue_oracle import Asked, Known, Patience, QueueOracle, Ticket
@@ -412,8 +414,9 @@ class Ledger:
 
     def _deliver(self, ticket: Ticket, instruction: Deliver, items: list[int]) -> None:
         name, asked = self._gets[ticket]
-        if instruction.part is not None:
-            self._shards[name].deliver(ticket, instruction.part, items, closed=self._closed)
+        grant = instruction.grant
+        if isinstance(grant, Part):
+            self._shards[name].deliver(ticket, grant, items, closed=self._closed)
             return
         queue = self._oracles[ticket]
         if queue.first_getter != ticket:
@@ -436,10 +439,10 @@ class Ledger:
         if wrong or (len(items) != 1 and not asked.is_batch and not asked.group_size):
             raise Violation(f"items {items} are delivered to {ticket}: {wrong}", (ticket[1], *items))
         del queue.getters[ticket]
-        if (instruction.lease is not None) != (asked.ttl_us > 0):
-            raise Violation(f"{ticket} asks for {asked} and is given {instruction.lease}", (ticket[1],))
-        if instruction.lease is not None:
-            self.leases.begin(ticket, queue, batch, instruction.lease, asked.ttl_us, self._now_us)
+        if isinstance(grant, OnLease) != (asked.ttl_us > 0):
+            raise Violation(f"{ticket} asks for {asked} and is given {grant}", (ticket[1],))
+        if isinstance(grant, OnLease):
+            self.leases.begin(ticket, queue, batch, grant, asked.ttl_us, self._now_us)
             return
         queue.on_the_way.add(ticket)
         self._deliveries[ticket] = batch

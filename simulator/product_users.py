@@ -243,8 +243,8 @@ class ChannelUsers:
 
     def _load(self, call: ProductCall, items: Delivery) -> list[int]:
         """Read items, which are the user's from then on."""
-        if items.told.part is not None:
-            call.part_step = items.told.part.step
+        if isinstance(call.operation, ShardOperation):
+            call.part_step, *_ = items.told.grant
         return [_number(item.load()) for item in items]
 
     def _on_send(self, thread: UserThread) -> None:

@@ -46,7 +46,7 @@ class OnStateMachine:
         )
         (delivery,) = [each for each in told if isinstance(each, Deliver)]
         items = [item.payload for item in delivery.items]
-        self.held.append(Held(consumer, delivery.lease.generation, items, list(delivery.lease.attempts)))
+        self.held.append(Held(consumer, delivery.grant.generation, items, list(delivery.grant.attempts)))
         return self.held[-1]
 
     def ack(self, held, only=None):

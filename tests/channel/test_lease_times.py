@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseOperation, LeaseRenewal
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import Item, LeaseTerms, StartClock
+from rlinf_scheduler.queueing import Item, LeaseTerms, OnLease, StartClock
 from served import DrivenRuntime, served
 
 
@@ -36,7 +36,7 @@ def keep(clock, ttl_s=30.0, keep_s=1e9):
     operation = LeaseOperation("lease", "default", None, clock.now)
     operation.terms = LeaseTerms(ttl_s, "consumer")
     operation.keep_s = keep_s
-    renewal.begin(operation, wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])))
+    renewal.begin(operation, wire.Delivered(1, [], grant=OnLease(7, [1])))
     return renewal, operation.ticket
 
 

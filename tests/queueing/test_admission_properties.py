@@ -14,6 +14,7 @@ from rlinf_scheduler.queueing import (
     Item,
     LeaseTerms,
     Limits,
+    OnSlot,
     Reason,
     Refuse,
     StartClock,
@@ -53,10 +54,10 @@ class AdmissionMachine(RuleBasedStateMachine):
     def follow(self, instructions):
         for each in instructions:
             match each:
-                case Deliver(client, ticket, _, _, _, _, _, slot) if slot is not None:
+                case Deliver(client, ticket, _, _, OnSlot() as slot):
                     assert slot.version == self.version
                     self.slots[ticket] = client, slot.number, slot.version, self.max_lags.pop(ticket)
-                case Deliver(client, ticket, items, _, _, lease):
+                case Deliver(client, ticket, items, _, lease):
                     for item in items:
                         assert self.open[item.payload] >= self.version
                         self.of_version.add(item.payload)

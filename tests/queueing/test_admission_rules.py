@@ -60,7 +60,7 @@ class Queue:
 
     def slot(self, ticket):
         answer = self.answer(ticket)
-        return answer and answer.slot
+        return answer and answer.grant
 
     def leased(self, ticket):
         return next(each for each in self.said if isinstance(each, Deliver) and each.ticket == ticket)
@@ -100,7 +100,7 @@ def test_nothing_is_admitted_before_the_first_version():
     assert "no version yet" in state.queues.describe("q")
     accept, deliver = state.apply(SetVersion(2, "q", True, 7, 4, begins=True), "trainer")
     assert accept == Accept("trainer", 2)
-    assert deliver.slot.version == 7
+    assert deliver.grant.version == 7
 
 
 def test_without_lag_a_version_takes_what_was_made_with_it():
@@ -463,7 +463,7 @@ def test_leased_items_that_come_back_keep_their_versions():
     queue = Queue(max_attempts=2)
     queue.make("a", max_lag=0), queue.make("b", max_lag=0)
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0), None, Limits(2, 2))
-    generation = queue.leased(ticket).lease.generation
+    generation = queue.leased(ticket).grant.generation
     moving = queue.do("set_version", "trainer", 1)
     assert queue.answer(moving) is None
     queue.said += queue.state.apply(Settle(generation, [0], True), "trainer")
@@ -481,11 +481,11 @@ def test_a_dead_letter_is_waited_for_no_more_and_does_not_come_back_too_late():
     queue = Queue(max_attempts=1)
     queue.make("a", max_lag=0)
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
-    queue.said += queue.state.apply(Settle(queue.leased(ticket).lease.generation, None, False), "trainer")
+    queue.said += queue.state.apply(Settle(queue.leased(ticket).grant.generation, None, False), "trainer")
     (letter,) = queue.state.policy(Leases).dead_letters()
     queue.said += queue.state.apply(MoveDead(letter.number, True))
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
-    queue.said += queue.state.apply(Settle(queue.leased(ticket).lease.generation, None, False), "trainer")
+    queue.said += queue.state.apply(Settle(queue.leased(ticket).grant.generation, None, False), "trainer")
     assert isinstance(queue.step(1), Accept)
     (letter,) = queue.state.policy(Leases).dead_letters()
     with pytest.raises(ValueError, match="version 0 is the last that may take it, and 1 is the present one"):

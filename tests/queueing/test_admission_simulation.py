@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, OnSlot
 from rlinf_scheduler.queueing.admission import Admit, SetVersion
 from rlinf_scheduler.queueing.messages import Get, Put
 
@@ -77,10 +77,10 @@ class Story:
 
     def _do(self, instructions) -> None:
         for each in instructions:
-            if isinstance(each, Deliver) and each.slot is not None:
-                assert each.slot.version == self._version
+            if isinstance(each, Deliver) and isinstance(each.grant, OnSlot):
+                assert each.grant.version == self._version
                 duration = self._random.lognormvariate(math.log(MEDIAN), SIGMA)
-                self._later(duration, "_put", each.client, duration, each.slot.number)
+                self._later(duration, "_put", each.client, duration, each.grant.number)
             elif isinstance(each, Deliver):
                 assert (each.complete, len(each.items)) == (True, BATCH_ITEMS)
                 self.taken += [item.payload for item in each.items]

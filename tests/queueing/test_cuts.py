@@ -33,7 +33,7 @@ class Worker:
         out = self.source.apply(get, self.name)
         if len(out) == 1:
             return  # nothing is there
-        (item,), generation = out[0].items, out[0].lease.generation
+        (item,), generation = out[0].items, out[0].grant.generation
         yield "taken"
         self.ticket += 1
         self.target.apply(Put(self.ticket, NAME), self.name, Item(item.payload))

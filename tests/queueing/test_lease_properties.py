@@ -53,7 +53,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 case StopClock(_, _, generation):
                     self.clocks.remove(generation)
                     self.leases.pop(generation, None)
-                case Deliver(client, ticket, items, _, _, lease) if lease is not None:
+                case Deliver(client, ticket, items, _, lease) if lease is not None:
                     del self.waiting[ticket]
                     assert lease.attempts == [item.attempts for item in items]
                     assert max(lease.attempts) <= MAX_ATTEMPTS

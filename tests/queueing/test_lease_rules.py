@@ -41,7 +41,7 @@ def filled(count, **options):
 def lease_of(instructions):
     """(generation, payloads) of the only lease that begins."""
     (delivery,) = [each for each in instructions if isinstance(each, Deliver)]
-    return delivery.lease.generation, [item.payload for item in delivery.items]
+    return delivery.grant.generation, [item.payload for item in delivery.items]
 
 
 def delivered(instructions):
@@ -70,8 +70,8 @@ def counts(state):
 def test_a_lease_is_delivered_with_its_generation_and_its_clock():
     state = filled(1)
     delivery, clock = state.apply(Get(1, Q, grant=TERMS), "c")
-    assert delivery.lease.attempts == [1]
-    assert clock == StartClock("c", 1, delivery.lease.generation, 60.0)
+    assert delivery.grant.attempts == [1]
+    assert clock == StartClock("c", 1, delivery.grant.generation, 60.0)
     assert counts(state) == (0, 1, 0)
 
 
@@ -120,8 +120,8 @@ def test_an_item_that_was_given_out_too_often_is_a_dead_letter():
     state = filled(1, max_attempts=2)
     for attempt in (1, 2):
         (delivery, _) = state.apply(Get(attempt, Q, grant=TERMS), "c")
-        assert delivery.lease.attempts == [attempt]
-        state.apply(Settle(delivery.lease.generation, None, False, reason=f"reason {attempt}"), "c")
+        assert delivery.grant.attempts == [attempt]
+        state.apply(Settle(delivery.grant.generation, None, False, reason=f"reason {attempt}"), "c")
     (letter,) = state.policy(Leases).dead_letters()
     assert (letter.item.payload, letter.attempts, letter.reason, letter.consumer) == (
         "item0",
@@ -138,7 +138,7 @@ def test_a_delivery_that_nobody_wanted_any_more_is_no_attempt():
     state = filled(1, max_attempts=1)
     for ticket in range(5):
         (delivery, _) = state.apply(Get(ticket, Q, grant=TERMS), "c")
-        assert delivery.lease.attempts == [1]
+        assert delivery.grant.attempts == [1]
         assert refused(state.apply(Withdraw(ticket), "c")) == [("c", Reason.CANCELLED)]
     assert counts(state) == (1, 0, 0)
 
@@ -150,7 +150,7 @@ def test_a_dead_letter_that_is_put_back_is_as_new():
     assert state.apply(MoveDead(letter.number, True)) == []
     assert is_over(state, MoveDead(letter.number, True))
     (delivery, _) = state.apply(Get(2, Q, grant=TERMS), "c")
-    assert ([item.payload for item in delivery.items], delivery.lease.attempts) == (["item0"], [1])
+    assert ([item.payload for item in delivery.items], delivery.grant.attempts) == (["item0"], [1])
 
 
 def test_a_dead_letter_that_is_discarded_is_gone():
@@ -443,10 +443,10 @@ def test_a_group_on_lease_goes_back_to_its_places():
         state.apply(Put(ticket, Q), "p", Item(f"{group}{ticket}", group=group))
     delivery, _ = state.apply(Get(1, Q, grant=TERMS, group_size=2), "c")
     assert (delivery.group, [item.payload for item in delivery.items]) == ("a", ["a0", "a2"])
-    assert delivery.lease.attempts == [1, 1]
+    assert delivery.grant.attempts == [1, 1]
     assert counts(state) == (2, 2, 0)
-    state.apply(Settle(delivery.lease.generation, [1], False), "c")
-    state.apply(Settle(delivery.lease.generation, None, True), "c")
+    state.apply(Settle(delivery.grant.generation, [1], False), "c")
+    state.apply(Settle(delivery.grant.generation, None, True), "c")
     assert delivered(state.apply(Get(1, Q, limits=NO_LIMITS), "d")) == [("d", ["a2", "b1", "b3"])]
 
 

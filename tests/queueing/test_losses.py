@@ -123,7 +123,7 @@ def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_
     put(state, "a", "b")
     (deliver, _) = state.apply(Get(1, "q", limits=Limits(2), grant=TERMS), "actor")
     state.lose_items(why("a", "b"))
-    generation = deliver.lease.generation
+    generation = deliver.grant.generation
     state.apply(Settle(generation, [1], True), "actor")
     out = state.apply(Settle(generation, None, False, delay_s=delay_s), "actor")
     for each in out:
@@ -143,14 +143,14 @@ def test_a_lease_whose_items_did_not_arrive_is_no_attempt():
     assert refused(state.apply(Resend(1), "actor")) == [("actor", 1, Reason.LOST, "1 item went")]
     out = state.apply(Get(2, "q", grant=TERMS), "actor")
     assert delivered(out) == ["b"]
-    assert out[0].lease.attempts == [1]
+    assert out[0].grant.attempts == [1]
 
 
 def test_a_dead_letter_is_lost_when_it_is_put_back():
     state = ChannelState(max_attempts=1)
     put(state, "a")
     (deliver, _) = state.apply(Get(1, "q", grant=TERMS), "actor")
-    state.apply(Settle(deliver.lease.generation, None, False), "actor")
+    state.apply(Settle(deliver.grant.generation, None, False), "actor")
     state.lose_items(why("a"))
     (letter,) = state.policy(Leases).dead_letters()
     assert (letter.item.lost, state.queues.num_lost) == ("went", 0)

@@ -30,7 +30,7 @@ def test_each_shard_gets_its_part_of_the_same_step():
     (one,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
     (two,) = state.apply(Get(101, Q, grant=WantedPart(plan, 1)), "b")
     assert (payloads(one), payloads(two)) == ([0, 2], [1, 3])
-    assert one.part.step == two.part.step == 0
+    assert one.grant.step == two.grant.step == 0
     assert state.apply(Get(102, Q, grant=WantedPart(plan, 0, 0)), "a") == []
 
 
@@ -39,7 +39,7 @@ def test_a_step_by_weight_is_of_all_parts_together():
     (one,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
     (two,) = state.apply(Get(101, Q, grant=WantedPart(plan, 1)), "b")
     assert (payloads(one), payloads(two)) == ([0], [1, 2, 3])
-    assert (one.part.weight, two.part.weight, one.part.imbalance) == (5, 3, 1.25)
+    assert (one.grant.weight, two.grant.weight, one.grant.imbalance) == (5, 3, 1.25)
 
 
 def test_what_is_left_is_a_last_step_for_all_and_then_the_end_for_all():
@@ -70,9 +70,9 @@ def test_a_successor_gets_the_part_that_a_rank_died_with():
     state.confirm("a", (100,))
     state.apply(Lose(), "a")
     (again,) = state.apply(Get(101, Q, grant=WantedPart(plan, 0)), "c")
-    assert (payloads(again), again.part.step) == (payloads(first), 0)
+    assert (payloads(again), again.grant.step) == (payloads(first), 0)
     (after,) = state.apply(Get(102, Q, grant=WantedPart(plan, 0, 0)), "c")
-    assert (payloads(after), after.part.step) == ([2], 1)
+    assert (payloads(after), after.grant.step) == ([2], 1)
 
 
 def test_a_part_that_was_given_back_comes_again():
@@ -97,7 +97,7 @@ def test_a_shard_that_lags_holds_the_others_up():
     state, plan = filled([1] * 100), ShardPlan(2, batch_items=2)
     step = -1
     while out := state.apply(Get(100 + step, Q, grant=WantedPart(plan, 0, step)), "a"):
-        step = out[0].part.step
+        step = out[0].grant.step
     assert step == MAX_AHEAD - 1
     assert f"shard 1 has {MAX_AHEAD} steps to do" in state.queues.describe(Q)
     state.apply(Get(900, Q, grant=WantedPart(plan, 1)), "b")
@@ -215,8 +215,8 @@ class Story:
                 rank.over = True
             elif isinstance(each, Deliver):
                 got = payloads(each)
-                assert each.part.step == rank.done + 1
-                assert self.trained[each.part.step].setdefault(rank.index, got) == got
+                assert each.grant.step == rank.done + 1
+                assert self.trained[each.grant.step].setdefault(rank.index, got) == got
                 rank.ticket, rank.knows = None, True
                 self.state.confirm(each.client, (each.ticket,))
 

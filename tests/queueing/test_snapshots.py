@@ -35,6 +35,7 @@ from rlinf_scheduler.queueing.admission import Admission, Admissions, Admit, Set
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
+from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
 from rlinf_scheduler.queueing.messages import (
     Arrive,
@@ -261,10 +262,11 @@ class Life:
 
 def shown(instruction):
     match instruction:
-        case Deliver(client, ticket, items, complete, part, lease, group, slot):
+        case Deliver(client, ticket, items, complete, grant, group):
             its_items = [(item.payload, item.order, item.attempts, item.question) for item in items]
-            its_part = part and (part.step, part.weight, part.imbalance, part.complete)
-            return ("deliver", client, ticket, its_items, complete, its_part, lease, group, slot)
+            if isinstance(grant, Part):
+                grant = grant.step, grant.weight, grant.imbalance, grant.complete
+            return ("deliver", client, ticket, its_items, complete, grant, group)
         case Refuse(client, ticket, reason, _):
             return ("refuse", client, ticket, reason)
         case Vacate(client, ticket, name, _, failed):
@@ -459,8 +461,8 @@ def test_what_was_on_lease_has_its_old_place_and_its_attempts_and_is_no_dead_let
     restore(twin, snapshot)
     delivered, _ = twin.apply(Get(1, "default", grant=LeaseTerms(1.0)), "d")
     assert [item.payload for item in delivered.items] == [1]
-    assert delivered.lease.attempts == [2]
-    out = twin.apply(Settle(delivered.lease.generation, None, False, reason="r"), "d")
+    assert delivered.grant.attempts == [2]
+    out = twin.apply(Settle(delivered.grant.generation, None, False, reason="r"), "d")
     assert [letter.item.payload for letter in twin.policy(Leases).dead_letters()] == [1]
     assert not any(isinstance(each, Bury) for each in out)
 

@@ -173,7 +173,7 @@ def test_a_lease_of_a_subscription_is_nothing_to_the_consumers():
     put(state, "a")
     (delivery, _) = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
     assert take_all(state, Q) == ["a"]
-    state.apply(Settle(delivery.lease.generation, None, False, reason="again"), "r")
+    state.apply(Settle(delivery.grant.generation, None, False, reason="again"), "r")
     assert take_all(state, LOG) == ["a"]
 
 
@@ -190,7 +190,7 @@ def test_nobody_is_told_that_a_question_was_not_answered_by_a_subscription():
     state = tapped(max_attempts=1)
     state.apply(Put(1, Q), "asker", Item("why?", question=("asker", 7)))
     delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
-    out = state.apply(Settle(delivery.lease.generation, None, False, reason="no"), "r")
+    out = state.apply(Settle(delivery.grant.generation, None, False, reason="no"), "r")
     assert [type(each).__name__ for each in out] == ["StopClock"]
     assert [letter.queue.name for letter in state.policy(Leases).dead_letters()] == [LOG]
 
@@ -240,7 +240,7 @@ def test_what_is_on_lease_counts_and_stays():
     delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
     put(state, "b")
     assert state.queues.num_items(LOG) == 0
-    assert state.apply(Settle(delivery.lease.generation, None, True), "r")
+    assert state.apply(Settle(delivery.grant.generation, None, True), "r")
     put(state, "c")
     assert take_all(state, LOG) == ["c"]
 
@@ -394,7 +394,7 @@ def test_what_comes_back_to_one_that_is_gone_is_dropped(max_attempts):
     delivery, _ = state.apply(Get(2, LOG, grant=LeaseTerms(60.0)), "r")
     leave(state)
     state.apply(Withdraw(1), "r")
-    state.apply(Settle(delivery.lease.generation, None, False, reason="no"), "r")
+    state.apply(Settle(delivery.grant.generation, None, False, reason="no"), "r")
     take_all(state, Q)
     assert state.queues.depths() == ()
     assert state.policy(Leases).dead_letters() == []
@@ -436,7 +436,7 @@ def test_a_checkpoint_holds_a_subscription_with_what_nobody_has_read_and_without
     state = tapped(max_attempts=1)
     put(state, "a", "b", "c", "d")
     delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "reader")
-    state.apply(Settle(delivery.lease.generation, None, False, reason="no"), "reader")
+    state.apply(Settle(delivery.grant.generation, None, False, reason="no"), "reader")
     state.apply(Get(2, LOG), "reader")
     state.confirm("reader", (2,))
     state.apply(Get(3, LOG), "reader")

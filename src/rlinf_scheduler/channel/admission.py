@@ -25,7 +25,7 @@ from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
-from rlinf_scheduler.queueing import QueueName, Reason
+from rlinf_scheduler.queueing import OnSlot, QueueName, Reason
 from rlinf_scheduler.session import current_session
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Slot:
     def granted(cls, connection: ChannelConnection, operation: Operation, promise: Promise[Any]) -> Slot:
         """The slot that an `admit` was given."""
         delivery: Delivery = promise.result(0)
-        note = delivery.told.slot or wire.SlotNote(0, 0)
+        note = OnSlot(*delivery.told.grant)
         slot = cls(connection.ref, operation.queue_name, note.number, note.version)
         slot._hold, slot._connection, slot._operation = promise, connection, operation
         return slot

@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
-from rlinf_scheduler.queueing import LeaseTerms, QueueName
+from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
 from rlinf_scheduler.session import current_session
 
 LEASE_S = 60.0
@@ -337,7 +337,7 @@ class LeaseContext:
         return operation
 
     def _open(self, operation: LeaseOperation, delivery: Delivery) -> Lease:
-        about = delivery.told.lease or wire.LeaseNote(0, [])
+        about = OnLease(*delivery.told.grant)
         origins = delivery.told.origins or ()
         lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
         self._lease = lease

@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError
-from rlinf_scheduler.queueing import LeaseTerms, QueueName
+from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.client import ChannelClient
@@ -139,9 +139,9 @@ class LeaseRenewal:
 
     def begin(self, operation: LeaseOperation, told: wire.Delivered) -> None:
         """Items came on lease."""
-        if told.lease is not None:
-            generation, ttl_s = told.lease.generation, operation.terms.ttl_s
-            kept = _Kept(self._messenger.now(), generation, ttl_s, operation.keep_s)
+        if told.grant is not None:
+            lease = OnLease(*told.grant)
+            kept = _Kept(self._messenger.now(), lease.generation, operation.terms.ttl_s, operation.keep_s)
             self._kept[operation.ticket] = kept
             self._plan(operation.ticket)
 

@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CodecError
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell, rounded
+from rlinf_scheduler.queueing import NOTHING, ChannelState, Deliver, Item, marks_tell
 
 
 class ResponseOutbox:
@@ -60,9 +60,9 @@ class ResponseOutbox:
             if as_bytes or isinstance(arrived, RemoteItem) or arrived.block is None:
                 frames = arrived.frames()
             else:
-                # What is written into a part, or into what is on lease, is not to be seen by who has it next; what
-                # others read too, not by them.
-                may_return = instruction.part is not None or instruction.lease is not None or is_read
+                # What is written into what may come back is not to be seen by who has it next; into what others read
+                # too, not by them.
+                may_return = instruction.grant is not None or is_read
                 shared = may_return or any(holds(item) for holds in self.holders)
                 frames = self._runtime.payloads.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
@@ -138,7 +138,7 @@ class ResponseOutbox:
 def _join(known: KnownClient, instruction: Deliver) -> bool:
     """Let a delivery travel with those before it that are alike; whether there is nothing to be said of it alone."""
     items = instruction.items
-    if len(items) != 1 or not instruction.complete or instruction[4:8] != NOTHING:
+    if len(items) != 1 or not instruction.complete or instruction[4:6] != NOTHING:
         return False
     item = items[0]
     arrived = item.payload
@@ -156,15 +156,10 @@ def _join(known: KnownClient, instruction: Deliver) -> bool:
 
 
 def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:
-    _, ticket, items, complete, part, lease, group, slot, _ = instruction
+    _, ticket, items, complete, grant, group, _ = instruction
     delivered = wire.Delivered(ticket, counts, complete, group=group, ids=ids)
-    if lease is not None:
-        delivered.lease = wire.LeaseNote(lease.generation, lease.attempts)
-    if part is not None:
-        weights = [rounded(item.weight) for item in items]
-        delivered.part = wire.ShardPart(part.step, weights, part.imbalance)
-    if slot is not None:
-        delivered.slot = wire.SlotNote(slot.number, slot.version)
+    if grant is not None:
+        delivered.grant = grant.told(items)
     versions = [item.version for item in items]
     if versions.count(None) < len(versions):
         delivered.versions = versions

@@ -279,8 +279,8 @@ class Sharding(ChannelAccess):
 
     def _get_part(self, operation: ShardOperation) -> ShardBatch:
         def load(items: Delivery) -> ShardBatch:
-            batch, part = self._load_batch(items), items.told.part or wire.ShardPart(0, [], 1.0)
-            mine = ShardBatch(batch, batch.complete, part.step, part.weights, part.imbalance)
+            batch = self._load_batch(items)
+            mine = ShardBatch(batch, batch.complete, *items.told.grant)
             mine.versions, mine.ids = batch.versions, batch.ids
             return mine
 

@@ -82,44 +82,20 @@ class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
     problem: str = ""
 
 
-class ShardPart(msgspec.Struct, array_like=True, gc=False):
-    """Of which step the items of a shard are, their weights, and how uneven the step's parts are."""
-
-    step: int
-    weights: list[float | int]
-    imbalance: float
-
-
-class LeaseNote(msgspec.Struct, array_like=True, gc=False):
-    """Under which generation items are on lease, and how often each was given out."""
-
-    generation: int
-    attempts: list[int]
-
-
-class SlotNote(msgspec.Struct, array_like=True, gc=False):
-    """Which slot an `Admit` was given, and with which version its item is to be made, at least."""
-
-    number: int
-    version: int
-
-
 class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
 
-    `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
-    with, where anybody said so; `ids` say which items they are, where the channel is recorded;
-    `by` has put the last one, as far as that is known; `origins` say who put each, and its ticket there, while the job
-    is traced.
+    `grant` says how they are given to who has asked for that, as the policy of the queue says it; `group` is the one
+    that they belong to, where a group was asked for; `versions` are those that the items were made with, where anybody
+    said so; `ids` say which items they are, where the channel is recorded; `by` has put the last one, as far as that is
+    known; `origins` say who put each, and its ticket there, while the job is traced.
     """
 
     ticket: int
     num_frames: list[int]
     complete: bool = True
-    part: ShardPart | None = None
-    lease: LeaseNote | None = None
+    grant: Any = None
     group: Any = None
-    slot: SlotNote | None = None
     versions: list[int | None] | None = None
     ids: list[ItemId] | None = None
     origins: list[tuple[str, int] | None] | None = None

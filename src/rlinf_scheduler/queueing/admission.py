@@ -216,7 +216,7 @@ class Admission(Gate):
             slot = GrantedSlot(number, owner, kept.version, kept.version + asked.max_lag, now)
             kept.making[number] = self._owned[owner] = slot
             self._open[slot.latest] += 1
-            out.append(Deliver(*owner, [], slot=OnSlot(number, slot.version)))
+            out.append(Deliver(*owner, [], grant=OnSlot(number, slot.version)))
             room = None if room is None else room - 1
 
     def _room(self) -> int | None:

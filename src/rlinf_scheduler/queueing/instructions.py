@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.weights import rounded
 
 
 class Reason(Enum):
@@ -48,12 +49,23 @@ class OnLease(NamedTuple):
     generation: int
     attempts: list[int]
 
+    def told(self, _items: list[Item]) -> tuple[Any, ...]:
+        """Return it as its getter is told."""
+        return self
+
 
 class OnSlot(NamedTuple):
-    """Leave to make an item: which slot, and with which version, at least."""
+    """Leave to make an item: which slot, and with which version, at least.
+
+    It is its owner's until an item is put with it, or it is withdrawn.
+    """
 
     number: int
     version: int
+
+    def told(self, _items: list[Item]) -> tuple[Any, ...]:
+        """Return it as its getter is told."""
+        return self
 
 
 class Part(Struct, frozen=True, eq=False, array_like=True):
@@ -73,6 +85,10 @@ class Part(Struct, frozen=True, eq=False, array_like=True):
     imbalance: float
     complete: bool
 
+    def told(self, items: list[Item]) -> tuple[Any, ...]:
+        """Return its step, the weights of its items, and how uneven the step's parts are, as its getter is told."""
+        return self.step, [rounded(item.weight) for item in items], self.imbalance
+
 
 class Deliver(NamedTuple):
     """Send these items to the getter, then `confirm` it (taken) or apply `Withdraw` (not taken).
@@ -85,12 +101,8 @@ class Deliver(NamedTuple):
     ticket: int
     items: list[Item]
     complete: bool = True
-    part: Part | None = None  # where a part was asked for
-    lease: OnLease | None = None
+    grant: OnLease | Part | OnSlot | None = None  # how they are given, as was asked; None: for good
     group: GroupName | None = None  # that the items belong to, where a group was asked for
-    slot: OnSlot | None = (
-        None  # instead of items: it is its owner's until an item is put with it, or it is withdrawn
-    )
     queue: QueueName | None = None  # where the items were
 
 

@@ -145,7 +145,7 @@ class LeaseGetter(Getter, tag="lease"):
         """Return the instruction that sends items."""
         on_lease = OnLease(self.generation, [item.attempts for item in items])
         about = self.client.name, self.ticket, items, self.complete
-        return Deliver(*about, None, on_lease, self.group, None, self.queue.name)
+        return Deliver(*about, on_lease, self.group, self.queue.name)
 
 
 class LeaseState(Struct, eq=False, array_like=True):

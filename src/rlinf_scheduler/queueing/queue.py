@@ -41,7 +41,7 @@ from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text
 
 # The part, the lease, the group and the slot of a delivery that has none of them.
-NOTHING = (None, None, None, None)
+NOTHING = (None, None)
 
 
 class Queue(Contents):

@@ -61,7 +61,7 @@ class PartGetter(Getter, tag="part"):
 
     def delivery(self, items: list[Item]) -> Deliver:
         """Return the instruction that sends its part."""
-        return super().delivery(items)._replace(part=self.part)
+        return super().delivery(items)._replace(grant=self.part)
 
     def lose(self, taken: bool, out: list[Instruction]) -> None:
         """Be lost; its part is kept for its shard."""

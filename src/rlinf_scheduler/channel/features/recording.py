@@ -16,6 +16,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.queueing import Deliver, Instruction, Refuse, Tapped, rounded
+from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 
@@ -159,8 +160,8 @@ class RecordingFeature:
         step = self._steps.pop((delivery.client, delivery.ticket), None)
         if self._log is None or not delivery.items or type(delivery.queue) is Tapped:
             return None  # a slot, or what a subscription reads
-        if step is None and delivery.part is not None:
-            step = delivery.part.step
+        if step is None and isinstance(delivery.grant, Part):
+            step = delivery.grant.step
         if self._again and (delivery.client, delivery.ticket) in self._again:
             self._again.remove((delivery.client, delivery.ticket))
         else:
