@@ -15,6 +15,7 @@ from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, HOLDS_NODE, ChannelRef, 
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
+from rlinf_scheduler.queueing.leases import MoveDead
 from simulator.cluster import Cluster, Part
 from simulator.holders import FoundHolders
 from simulator.host import Host
@@ -255,7 +256,7 @@ class ProductPart(Part):
 
         def move(listed: Promise[Any]) -> None:
             for letter in listed.result(0).head.letters:
-                self._own.requests.begin(control_wire.MoveDead(letter.number, again), control_wire.Done, 5.0)
+                self._own.requests.begin(MoveDead(letter.number, again), control_wire.Done, 5.0)
 
         asked = self._own.requests.begin(control_wire.ListDead(None), control_wire.DeadNotes, 5.0)
         asked.add_done_callback(move)

@@ -39,6 +39,8 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.observe.reasons import ASK_FROM_S, LATE_FRACTION, MAX_LATE_S, MIN_LATE_S
 from rlinf_scheduler.queueing import LeaseTerms, Limits, Tapped, WantedPart
+from rlinf_scheduler.queueing.sharding import DonePart
+from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.ranks import Rank
@@ -400,9 +402,9 @@ class ChannelUsers:
                 return control_wire.Leave(step.turn, step.fails), None
             case "subscribe":
                 queue, *bounds = self._script.tap or (None, 0, 0)
-                return control_wire.Subscribe(step.number, TAP, queue, *bounds), control_wire.Done
+                return Subscribe(step.number, TAP, queue, *bounds), control_wire.Done
             case _:
-                return control_wire.Unsubscribe(step.turn, TAP, step.fails), control_wire.Done
+                return Unsubscribe(step.turn, TAP, step.fails), control_wire.Done
 
     def _leave(self, step: Call) -> None:
         """Whoever is interrupted on the way in or out leaves as one who failed."""
@@ -410,11 +412,11 @@ class ChannelUsers:
         if step.kind in ("join", "leave"):
             self._connection.requests.tell(control_wire.Leave(number, failed=True))
         elif step.kind in ("subscribe", "unsubscribe"):
-            self._connection.requests.tell(control_wire.Unsubscribe(number, TAP, True))
+            self._connection.requests.tell(Unsubscribe(number, TAP, True))
 
     def acknowledge_part(self, index: int, step: int) -> None:
         """A rank is done with its part, and says so before it asks for the next one."""
-        done = control_wire.DonePart(SHARDS, index, step)
+        done = DonePart(SHARDS, index, step)
         self._connection.requests.begin(done, control_wire.Done, ASK_S)
 
     # -- leases --------------------------------------------------------------------------------------

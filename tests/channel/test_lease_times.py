@@ -6,12 +6,13 @@ import itertools
 
 import pytest
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseOperation, LeaseRenewal
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import Item, LeaseTerms, OnLease, StartClock
+from rlinf_scheduler.queueing.leases import Extend, Settle
 from served import DrivenRuntime, served
 
 
@@ -44,9 +45,9 @@ def test_a_lease_is_extended_at_every_third_of_its_time(clock):
     keep(clock)
     clock.run_until(35)
     assert clock.told == [
-        (10, control_wire.Extend(7)),
-        (20, control_wire.Extend(7)),
-        (30, control_wire.Extend(7)),
+        (10, Extend(7)),
+        (20, Extend(7)),
+        (30, Extend(7)),
     ]
 
 
@@ -56,14 +57,14 @@ def test_a_lease_that_is_over_is_not(clock):
     renewal.end(ticket)
     renewal.end(ticket)
     clock.run_until(100)
-    assert clock.told == [(10, control_wire.Extend(7))]
+    assert clock.told == [(10, Extend(7))]
 
 
 def test_what_is_overdue_is_given_back_and_not_extended_any_more(clock):
     keep(clock, keep_s=12)
     clock.run_until(100)
     (first, extended), (last, settled) = clock.told
-    assert (first, extended, last) == (10, control_wire.Extend(7), 12)
+    assert (first, extended, last) == (10, Extend(7), 12)
     assert (settled.generation, settled.places, settled.done) == (7, None, False)
     assert settled.reason == "its consumer did not come to an end in 12 s"
 
@@ -74,7 +75,7 @@ def test_more_time_is_more_time_and_never_less(clock):
     renewal.extend(ticket, 20)
     renewal.extend(ticket, 1)
     clock.run_until(24)
-    assert not any(isinstance(message, control_wire.Settle) for _, message in clock.told)
+    assert not any(isinstance(message, Settle) for _, message in clock.told)
     clock.run_until(26)
     assert clock.told[-1][0] == 25
 
@@ -121,7 +122,7 @@ def lend(clock, ttl_s=10.0):
     carry_out(state.apply(wire.Get(1, "default", grant=LeaseTerms(ttl_s)), "c"))
     clock.run_until(0)
     leases = server.feature(LeasesFeature)
-    extend = control_wire.Extend(1)
+    extend = Extend(1)
     return leases, lambda: carry_out(state.apply(extend, "c")), lambda: state.queues.depths()[0].num_leased
 
 

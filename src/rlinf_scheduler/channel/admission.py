@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -26,6 +26,7 @@ from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
 from rlinf_scheduler.queueing import OnSlot, QueueName, Reason
+from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
 from rlinf_scheduler.session import current_session
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class AdmitOperation(Operation):
 
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.OperationMessage:
         """How it begins at the server."""
-        return wire.Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
+        return Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
 
     def delivered(self, client: ChannelClient, _told: wire.Delivered) -> None:
         """Have it looked after whether anybody keeps it."""
@@ -80,7 +81,7 @@ class VersionOperation(Operation):
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.OperationMessage:
         """How it begins at the server."""
         about = self.version, self.batch_items, self.begins
-        return wire.SetVersion(self.ticket, self.queue_name, self.wait, *about)
+        return SetVersion(self.ticket, self.queue_name, self.wait, *about)
 
     def refusal(self, channel: str, reason: str, state: str) -> SchedulerError | None:
         """Return the error of a version that is said too early."""
@@ -143,9 +144,9 @@ class Slot:
             slot._key = secrets.randbits(KEY_BITS)
             if ends is not None and taken:
                 slot._ends, slot._place, slot._source, taken = ends, READING.place, taken, 0
-                message = control_wire.LetGoOfSlot(queue_name, number, 0, source)
+                message = LetGoOfSlot(queue_name, number, 0, source)
                 ends.setdefault(slot._place, []).append(partial(forget, [(connection, message)]))
-            slot._tell(control_wire.HoldSlot(queue_name, number, slot._key, False, taken))
+            slot._tell(HoldSlot(queue_name, number, slot._key, False, taken))
         return slot
 
     @property
@@ -179,10 +180,10 @@ class Slot:
             with suppress(SchedulerError):  # a forked child has none of its parent's
                 self._connection.drop(self._operation)
         elif self._key:
-            self._tell(control_wire.LetGoOfSlot(self.queue_name, self.number, self._key, source))
+            self._tell(LetGoOfSlot(self.queue_name, self.number, self._key, source))
         self._hold = None
 
-    def _tell(self, message: control_wire.HoldSlot | control_wire.LetGoOfSlot) -> None:
+    def _tell(self, message: HoldSlot | LetGoOfSlot) -> None:
         if self._connection is not None:
             with suppress(SchedulerError):
                 self._connection.requests.tell(message)
@@ -206,9 +207,9 @@ class Slot:
     def __reduce__(self) -> tuple[Any, ...]:
         key = secrets.randbits(KEY_BITS)
         self._was_sent = True
-        self._tell(control_wire.HoldSlot(self.queue_name, self.number, key, True))
+        self._tell(HoldSlot(self.queue_name, self.number, key, True))
         if self._connection is not None:
-            SENT_COPIES.add(self._connection, control_wire.LetGoOfSlot(self.queue_name, self.number, 0, key))
+            SENT_COPIES.add(self._connection, LetGoOfSlot(self.queue_name, self.number, 0, key))
         return Slot.sent, (self._ref, self.queue_name, self.number, self.version, key)
 
     def __repr__(self) -> str:

@@ -99,13 +99,13 @@ class Users:
         queue: Any = None
         use = _Use()
         for operation in operations:
-            if type(operation) is not kind or operation.queue != queue:  # type: ignore[union-attr]
+            if type(operation) is not kind or operation.queue != queue:
                 kind = type(operation)
                 uses = self._uses.get(kind)
                 if uses is None:
                     kind = None
                     continue
-                queue = operation.queue  # type: ignore[union-attr]
+                queue = operation.queue
                 use = self._use(uses, (client, wire.as_name(queue)))
                 use.at = now
             use.count += len(operation.tickets) if isinstance(operation, wire.Puts | wire.Gets) else 1

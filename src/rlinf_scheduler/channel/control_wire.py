@@ -5,23 +5,16 @@ Requests go to the control service, and wait for an answer each; they stand behi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.queueing.admission import HoldSlot as HoldSlot
-from rlinf_scheduler.queueing.admission import LetGoOfSlot as LetGoOfSlot
-from rlinf_scheduler.queueing.leases import Extend as Extend
-from rlinf_scheduler.queueing.leases import MoveDead as MoveDead
-from rlinf_scheduler.queueing.leases import Settle as Settle
 from rlinf_scheduler.queueing.messages import Close as Close
 from rlinf_scheduler.queueing.messages import EndQueue as EndQueue
 from rlinf_scheduler.queueing.messages import Flush as Flush
 from rlinf_scheduler.queueing.messages import Retract as Retract
-from rlinf_scheduler.queueing.sharding import DonePart as DonePart
-from rlinf_scheduler.queueing.taps import Subscribe as Subscribe
-from rlinf_scheduler.queueing.taps import Unsubscribe as Unsubscribe
+from rlinf_scheduler.queueing.policies import REQUESTS as OF_POLICIES
 
 
 class Open(msgspec.Struct, tag=0, array_like=True):
@@ -113,7 +106,7 @@ class ReadDead(msgspec.Struct, tag=13, array_like=True):
 class Look(msgspec.Struct, tag=40, array_like=True):
     """Remember what the channel holds now, under a token, for a `Save` -> `Saved`.
 
-    The client's leases of the generations in `done` are left out.
+    What the client has by the generations in `done` is left out.
     """
 
     token: str
@@ -143,12 +136,12 @@ class Record(msgspec.Struct, tag=50, array_like=True):
 
 
 class Saved(msgspec.Struct, array_like=True):
-    """That was done, or why not: a lease that was to be done with is over (`lease`), or something else.
+    """That was done, or why not: what was to be done with is over (`generation`), or something else.
 
     Of a file: how many items are in it, and how large it is.
     """
 
-    lease: int = 0
+    generation: int = 0
     problem: str = ""
     num_items: int = 0
     size_bytes: int = 0
@@ -156,25 +149,11 @@ class Saved(msgspec.Struct, array_like=True):
 
 OfSaves = Look | Save | Forget
 OfReports = Query | Peek | Stats | Explain | Record
-OfLeases = Settle | Extend | DonePart | ListDead | ReadDead | MoveDead
-Control = (
-    Open
-    | Close
-    | Delete
-    | Invite
-    | EndQueue
-    | Flush
-    | Join
-    | Leave
-    | Retract
-    | HoldSlot
-    | LetGoOfSlot
-    | Subscribe
-    | Unsubscribe
-    | OfLeases
-    | OfSaves
-    | OfReports
-)
+PLAIN = (Open, Close, Delete, Invite, EndQueue, Flush, Join, Leave, Retract, ListDead, ReadDead)
+if TYPE_CHECKING:
+    Control: TypeAlias = msgspec.Struct
+else:
+    Control = Union[(*PLAIN, *OF_POLICIES, OfSaves, OfReports)]
 
 
 class Done(msgspec.Struct, array_like=True):

@@ -39,14 +39,14 @@ class SentCopies:
 
     def __init__(self) -> None:
         self.number = 0
-        self._last: deque[tuple[int, ChannelConnection, control_wire.LetGoOfSlot]] = deque(maxlen=256)
+        self._last: deque[tuple[int, ChannelConnection, control_wire.Control]] = deque(maxlen=256)
 
-    def add(self, connection: ChannelConnection, message: control_wire.LetGoOfSlot) -> None:
+    def add(self, connection: ChannelConnection, message: control_wire.Control) -> None:
         """A copy was made, that this message is to be sent of if it goes nowhere."""
         self._last.append((get_ident(), connection, message))
         self.number += 1
 
-    def since(self, number: int) -> list[tuple[ChannelConnection, control_wire.LetGoOfSlot]]:
+    def since(self, number: int) -> list[tuple[ChannelConnection, control_wire.Control]]:
         """Return those that this thread has made after so many."""
         count = min(self.number - number, len(self._last))
         here = get_ident()
@@ -56,7 +56,7 @@ class SentCopies:
 SENT_COPIES = SentCopies()
 
 
-def forget(copies: Iterable[tuple[ChannelConnection, control_wire.LetGoOfSlot]]) -> None:
+def forget(copies: Iterable[tuple[ChannelConnection, control_wire.Control]]) -> None:
     """Say that copies were not sent: the put that was to send them has put nothing."""
     for connection, message in copies:
         with suppress(SchedulerError):

@@ -32,6 +32,7 @@ from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelE
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
 from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
+from rlinf_scheduler.queueing.leases import Extend, Settle
 from rlinf_scheduler.session import current_session
 
 LEASE_S = 60.0
@@ -112,7 +113,7 @@ class Lease:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         places = self._places(only)
-        return self._settle("ack", places, control_wire.Settle(self.generation, places, True), async_op)
+        return self._settle("ack", places, Settle(self.generation, places, True), async_op)
 
     def nack(
         self,
@@ -135,9 +136,7 @@ class Lease:
         """
         wait_s = checked_seconds(self._name, "delay_s", delay_s, may_be_zero=True)
         places = self._places(only)
-        message = control_wire.Settle(
-            self.generation, places, False, wait_s, sendable(str(reason), MAX_REASON)
-        )
+        message = Settle(self.generation, places, False, wait_s, sendable(str(reason), MAX_REASON))
         return self._settle("nack", places, message, async_op)
 
     def release(self) -> None:
@@ -156,7 +155,7 @@ class Lease:
         """
         for_s = checked_seconds(self._name, "seconds", seconds)
         self._places(None)
-        answer = extend(self._connection, self._operation, control_wire.Extend(self.generation, for_s))
+        answer = extend(self._connection, self._operation, Extend(self.generation, for_s))
         self._check(self._connection.requests.answer_to(answer, "extend"))
 
     @property
@@ -176,9 +175,7 @@ class Lease:
 
     def _give_back(self, reason: str) -> None:
         """Give back what is left without waiting for an answer."""
-        message = control_wire.Settle(
-            self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON)
-        )
+        message = Settle(self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON))
         settle(self._connection, self._operation, message, True)
         self._operation.taken = True
         self._left.clear()
@@ -196,7 +193,7 @@ class Lease:
             raise ChannelArgumentError(self._name, f"items {settled} of this lease were settled before")
         return places
 
-    def _settle(self, what: str, places: list[int], message: control_wire.Settle, async_op: bool) -> Any:
+    def _settle(self, what: str, places: list[int], message: Settle, async_op: bool) -> Any:
         is_last = len(places) == len(self._left)
         answer = settle(self._connection, self._operation, message, is_last)
         # Handed over: whatever interrupts this now, these are not given back.

@@ -21,6 +21,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError
 from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
+from rlinf_scheduler.queueing.leases import Extend, MoveDead, Settle
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.client import ChannelClient
@@ -58,7 +59,7 @@ class LeaseOperation(BatchOperation):
     ) -> None:
         super().__init__(kind, queue_name, timeout_s, now, wait=wait)
         self.copies: Ends = {}
-        self.settlements: deque[tuple[control_wire.Settle, bool, Promise[Any]]] = deque()
+        self.settlements: deque[tuple[Settle, bool, Promise[Any]]] = deque()
 
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
         """How it begins at the server."""
@@ -85,7 +86,7 @@ class LeaseOperation(BatchOperation):
 
 
 def settle(
-    connection: ChannelConnection, operation: LeaseOperation, message: control_wire.Settle, is_last: bool
+    connection: ChannelConnection, operation: LeaseOperation, message: Settle, is_last: bool
 ) -> Promise[Any]:
     """Say what became of items on lease, the last ones perhaps; the reply is to come."""
     answer: Promise[Any] = Promise()
@@ -98,16 +99,12 @@ def _settle(client: ChannelClient, operation: LeaseOperation, _answer: Promise[A
     client.feature(LeaseRenewal).settle(operation)
 
 
-def extend(
-    connection: ChannelConnection, operation: LeaseOperation, message: control_wire.Extend
-) -> Promise[Any]:
+def extend(connection: ChannelConnection, operation: LeaseOperation, message: Extend) -> Promise[Any]:
     """Let items be on lease for longer; the reply is to come."""
     return connection.requests.request("extend", partial(_extend, message=message), operation, Promise())
 
 
-def _extend(
-    client: ChannelClient, operation: LeaseOperation, answer: Promise[Any], message: control_wire.Extend
-) -> None:
+def _extend(client: ChannelClient, operation: LeaseOperation, answer: Promise[Any], message: Extend) -> None:
     client.feature(LeaseRenewal).extend(operation.ticket, message.for_s or 0.0)
     client.requests.send_at_once(message, control_wire.Done, "extend", ANSWER_S, answer)
 
@@ -165,7 +162,7 @@ class LeaseRenewal:
             ending(partial(self._settle, operation, message, is_last, answer), answer.set_exception)()
 
     def _settle(
-        self, operation: LeaseOperation, message: control_wire.Settle, is_last: bool, answer: Promise[Any]
+        self, operation: LeaseOperation, message: Settle, is_last: bool, answer: Promise[Any]
     ) -> None:
         if is_last:
             self._client.settled(operation)
@@ -192,11 +189,11 @@ class LeaseRenewal:
             kept.next_sign = now + kept.ttl_s / SHARE
             # Before: what is said goes with what has become of leases meanwhile, and this one may be over by then.
             self._plan(ticket)
-            self._client.requests.send_untold(control_wire.Extend(kept.generation))
+            self._client.requests.send_untold(Extend(kept.generation))
         else:
             self.end(ticket)
             reason = OVERDUE.format(kept.until - kept.began)
-            self._client.requests.send_untold(control_wire.Settle(kept.generation, None, False, 0, reason))
+            self._client.requests.send_untold(Settle(kept.generation, None, False, 0, reason))
 
 
 class DeadLetter:
@@ -239,9 +236,7 @@ class DeadLetter:
         Raises:
             ChannelError, ChannelUnanswered: as of `item`; or it would be older than it may be.
         """
-        self._check(
-            self._connection.requests.ask(control_wire.MoveDead(self._number, True), control_wire.Done)
-        )
+        self._check(self._connection.requests.ask(MoveDead(self._number, True), control_wire.Done))
 
     def discard(self) -> None:
         """Drop the item for good.
@@ -249,9 +244,7 @@ class DeadLetter:
         Raises:
             ChannelError, ChannelUnanswered: as of `item`.
         """
-        self._check(
-            self._connection.requests.ask(control_wire.MoveDead(self._number, False), control_wire.Done)
-        )
+        self._check(self._connection.requests.ask(MoveDead(self._number, False), control_wire.Done))
 
     def _check(self, done: control_wire.Done) -> None:
         if done.problem:

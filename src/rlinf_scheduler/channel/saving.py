@@ -170,9 +170,9 @@ def _ask_all(
 def _check(
     saved: control_wire.Saved, connection: ChannelConnection, path: str, leases: Iterable[Lease]
 ) -> None:
-    if saved.lease:
+    if saved.generation:
         for lease in leases:
-            if lease.is_of(connection) and lease.generation == saved.lease:
+            if lease.is_of(connection) and lease.generation == saved.generation:
                 raise lease.expired(saved.problem)
     if saved.problem:
         raise CheckpointError(path, f"channel '{connection.ref.spec.name}': {saved.problem}")

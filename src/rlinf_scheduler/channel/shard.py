@@ -22,6 +22,7 @@ from rlinf_scheduler.queueing import (
     checked_table,
     sampled,
 )
+from rlinf_scheduler.queueing.sharding import DonePart
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 
@@ -187,7 +188,7 @@ class Shard:
         return self._channel._get_part(operation)
 
     def _acknowledge(self, step: int) -> None:
-        problem = self._channel._settle_part(control_wire.DonePart(self._queue_name, self._index, step))
+        problem = self._channel._settle_part(DonePart(self._queue_name, self._index, step))
         if problem:
             raise LeaseExpired(self._channel._name, self._queue_name, problem)
         self.done_step = self._last_step = step
@@ -288,7 +289,7 @@ class Sharding(ChannelAccess):
         mine: ShardBatch = self._connection().run(operation, load=load)
         return mine
 
-    def _settle_part(self, message: control_wire.DonePart) -> str:
+    def _settle_part(self, message: DonePart) -> str:
         done: control_wire.Done = self._connection().requests.ask(message, control_wire.Done)
         return done.problem
 

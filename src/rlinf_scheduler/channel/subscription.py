@@ -26,6 +26,7 @@ from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing import QueueName, Tapped
+from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
 
 # A subscription has room for so many items unless it is said.
 NUM_ITEMS = 1024
@@ -90,15 +91,15 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
 
     def _subscribe(self, queue: QueueName | None, max_bytes: int | None) -> Self:
         self._is_in = True
-        message = control_wire.Subscribe(self._number, self.name, queue, self._maxsize, max_bytes)
+        message = Subscribe(self._number, self.name, queue, self._maxsize, max_bytes)
         problem = self._connection().requests.ask(message, control_wire.Done).problem
         if problem:
             self._is_in = False
             raise ChannelArgumentError(self._name, problem)
         return self
 
-    def _leaving(self, *, failed: bool) -> control_wire.Unsubscribe:
-        return control_wire.Unsubscribe(self._number, self.name, failed)
+    def _leaving(self, *, failed: bool) -> Unsubscribe:
+        return Unsubscribe(self._number, self.name, failed)
 
     def _queue(self, queue_name: Any, key: Any) -> QueueName:
         if queue_name != DEFAULT_QUEUE or key is not None:

@@ -17,13 +17,11 @@ usual way.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import msgspec
 
 from rlinf_scheduler.queueing import as_name as as_name
-from rlinf_scheduler.queueing.admission import Admit as Admit
-from rlinf_scheduler.queueing.admission import SetVersion as SetVersion
 from rlinf_scheduler.queueing.ids import ItemId as ItemId
 from rlinf_scheduler.queueing.ids import Trace as Trace
 from rlinf_scheduler.queueing.messages import Fill as Fill
@@ -33,6 +31,7 @@ from rlinf_scheduler.queueing.messages import Put as Put
 from rlinf_scheduler.queueing.messages import Puts as Puts
 from rlinf_scheduler.queueing.messages import Resend as Resend
 from rlinf_scheduler.queueing.messages import Withdraw as Withdraw
+from rlinf_scheduler.queueing.policies import OPERATIONS as OF_POLICIES
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -49,14 +48,17 @@ class QueryOutcome(msgspec.Struct, tag=6, array_like=True, gc=False):
     ticket: int
 
 
-OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | QueryOutcome
-
-OPERATION_TYPES = get_args(OperationMessage)
+OPERATION_TYPES = (Put, Puts, Fill, Get, Gets, Withdraw, Resend, QueryOutcome, *OF_POLICIES)
+if TYPE_CHECKING:
+    OperationMessage: TypeAlias = Any
+else:
+    OperationMessage = Union[OPERATION_TYPES]  # noqa: UP007 - as many as there are
 
 
 def tickets_of(operation: OperationMessage) -> list[int]:
     """Of which operations a message is."""
-    return operation.tickets if isinstance(operation, Puts | Gets) else [operation.ticket]
+    tickets: list[int] = operation.tickets if isinstance(operation, Puts | Gets) else [operation.ticket]
+    return tickets
 
 
 class Operations(msgspec.Struct, array_like=True):
