@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.features.producers import ProducersFeature
-from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
+from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.queueing import (
     NO_LIMITS,

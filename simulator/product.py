@@ -10,7 +10,7 @@ from typing import Any
 from rlinf_scheduler.channel import control_wire, operation, server, shortcut_opening, spec
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
-from rlinf_scheduler.channel.features import FEATURES, producers
+from rlinf_scheduler.channel.features import FEATURES, successors
 from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, HOLDS_NODE, ChannelRef, ChannelSpec
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
@@ -133,7 +133,7 @@ class ProductPart(Part):
         self.state: ChannelState | None = None
         with (
             replaced(spec, "ChannelState", self._make_state),
-            replaced(producers, "Producers", self._make_producers),
+            replaced(successors, "Producers", self._make_producers),
         ):
             return server.ChannelServer(self._server_process.messenger, self._spec, FEATURES)
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, wire
-from rlinf_scheduler.channel.fixed_payload import SMALL_BYTES, InlinePayload
+from rlinf_scheduler.channel.holding import SMALL_BYTES, InlinePayload
 from rlinf_scheduler.channel.operation import ItemTerms, Operation
 from rlinf_scheduler.channel.sender import RUN_OPERATIONS, OperationSender
 from rlinf_scheduler.comm.codec import decode, encode

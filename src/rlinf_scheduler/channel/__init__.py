@@ -1,28 +1,37 @@
 """Channels: named FIFO queues between workers.
 
-- `channel.py`: what users hold, made of `access.py`, `inspecting.py`, and of features with their operations: `lease.py`
-  and `lease_operation.py`, `asking.py` and `answering.py`, `admission.py`, `shard.py`, `subscription.py`
-- `arguments.py`: what they accept
-- `local.py`: a channel inside one process
-- `connection.py`: a process's side as its threads see it, `connections.py`: all of them; `client.py`: the same on the
-  I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`; `operation.py`, where the two meet;
-  `shortcut.py`, the way past both, and `shortcut_opening.py`, how a thread comes to one; `fixed_payload.py`,
-  `refusals.py`
-- `server.py`: the process that holds the queues, around the state machine of `queueing`, with `clients.py`, the
-  processes that use it, and `outbox.py`, its responses; `features/`: what it does, in files that register themselves
-- `opening.py`: how one begins; `remote_items.py`: items that other nodes hold for it
-- `durable.py`: a channel that survives its process, made of `journal.py`, the file, and `journal_records.py`, what is
-  in it; `journaled.py`, between its server and the world; `reconnecting_transport.py`, what leads
-  to it, `durable_wire.py`; `found_journal.py`, what a process finds that comes to hold it
-- `batch.py`: batches and their gets; `copies.py`: what travels in items, and is counted; `tracing.py`: what they were
-  made of
-- `question.py`: items that are answered, straight to who asked
-- `heap.py`: the memory of its process after a peak
-- `saving.py`: checkpoints, as users take them
-- `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
-- `wire.py`: what the two say to each other of operations; `control_wire.py`: of everything else
+What users hold:
+- `channel.py`: made of `access.py`, `inspecting.py` (with `peeking.py`), `saving.py`, and of features, each with its
+  operations: `batch.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py` (`question.py` travels),
+  `admission.py`, `shard.py`, `subscription.py`; `arguments.py`: what they accept; `local.py`: one inside a process
+
+A process's side:
+- `connection.py`: as its threads see it, `connections.py`: all of them, `recorded.py`: noted, or answered from notes
+- `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`
+- `operation.py`: where the two meet, `refusals.py`: its errors; `shortcut.py`: the way past both, and
+  `shortcut_opening.py`: how a thread comes to one
+- `copies.py`: what travels with items besides their bytes
+
+Between them:
+- `wire.py`: what is said of operations, `control_wire.py`: of everything else
 - `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise
-- `starting.py`: how the process that holds one is started
+
+The process that holds it:
+- `server.py`: around the state machine of `queueing`, with `clients.py`, the processes that use it, and `outbox.py`,
+  its responses; `features/`: what it does, in files that register themselves
+- `starting.py`: how that is started, `opening.py`: how a channel begins there; `watching.py`: how it is seen
+- `heap.py`: its memory after a peak
+
+Where items lie:
+- `holding.py`: in messages, or on their producer's node, whose `node_holder.py` has them; `held.py`: what is said of
+  these, and how they are fetched; `remote_items.py`: what the server knows of them
+- `device_items.py`: on a device
+
+What is on disk:
+- `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
+  it, `journaled.py`, between its server and the world, and `found_journal.py`, what a process finds that comes to hold
+  it; `reconnecting_transport.py` leads to it, by `durable_wire.py`
+- `checkpoint.py`: what was saved, in files of records, `record_file.py`
 """
 
 from __future__ import annotations

@@ -22,12 +22,11 @@ from rlinf_scheduler.channel.arguments import (
 from rlinf_scheduler.channel.batch import Batch, BatchOperation, Delivery, GroupBatch, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
-from rlinf_scheduler.channel.copies import SENT_COPIES, forget
+from rlinf_scheduler.channel.copies import SENT_COPIES, forget, own_trace, trace_of
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.question import Question, refuse_questions
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
-from rlinf_scheduler.channel.tracing import own_trace, trace_of
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf_scheduler.channel.fixed_payload import FixedPayload
+from rlinf_scheduler.channel.holding import FixedPayload
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.device.records import OnDevice, is_staged

@@ -1,4 +1,4 @@
-"""A producer's side of items that stay on its node: it hands them over to the node's holder before it puts them."""
+"""Items as they are put: as their bytes, or handed over to the holder of the producer's node, where they stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from rlinf_scheduler.channel.fixed_payload import FixedPayload
 from rlinf_scheduler.channel.held import HOLDER, DropHeld, Held, HeldAt, HoldItem
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -21,6 +20,8 @@ from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
 
+# Shared memory, or an announcement, would cost more than so many bytes.
+SMALL_BYTES = 16 << 10
 # Smaller items travel inside messages. Measured: on links that are the limit, handing over wins from 64 KiB on (1.4
 # times); where processors are the limit, it is level at 128 KiB and costs a third more at 64.
 HELD_BYTES = 128 << 10
@@ -28,6 +29,41 @@ HELD_BYTES = 128 << 10
 RETRY_S = 10.0
 # Shared memory of the node is read at once, or not at all.
 HOLD_TIMEOUT_S = 30.0
+
+
+class FixedPayload:
+    """An item whose frames say where it is.
+
+    Attributes:
+        frames: they.
+        size_bytes: how large the item is.
+    """
+
+    __slots__ = ("frames", "size_bytes")
+    is_elsewhere = True
+
+    def __init__(self, frames: list[Buffer], size_bytes: int) -> None:
+        self.frames = frames
+        self.size_bytes = size_bytes
+
+    def goes_as_descriptor(self, _peer: Endpoint) -> bool:
+        """Whether `frames_for` gives something else than the bytes."""
+        return self.is_elsewhere
+
+    def frames_for(self, _peer: Endpoint) -> list[Buffer]:
+        """Return the frames for the channel's server."""
+        return self.frames
+
+    def bytes_frames(self) -> list[Buffer]:
+        """Return the frames for a receiver that could not read those."""
+        return self.frames
+
+
+class InlinePayload(FixedPayload):
+    """An item that always travels as its bytes: these are its frames."""
+
+    __slots__ = ()
+    is_elsewhere = False
 
 
 class HeldPayload(FixedPayload):

@@ -118,12 +118,12 @@ class Inspecting(ChannelAccess):
     ) -> None:
         """Have the channel's process write down every delivery from now on, for `rlinf lineage`.
 
-        Of each: when it was, who took it and at which step (of a shard, or of `Worker.at_step`), and of each item who
-        put it and under which number, its version, weight and size, the items that it was made of (see `put`), and the
-        step at which it was made. Consumers are told which items they take (`batch.ids`), so what they put names them.
-        It is written beside what the channel does: nobody waits for the disk; what that does not take is left out, and
-        counted. What subscriptions read is not recorded, and questions are, as items. It ends with the channel's
-        process; whoever has a durable channel records it anew after that.
+        Of each: when it was, who took it and at which step (of a queue's parts, or of `Worker.at_step`), and of each
+        item who put it and under which number, its version, weight and size, the items that it was made of (see `put`),
+        and the step at which it was made. Consumers are told which items they take (`batch.ids`), so what they put
+        names them. It is written beside what the channel does: nobody waits for the disk; what that does not take is
+        left out, and counted. What subscriptions read is not recorded, and questions are, as items. It ends with the
+        channel's process; whoever has a durable channel records it anew after that.
 
         Args:
             path: the file, on the machine that holds the channel; None: record no more.

@@ -24,8 +24,7 @@ from rlinf_scheduler.wording import number_text
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.client import ChannelClient
     from rlinf_scheduler.channel.device_items import DevicePayload
-    from rlinf_scheduler.channel.fixed_payload import InlinePayload
-    from rlinf_scheduler.channel.holding import HeldPayload
+    from rlinf_scheduler.channel.holding import HeldPayload, InlinePayload
     from rlinf_scheduler.comm.shm.payload import ReceivedPayload
     from rlinf_scheduler.comm.shm.sent_payload import Payload
     from rlinf_scheduler.errors import SchedulerError

@@ -1,8 +1,10 @@
-"""A connection to a channel whose operations are noted, for this rank to be run again."""
+"""Connections to channels whose operations are noted, for this rank to be run again; and what answers from that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import astuple, replace
@@ -11,12 +13,17 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.requests import Requests
+from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.tape.player import Player
 from rlinf_scheduler.tape.tape import Note, Tape
 
 
@@ -195,3 +202,191 @@ def _took(note: Note, items: Delivery) -> None:
     parts = [item.frames() for item in items]
     told = replace(items.told, num_frames=[len(part) for part in parts])
     note.took(lambda: [frame for part in parts for frame in part], astuple(told))
+
+
+class ReplayedConnections:
+    """Stands for `ChannelConnections`.
+
+    Args:
+        player: what was recorded.
+        now: the clock of this process, in seconds.
+    """
+
+    def __init__(self, player: Player, now: Callable[[], float]) -> None:
+        self._player = player
+        self._now = now
+        self._by_id: dict[str, ReplayedConnection] = {}
+
+    def to(self, ref: ChannelRef) -> ReplayedConnection:
+        """Return the connection to a channel."""
+        return self._by_id.setdefault(ref.spec.channel_id, ReplayedConnection(self._player, ref, self._now))
+
+
+class ReplayedConnection:
+    """Stands for `ChannelConnection`.
+
+    Args:
+        player: what was recorded.
+        ref: the channel.
+        now: the clock of this process, in seconds.
+
+    Attributes:
+        ref, now: see above.
+        lost: a recording is always there.
+        device_of: nothing of it is on a device.
+    """
+
+    lost = None
+    device_of = None
+
+    def __init__(self, player: Player, ref: ChannelRef, now: Callable[[], float]) -> None:
+        self.ref = ref
+        self.now = now
+        self.requests = ReplayedRequests(player, ref.spec.name)
+        self._name = ref.spec.name
+        self._player = player
+
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[Delivery], Any] | None = None,
+    ) -> Any:
+        """Run an operation until it is over."""
+        what = what_of(operation, self._name)
+        if load is None:
+            self._player.give(*what, _comparable(operation, encoded))
+            return None
+        return load(_delivery(self._player.take(*what)))
+
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> Promise[Any]:
+        """Start an operation; its end comes to the promise."""
+        what = what_of(operation, self._name)
+        promise: Promise[Any]
+        if encoded is not None or operation.goes_on:
+            promise = self._player.given(*what, _comparable(operation, encoded))
+        else:
+            promise = self._player.promised(*what, _delivery, now=operation.is_own_end)
+        operation.promise_to(promise)
+        return promise
+
+    def hold(self, operation: Operation) -> Promise[Any]:
+        """Run a get until it is over, and take nothing."""
+        return self.start(operation)
+
+    def peek(self, queue: QueueName, number: int, max_bytes: int = 0) -> list[ReceivedPayload]:
+        """Return copies of the first items of a queue; they stay where they are."""
+        del queue, number, max_bytes
+        counts, frames = self._player.take("peek", self._name)
+        left = iter(frames)
+        return [ReceivedPayload(list(islice(left, count))) for count in counts]
+
+    def look_after(self, operation: Operation) -> None:
+        """Somebody is about to take the items of a handle: confirm them soon."""
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """Do nothing: nobody traces a replay."""
+
+    def drop(self, operation: Operation) -> None:
+        """Nobody waits for an operation any more; what it brought and was not taken goes back."""
+
+    def give_back(self, operation: Operation) -> None:
+        """Give back what an operation brought; it is on its way when this returns."""
+
+    def warn_once(self, text: str, *about: Any) -> None:
+        """Do nothing: it was said when it happened."""
+
+
+class ReplayedRequests:
+    """Stands for `Requests`.
+
+    Args:
+        player: what was recorded.
+        channel: the name of the channel.
+    """
+
+    def __init__(self, player: Player, channel: str) -> None:
+        self._player = player
+        self._name = channel
+
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
+        """Ask the server something, after all operations that were started before; wait for the answer."""
+        del kind, timeout_s
+        return self._player.take(type(message).__name__.lower(), self._name)[0]
+
+    def begin(self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+        """As `ask`, and return at once; the reply is to come."""
+        del kind, timeout_s
+        return self._replied(type(message).__name__.lower())
+
+    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
+        """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
+        del step, operation, answer
+        return self._replied(what)
+
+    def read(self, message: control_wire.Control, what: str) -> Any:
+        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
+        del message, what
+        return self._replied("read_dead").result(0)
+
+    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
+        """Wait for the reply to something that was asked."""
+        del what, timeout_s
+        return answer.result(0)
+
+    def tell(self, message: control_wire.Control) -> None:
+        """Send the server something without waiting for its answer."""
+
+    def finish_puts(self, operation: str, timeout_s: float | None) -> None:
+        """Wait until every put that this process has begun is over."""
+
+    def _replied(self, what: str) -> Promise[Any]:
+        return self._player.promised(
+            what, self._name, lambda brought: SimpleNamespace(head=brought[0], frames=brought[1]), now=True
+        )
+
+
+class ReplayedAsking:
+    """Stands for `Asking`.
+
+    Args:
+        player: what was recorded.
+        endpoint: of this process.
+    """
+
+    def __init__(self, player: Player, endpoint: Endpoint) -> None:
+        self._player = player
+        self._endpoint = endpoint
+
+    def begin(
+        self, connection: ReplayedConnection, queue: QueueName, item: Any
+    ) -> tuple[Question, Promise[Any]]:
+        """A question about `item`, to be put into the channel, and its answer to come."""
+        answer = self._player.promised("answer", f"{connection.ref.spec.name} {queue!r}")
+        # Any number: that of a question is never compared.
+        return Question(1, self._endpoint, self._player.recorded.address, item), answer
+
+    @staticmethod
+    def handle(pending: Promise[Any]) -> AsyncHandle[Any]:
+        """The handle of an answer; it keeps what says that somebody wants it."""
+        return AsyncHandle(pending, lambda brought: ReceivedPayload(brought[1]).load(), "ask")
+
+    def follow(self, put: AsyncHandle[None], pending: Promise[Any], timeout_s: float | None) -> None:
+        """Let a question that is not in its queue yet fail as its put does, and at its deadline."""
+
+    def give_up(self, pending: Promise[Any]) -> None:
+        """Nobody waits for an answer any more; from any thread."""
+
+
+def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], Encoded] | None:
+    return (
+        None
+        if encoded is None or (operation.item is not None and operation.item.question)
+        else lambda: encoded
+    )
+
+
+def _delivery(brought: tuple[tuple[Any, ...], list[bytearray]]) -> Delivery:
+    return delivery_of(*brought)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
-from rlinf_scheduler.channel.fixed_payload import InlinePayload
+from rlinf_scheduler.channel.holding import InlinePayload
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.framing import SIZE_BYTES, Buffer

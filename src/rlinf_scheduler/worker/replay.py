@@ -20,7 +20,7 @@ from typing import Any, Self
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.channel.asking import Asking
 from rlinf_scheduler.channel.connections import ChannelConnections
-from rlinf_scheduler.channel.replayed import ReplayedAsking, ReplayedConnections
+from rlinf_scheduler.channel.recorded import ReplayedAsking, ReplayedConnections
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.errors import CodecError, RecordingError, ReplayEnded, SchedulerError
 from rlinf_scheduler.host.info import Role, WorkerInfo, unpacked_topology

@@ -3,7 +3,8 @@
 - `operations.py`: puts and gets
 - `shortcuts.py`: sockets of threads that block
 - `ends.py`: ends of queues and of the channel
-- `leases.py`, `questions.py`, `producers.py`, `subscriptions.py`
+- `leases.py`: their time, dead letters, and questions that became some
+- `successors.py`: producers and subscriptions
 - `explain.py`, `checkpoints.py`, `recording.py`: what looks at a channel
 
 A feature of which there are no messages is not built. What no feature handles is the queues' alone.
@@ -16,13 +17,11 @@ from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.checkpoints import CheckpointsFeature
 from rlinf_scheduler.channel.features.ends import EndsFeature
 from rlinf_scheduler.channel.features.explain import ExplainFeature
-from rlinf_scheduler.channel.features.leases import LeasesFeature
+from rlinf_scheduler.channel.features.leases import LeasesFeature, QuestionsFeature
 from rlinf_scheduler.channel.features.operations import OperationsFeature
-from rlinf_scheduler.channel.features.producers import ProducersFeature
-from rlinf_scheduler.channel.features.questions import QuestionsFeature
 from rlinf_scheduler.channel.features.recording import RecordingFeature
 from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
-from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
+from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
 from rlinf_scheduler.channel.server import ChannelServer, Features
 from rlinf_scheduler.queueing import Bury, StartClock, StopClock, Vacate

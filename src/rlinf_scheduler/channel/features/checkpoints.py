@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.checkpoint import ChannelHead, SavedChannel, write_channel
-from rlinf_scheduler.channel.features.producers import ProducersFeature
-from rlinf_scheduler.channel.features.subscriptions import SubscriptionsFeature
+from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.held import Fetching
 from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.remote_items import RemoteItem

@@ -1,4 +1,4 @@
-"""Leases, their time, and dead letters. Without them an item is its consumer's as soon as it is delivered."""
+"""Leases, their time, and dead letters, of which askers hear. Without them what was delivered is its consumer's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from functools import partial
 from typing import NamedTuple
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.question import ANSWER, Unanswerable
 from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Item, StartClock, StopClock
+from rlinf_scheduler.queueing import Bury, Item, StartClock, StopClock
 from rlinf_scheduler.queueing.leases import NO_LETTER, Lapse, Leases
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
@@ -108,3 +110,19 @@ class LeasesFeature:
         for clock in self._clocks.values():
             clock.timer.cancel()
         self._clocks.clear()
+
+
+class QuestionsFeature:
+    """The handlers of questions at one server."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._server = server
+        server.handlers[Bury] = self._tell_asker
+
+    def _tell_asker(self, buried: Bury) -> None:
+        """Nobody will answer a question."""
+        known = self._server.clients.get(buried.client)
+        if known is not None:
+            reason = sendable(buried.reason)
+            notice = Unanswerable(buried.ticket, buried.attempts, buried.consumer, reason)
+            self._server.runtime.notify(known.endpoint, ANSWER, notice)
