@@ -201,7 +201,7 @@ def test_nobody_is_told_that_a_question_was_not_answered_by_a_subscription():
 def test_one_that_is_full_gives_up_its_oldest_items_and_counts_them():
     state = tapped(TapTerms(Q, maxsize=2))
     assert len(accepted(put(state, *"abcd"))) == 4
-    assert state.policy(Taps).num_dropped("log") == 2
+    assert state.queues.find(LOG).depth().num_dropped == 2
     assert take_all(state, LOG) == ["c", "d"]
     assert take_all(state, Q) == list("abcd")
     (depth,) = state.queues.depths()

@@ -273,11 +273,6 @@ class Taps(Policy):
         self._show(tap.terms)
         return self._queues.settle([tap], [])
 
-    def num_dropped(self, name: str) -> int:
-        """Return how many items a subscription has given up."""
-        tap = self._taps.get(name)
-        return 0 if tap is None else tap.read.num_dropped
-
     def make(self, name: str, terms: TapTerms) -> TapQueue:
         """Return the queue of a subscription, which sees nothing yet."""
         tap = self.tap_type(name, terms, self._queues.tally, lambda: self.seen_by(terms))

@@ -28,10 +28,8 @@ from rlinf_scheduler.queueing import (
     QueueSurvey,
     QueueUser,
     SurveyContext,
-    Tapped,
     encode_rows,
 )
-from rlinf_scheduler.queueing.taps import Taps
 
 # So many queues are told of in one step: what they hold; and all that there is to say.
 NUM_DEPTHS, NUM_REPORTS = 256, 64
@@ -58,7 +56,8 @@ class ExplainFeature:
 
     def _query(self, request: Request) -> None:
         name, state = wire.as_name(request.head.queue), self._server.state
-        num_dropped = state.policy(Taps).num_dropped(name.subscription) if isinstance(name, Tapped) else 0
+        queue = state.queues.find(name)
+        num_dropped = 0 if queue is None else queue.depth(with_groups=False).num_dropped
         request.reply(
             control_wire.QueueState(state.queues.num_items(name), state.queues.is_full(name), num_dropped)
         )
