@@ -28,6 +28,7 @@ RAY_LIMIT_S = 300
 INTERRUPTED_LIMIT_S = 120
 LINE_LIMIT_S = 60.0
 RAY_WITNESS = pytest.StashKey()
+SUPPORT = Path(__file__).with_name("support")
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
@@ -134,13 +135,13 @@ def pytest_collection_finish(session):
     wanted = [name for name in PRELOADED if name in sys.modules]
     if not wanted:
         return
-    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted}
+    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted} | {str(SUPPORT)}
     former = os.environ.get("PYTHONPATH")
     # The one way to tell that process where these are: Python 3.11 does not tell it its parent's path in time.
     os.environ["PYTHONPATH"] = os.pathsep.join([*sorted(here), *filter(None, [former])])
     try:
         # What a test's own file imports, and what started it, too.
-        forkserver.set_forkserver_preload(["pytest", *wanted])
+        forkserver.set_forkserver_preload(["pytest", *wanted, "no_collector"])
         forkserver.ensure_running()
     finally:
         if former is None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nested_tensors import nested
+from nested_tensors import LAYOUTS, nested
 from rlinf_scheduler.comm.codec import copying
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
 from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
@@ -294,13 +294,17 @@ def test_hundreds_of_keys_that_do_not_fit_make_a_short_message():
         (np.array([{}]), "'a' is an array of objects"),
         (torch.zeros(2, 2).to_sparse(), "plain dense tensors"),
         (torch.zeros(2, device="meta"), "plain dense tensors"),
-        (nested("jagged"), "plain dense tensors"),
-        (nested("strided"), "plain dense tensors"),
     ],
 )
 def test_what_has_no_plain_elements_cannot_be_published(value, problem):
     with pytest.raises(WeightsError, match=problem):
         encode_state_dict("policy", {"a": value})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nor_can_nested_tensors(layout):
+    with pytest.raises(WeightsError, match="plain dense tensors"):
+        encode_state_dict("policy", {"a": nested(layout)})
 
 
 def test_keys_are_strings():
