@@ -19,8 +19,9 @@ processes.py       what runs of the product in each process: a messenger on that
 product.py         a part: the product's own channel, server and clients, in these processes
 product_users.py   the users of its clients
 watched.py         its state machine, which tells the books of every event
-mailbox.py         a part: a mailbox in every process, around the same machines
-weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
+handle_users.py    the users of mailboxes and weights, and what they do with handles
+mailbox.py         a part: the product's mailbox in every process
+weights.py         a part: the product's weights: a publisher, and readers on several machines
 buckets.py         memory of a device that processes share, around the real `BucketPool`, `OpenBuckets`, `HolderTable`
 devices.py         a part: weights on a device, in such buckets
 device_item*.py    a part: items of a channel in such buckets, around the real `ChannelState`

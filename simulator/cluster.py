@@ -126,7 +126,7 @@ class Cluster:
             case "pause" | "pause server":
                 self._pause(host if fault.kind == "pause" else self.channel_host, fault.for_us)
             case "die":
-                self._kill(host, fault)
+                self.kill(fault.client, fault.for_us)
             case "lose node" if host.alive:
                 self.bury(host)
                 node = FIRST_HOLDER - fault.client
@@ -156,11 +156,13 @@ class Cluster:
         for part in self._parts:
             part.restarted()
 
-    def _kill(self, host: Host, fault: Fault) -> None:
+    def kill(self, number: int, for_us: int) -> None:
+        """Let a process die, and another one take its place after a while."""
+        host = self.current[number]
         if host.alive:
             self.bury(host)
-            successor = (fault.client, f"client{fault.client}.{len(self.hosts)}")
-            self.world.schedule(self.world.now_us + fault.for_us, None, self._start_again, successor)
+            successor = (number, f"client{number}.{len(self.hosts)}")
+            self.world.schedule(self.world.now_us + for_us, None, self._start_again, successor)
 
     def _start_again(self, number: int, name: str) -> None:
         self.start(number, name)

@@ -30,6 +30,7 @@ from rlinf_scheduler.comm.loop import READABLE, WRITABLE, IoLoop, Timer
 from rlinf_scheduler.comm.messenger import Messenger, Platform
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.payloads import Payloads
+from rlinf_scheduler.comm.transfer import FOREVER_S
 from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched
@@ -527,7 +528,7 @@ class SimulatedLoop(IoLoop):
             heapq.heappop(self._timers)
         if self._ready or self._epoll.poll():
             self._plan(self._kernel.draw.randrange(1, 10))
-        elif self._timers:
+        elif self._timers and self._timers[0][0] < FOREVER_S:
             due_us = math.ceil(self._timers[0][0] * 1e6)
             looks = all(map(_looks_again, self._timers))
             self._plan(max(1, due_us - self._process.world.now_us), looks=looks)

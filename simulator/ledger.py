@@ -145,13 +145,14 @@ class Ledger:
         weight: int = 0,
         priority: int = 0,
         group: str | None = None,
-    ) -> None:
+    ) -> Known:
         """A user puts an item; its ticket is its number."""
         begun = len(self._items)
-        self._items[item] = self._puts[client, item] = Known(
+        known = self._items[item] = self._puts[client, item] = Known(
             item, client, queue, size_bytes, begun, begun + 1, weight, priority, group=group
         )
         self._queue(queue)
+        return known
 
     def put_goes_by_itself(self, item: int) -> None:
         """A put goes by a shortcut: only what its producer puts when it has ended stands behind it."""

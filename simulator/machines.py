@@ -10,7 +10,6 @@ from rlinf_scheduler.channel.node_holder import HeldItemTable
 from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
 from rlinf_scheduler.comm.device.pins import Pins
 from rlinf_scheduler.comm.device.pool import BucketPool
-from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.shm.blocks import BlockStore
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import (
@@ -22,14 +21,6 @@ from rlinf_scheduler.queueing import (
     merged,
 )
 from rlinf_scheduler.queueing.client import ClientState
-
-
-def _bounded_in_bytes(max_bytes: int) -> ChannelState:
-    return ChannelState(max_bytes=max_bytes)
-
-
-def _replicated(machine_id: str) -> Publication:
-    return Publication(machine_id, replicated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +35,7 @@ class Machines:
         stream: what a client has said to a durable channel, and heard.
         streams: the same of all of them, at its server.
         journal: what a durable channel writes down; by default a file that keeps it.
-        receiver: the queues of a mailbox, from their bound in bytes.
-        publication: who gets an object from where, from the name of its machine.
+        receiver: the queues of a mailbox.
         bucket_pool: the buckets of a device, from how much they take at most.
         open_buckets: those of others that a process has open.
         block_store: the blocks of an arena, from its layout, its table of holders, and what it asks of its shell.
@@ -61,8 +51,7 @@ class Machines:
     stream: Callable[[], Stream[Any]] = Stream
     streams: Callable[[], ServerStreams[Any]] = ServerStreams
     journal: Callable[[], Any] | None = None
-    receiver: Callable[[int], ChannelState] = _bounded_in_bytes
-    publication: Callable[[str], Publication] = _replicated
+    receiver: Callable[..., ChannelState] = ChannelState
     bucket_pool: Callable[[int], BucketPool] = BucketPool
     open_buckets: Callable[[], OpenBuckets] = OpenBuckets
     block_store: Callable[..., BlockStore] = BlockStore

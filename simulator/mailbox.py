@@ -1,351 +1,362 @@
-"""Mailboxes in a simulated cluster: the queues of what comes to a process are in that process; a send is a put to one.
+"""A mailbox of the product in every process: sends, recvs and broadcasts, by names that successors take over.
 
-Around the real `ChannelState` (with a bound in bytes) of the receiver and the real `ClientState` of the sender.
+A process has books of what comes to it. A name is found by the product's directory, which the server's process keeps.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from rlinf_scheduler.queueing import (
-    Accept,
-    ChannelState,
-    Deliver,
-    Grant,
-    Instruction,
-    Item,
-    QueueName,
-    messages,
-)
-from rlinf_scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendItem
+from rlinf_scheduler.comm.directory import RETURNS, Entry, Register
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.peer import Reply
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
+from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
+from rlinf_scheduler.mailbox import inbox
+from rlinf_scheduler.mailbox.mailbox import Mailbox
+from rlinf_scheduler.mailbox.members import parse_members
+from rlinf_scheduler.queueing import ChannelState, Item, QueueName, messages
 from simulator.cluster import Cluster, Part
+from simulator.handle_users import HandleCall, HandleUsers
 from simulator.host import Host
 from simulator.ledger import Ledger
-from simulator.queue_oracle import Asked
+from simulator.processes import ProductProcess, replaced
+from simulator.producer_oracle import ProducerOracle
 from simulator.script import Call, Script
-from simulator.users import UserCall, Users
+from simulator.watched import Names, WatchedState
 from simulator.world import Violation
 
-MAILBOX = "mailbox"
 OWN = "own"
-INLINE_BYTES = 64 << 10
+GROUP = "client"
 MAX_BYTES = 400_000
-SWEEP_US = 1_000_000
+AGAIN_US = 500_000
+"""A name that is not free is asked for again after so long."""
 AUDITOR = 2_000_000
 """The first number of the calls that empty the mailboxes at the end."""
+# How a send may have ended that has arrived.
+_MAY_BE_HELD = frozenset(("taken", "unanswered", "dropped", "lost", ""))
 
 
-class Put(NamedTuple):
-    """An item for the receiver's queue, or (`item` None) its announcement."""
-
-    ticket: int
-    queue: QueueName
-    item: int | None
-    size_bytes: int
-
-
-class Read(NamedTuple):
-    """There is room for an announced item."""
-
-    ticket: int
-
-
-class Bytes(NamedTuple):
-    """An announced item."""
-
-    ticket: int
-    item: int
-
-
-class Withdraw(NamedTuple):
-    """The sender gives an item up."""
-
-    ticket: int
-
-
-class Outcome(NamedTuple):
-    """What became of an item: the queue holds it, or it was withdrawn."""
-
-    ticket: int
-    held: bool
-
-
-class Mailbox(Users):
-    """One process's mailbox: what it sends, and the queues of what comes to it.
+@dataclass(slots=True)
+class Mail:
+    """A send or a broadcast, of which there is one copy for each receiver.
 
     Attributes:
-        number: what others send to, whichever process has it.
-        ledger: follows what comes here.
-        state: the queues, each of a sender's number and a topic.
+        number: of the call.
+        order: its place among those of its process.
+        returns: it may go to more than one process that has the receiver's name.
+        num_targets: how many processes are to have it.
+        outcome: how it ended, for its user; empty if its process died before.
     """
 
-    def __init__(self, host: Host, number: int, cluster: Cluster, ordered: set[QueueName]) -> None:
-        super().__init__(host)
+    number: int
+    order: int
+    returns: bool
+    num_targets: int = 1
+    outcome: str = ""
+
+
+@dataclass(slots=True)
+class MailNames(Names):
+    """How the books of one mailbox call what others send there."""
+
+    def of(self, process_id: str, ticket: int) -> tuple[str, int]:
+        """Return the name of a process, and the number of its call."""
+        name = self.processes.get(process_id, "") if process_id else OWN
+        return name, self.calls.get((name, ticket), ticket)
+
+    def number_of(self, item: Item) -> int:
+        """Return the number of the call that has sent an item."""
+        return _number(item.payload.arrived.load())
+
+
+class WatchedInbox(WatchedState):
+    """The queues of one mailbox."""
+
+    def __init__(self, mailbox: MailUsers, max_bytes: int) -> None:
+        self._mailbox = mailbox
+        self.title = mailbox.name
+        super().__init__(
+            mailbox.world, mailbox.ledger, ProducerOracle(0, 0), mailbox.names, None, 0, max_bytes=max_bytes
+        )
+
+    def _puts(self, put: messages.Put, client: str, item: Item) -> None:
+        name, number = self._names.of(client, put.ticket)
+        self._mailbox.hear(name, number, put.queue, item.size_bytes)
+        super()._puts(put, client, item)
+
+    def _lies_elsewhere(self, payload: Any) -> bool:
+        # What comes as a descriptor costs no credit.
+        return payload is not None and payload.arrived.size_bytes >= SHARED_BYTES
+
+
+class MailUsers(HandleUsers):
+    """The users of one process's mailbox.
+
+    Attributes:
+        number: of the process, by which others name it.
+        ledger: follows what comes here.
+        names: how it calls that.
+        sent: what was sent here, by number.
+        mailbox: the product's.
+    """
+
+    def __init__(self, part: MailboxPart, host: Host, process: ProductProcess, number: int) -> None:
+        super().__init__(host, "mailbox")
         self.number = number
-        self.ledger = Ledger(ordered, max_bytes=MAX_BYTES, credit_bytes=cluster.script.credit_bytes)
-        self.state: ChannelState = cluster.machines.receiver(MAX_BYTES)
-        self.streams: dict[str, ClientState] = {}
-        self._cluster = cluster
-        self._to: dict[int, str] = {}  # where sends go, and from where recvs hope for something
-        self._delivered: dict[int, UserCall] = {}
-        self._to_do: deque[Instruction] = deque()
-        self._gone: set[str] = set()
-        self._is_following = False
-        self._is_looking = False
-        host.serve(MAILBOX, self)
+        script, machines = part.cluster.script, part.cluster.machines
+        self.ledger = Ledger(
+            part.ordered.get(number, ()), max_bytes=MAX_BYTES, credit_bytes=script.credit_bytes, marks=False
+        )
+        self.names = MailNames(part.cluster.processes.names.processes, part.calls)
+        self.sent: dict[int, Mail] = {}
+        self.process = process
+        self._part = part
+        self._starting = self._sending = -1
+        self._is_known = False
+        self._early: list[Call] = []
+        broken: Any = machines.receiver
+        kind = WatchedInbox if broken is ChannelState else type("Watched", (WatchedInbox, broken), {})
+        with replaced(inbox, "ChannelState", partial(kind, self)):
+            self.mailbox = Mailbox(
+                process.messenger, process.session.directory, _name(number), limit_bytes=MAX_BYTES
+            )
+        self._number_tickets()
+        self.mailbox._outbox.new_client = partial(machines.client, script.credit_bytes)
+        self._register()
 
-    # -- messages ----------------------------------------------------------------------------------
+    def _number_tickets(self) -> None:
+        """Let the books find the calls of tickets: of a recv it is its number, sends begin in the order of calls."""
+        self.mailbox._inbox.next_ticket = lambda: self._starting
+        next_ticket, transfers = itertools.count(1).__next__, self.mailbox._outbox.transfers
+        hand_over = transfers.hand_over
 
-    def receive(self, sender: str, message: Any) -> None:
-        """A message came."""
-        if sender in self._gone:
-            return
-        self.world.note(self.name, "hears", sender, type(message).__name__, *message)
-        match message:
-            case Put(ticket, queue, None, size_bytes):
-                self.ledger.put_arrives(sender, ticket)
-                self._follow(
-                    self.state.apply(
-                        messages.Put(ticket, queue, size_bytes=size_bytes),
-                        sender,
-                        Item(None, size_bytes=size_bytes),
-                    )
-                )
-            case Put(ticket, queue, item, size_bytes):
-                self.ledger.put_arrives(sender, ticket)
-                self.ledger.bytes_arrive(sender, ticket)
-                self._follow(
-                    self.state.apply(messages.Put(ticket, queue), sender, Item(item, size_bytes=size_bytes))
-                )
-            case Bytes(ticket, item):
-                self._follow(self.state.apply(messages.Fill(ticket), sender, item))
-            case Withdraw(ticket):
-                self._follow(self.state.apply(messages.Withdraw(ticket), sender))
-            case Read(ticket):
-                self._carry_out(sender, self.streams[sender].granted(ticket))
-            case Outcome(ticket, True):
-                self._carry_out(sender, self.streams[sender].accepted(ticket))
-            case Outcome(ticket, _):
-                self._carry_out(sender, self.streams[sender].refused(ticket, "withdrawn", withdrawn=True))
+        def numbered() -> int:
+            ticket = next_ticket()
+            self._part.calls[self.name, ticket] = self._sending
+            return ticket
 
-    def lost(self, peer: str) -> None:
-        """A process has gone, or holds this one for dead: what it had put stays."""
-        self.world.note(self.name, "loses", peer)
-        self._gone.add(peer)
-        self.ledger.loses(peer)
-        self._follow(self.state.apply(messages.Lose(), peer))
-        if peer in self.streams:
-            self._carry_out(peer, self.streams[peer].lose())
-        for ticket, call in list(self.calls.items()):
-            if call.step.kind == "recv" and self._to.get(ticket) == peer:
-                self._end_recv(call, Ending.LOST)
+        def hand_over_numbered(step: Callable[[], None], fail: Callable[[Exception], object]) -> None:
+            number = self._starting
 
-    # -- what users do -----------------------------------------------------------------------------
+            def begin() -> None:
+                self._sending = number
+                step()
 
-    def on_begin(self, call: UserCall) -> None:
-        """A call begins."""
+            hand_over(begin, fail)
+
+        self.mailbox._outbox.next_ticket = numbered
+        transfers.hand_over = hand_over_numbered  # type: ignore[method-assign]
+
+    def _register(self) -> None:
+        endpoint = self.process.messenger.endpoint
+        entry = Entry(_name(self.number), endpoint, {RETURNS: self.process.session.home.process_id})
+        self.process.session.directory._request(Register(entry, True)).add_done_callback(self._registered)
+
+    def _registered(self, answer: Promise[Reply]) -> None:
+        # The end of the one before may not have been noticed.
+        error = answer.exception(0)
+        if isinstance(error, NameTaken | CommTimeout):
+            self.host.later(AGAIN_US, self._register)
+        elif error is None:
+            self._is_known = True
+            for step in self._early:
+                self.host.later(0, self.call, step)
+            self._early.clear()
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def call(self, step: Call) -> None:
+        """A user calls, once its process has its name."""
+        if self._is_known:
+            super().call(step)
+        else:
+            self._early.append(step)
+
+    def drain(self, step: Call) -> None:
+        """Take what is left, whether others know the name or not."""
+        super().call(step)
+
+    def start(self, call: HandleCall) -> AsyncHandle[Any]:
+        """Return the handle of what a user asks for."""
         step = call.step
-        peer = self._to[step.number]
-        if call.outcome:
-            return
-        if step.kind == "recv":
-            queue = (step.peer, step.queue)
-            self.ledger.get_arrives(OWN, step.number, queue, Asked())
-            self._follow(self.state.apply(messages.Get(step.number, queue), OWN))
-            if peer in self._gone:
-                self._end_recv(call, Ending.LOST)
-        elif peer in self._gone or not self._cluster.hosts[peer].alive:
-            self.tell(call, Ending.LOST, None)
-        else:
-            stream = self.streams.get(peer)
-            if stream is None:
-                stream = self.streams[peer] = self._cluster.machines.client(self._cluster.script.credit_bytes)
-            inline_bytes = 0 if _is_announced(step) else step.size_bytes
-            self._carry_out(peer, stream.put(step.number, step.queue, inline_bytes))
-
-    def on_drop(self, call: UserCall) -> None:
-        """A user has left a call."""
-        ticket = call.step.number
-        if call.step.kind == "recv":
-            self._delivered.pop(ticket, None)
-            self._follow(self.state.apply(messages.Withdraw(ticket), OWN))
-        else:
-            self._leave(call, "drop")
-
-    def on_cancel(self, call: UserCall) -> None:
-        """A user asks for the end of a call."""
-        if call.step.kind == "recv":
-            self._end_recv(call, Ending.CANCELLED)
-        else:
-            self._leave(call, "cancel")
-
-    def on_expire(self, call: UserCall) -> None:
-        """A deadline has passed."""
-        if call.step.kind == "recv":
-            self._end_recv(call, Ending.TIMED_OUT)
-        else:
-            self._leave(call, "expire")
-
-    def on_give_up(self, call: UserCall) -> None:
-        """A deadline has passed a while ago, and nothing has come of it."""
-        if call.step.kind == "send":
-            self._leave(call, "give_up")
-
-    def on_turn(self) -> None:
-        """Everything that was handed over has been done."""
-
-    def told_begin(self, call: UserCall) -> None:
-        """For the checks: a user begins. The name of a peer leads to the process that has it now."""
-        step = call.step
-        peer = self._cluster.current[step.peer].name
-        self._to[step.number] = peer
+        self._starting = step.number
+        timeout_s = None if step.timeout_us is None else step.timeout_us / 1e6
+        is_broadcast = self._part.is_broadcast(step)
+        returns = not is_broadcast and self._part.returns(step)
         if step.kind == "send":
-            queue = (self.number, step.queue)
-            self._ledger_of(peer).put_begins(self.name, step.number, queue, step.size_bytes)
+            self.sent[step.number] = mail = Mail(step.number, len(self.sent), returns)
+            item = step.number.to_bytes(8, "little") + bytes(step.size_bytes)
+            if not is_broadcast:
+                peer = _name(step.peer)
+                return self.mailbox.send(
+                    item, peer, timeout_s=timeout_s, topic=step.queue, wait_for_return=returns
+                )
+            mail.num_targets = len(self._part.members[0][1]) - 1
+            return self.mailbox.broadcast(item, self._part.members, (GROUP, self.number), timeout_s=timeout_s)
+        if is_broadcast:
+            return self.mailbox.broadcast(None, self._part.members, (GROUP, step.peer), timeout_s=timeout_s)
+        return self.mailbox.recv(
+            _name(step.peer), timeout_s=timeout_s, topic=step.queue, wait_for_return=returns
+        )
 
-    def told_end(self, call: UserCall) -> None:
+    def submit_cancel(self, call: HandleCall, cancel: Any) -> None:
+        """Give an operation up on the I/O thread."""
+        del call
+        self.process.messenger.submit(cancel)
+
+    def outcome(self, call: HandleCall, error: BaseException) -> str:
+        """Return how a call ended that failed."""
+        if self._part.is_broadcast(call.step) and call.step.kind == "send":
+            return "unanswered"  # by some: others have it
+        if isinstance(error, PeerDied):
+            return "lost"
+        if isinstance(error, PeerNotFound):
+            return "not found"
+        if isinstance(error, CommTimeout):
+            return "unanswered" if "its acknowledgement" in error.waiting_for else "timed out"
+        raise Violation(f"{call.step.kind} {call.step.number} fails with {error!r}", (call.step.number,))
+
+    def took(self, call: HandleCall, value: Any) -> list[int]:
+        """Return what is to be noted of what a user has taken."""
+        return [] if call.step.kind == "send" else [_number(value)]
+
+    def ended(self, call: HandleCall) -> None:
         """For the checks: a user's call has ended."""
-        step = call.step
-        if step.kind == "send":
-            self._ledger_of(self._to[step.number]).put_ends(step.number, call.outcome)
+        if call.step.kind == "send":
+            self.sent[call.step.number].outcome = call.outcome
         elif call.outcome == "taken" and call.items is not None:
             self.ledger.takes(self.name, call.items)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------
 
-    def _ledger_of(self, peer: str) -> Ledger:
-        ledger: Ledger = self._cluster.hosts[peer].service(MAILBOX).ledger
-        return ledger
+    def hear(self, sender: str, number: int, queue: QueueName, size_bytes: int) -> None:
+        """An item of another process's comes: the books count its order there."""
+        mail = self._part.users[sender].sent[number]
+        known = self.ledger.put_begins(sender, number, queue, size_bytes)
+        known.begun = mail.order
+        # One that was looked for again goes behind what was sent meanwhile.
+        known.behind = float("inf") if mail.returns else mail.order + 1
 
-    def _leave(self, call: UserCall, way: str) -> None:
-        peer = self._to[call.step.number]
-        stream = self.streams.get(peer)
-        if stream is not None:
-            self._carry_out(peer, getattr(stream, way)(call.step.number))
+    def check_sent(self) -> None:
+        """Check that what was sent is where its sender was told that it is."""
+        for mail in self.sent.values():
+            held = {
+                users.name: users
+                for users in self._part.users.values()
+                if mail.number in users.ledger.accepted
+            }
+            if mail.outcome == "taken" and len(held) < mail.num_targets:
+                raise Violation(f"item {mail.number} was never held; its send says so", (mail.number,))
+            # What the dead had is not there, if it is looked for in another place.
+            there = [name for name in held if not (mail.returns and name in self.process.given_up)]
+            if there and mail.outcome not in _MAY_BE_HELD and mail.num_targets == 1:
+                message = f"{there} hold item {mail.number}; its send ended as {mail.outcome!r}"
+                raise Violation(message, (mail.number,))
 
-    def _end_recv(self, call: UserCall, ending: Ending) -> None:
-        """End a recv that waits; what was delivered is its user's to take or to leave."""
-        if not call.outcome and call.items is None:
-            self.tell(call, ending, None)
-            self._follow(self.state.apply(messages.Withdraw(call.step.number), OWN))
-
-    def _carry_out(self, peer: str, instructions: list[ClientInstruction]) -> None:
-        for instruction in instructions:
-            ticket = instruction.ticket
-            match instruction:
-                case End(_, ending, detail):
-                    self.tell(self.calls[ticket], ending, detail)
-                case Send():
-                    step = self.calls[ticket].step
-                    item = None if _is_announced(step) else ticket
-                    put = Put(ticket, (self.number, step.queue), item, step.size_bytes)
-                    self.host.send(peer, MAILBOX, put)
-                case SendItem():
-                    self.host.send(peer, MAILBOX, Bytes(ticket, ticket))
-                case _:
-                    self.host.send(peer, MAILBOX, Withdraw(ticket))
-
-    def _follow(self, instructions: list[Instruction]) -> None:
-        """Do what the queues ask for, in order, however much follows from it."""
-        self.ledger.follow(instructions, self.state)
-        self._to_do.extend(instructions)
-        if self._is_following:
-            return
-        self._is_following = True
-        while self._to_do:
-            self._follow_one(self._to_do.popleft())
-        self._is_following = False
-
-    def _follow_one(self, instruction: Instruction) -> None:
-        client, ticket = instruction.client, instruction.ticket
-        self.world.note(self.name, "says", type(instruction).__name__, client, ticket)
-        if isinstance(instruction, Deliver):
-            self._deliver(self.calls[ticket], [item.payload for item in instruction.items])
-        elif client == OWN:
-            return
-        elif isinstance(instruction, Grant):
-            self.host.send(client, MAILBOX, Read(ticket))
-        else:
-            self.host.send(client, MAILBOX, Outcome(ticket, isinstance(instruction, Accept)))
-
-    def _deliver(self, call: UserCall, items: list[int]) -> None:
-        if call.outcome:
-            self._follow(self.state.apply(messages.Withdraw(call.step.number), OWN))
-            return
-        self._delivered[call.step.number] = call
-        self.tell(call, Ending.DELIVERED, items)
-        self._look_later()
-
-    def _look_later(self) -> None:
-        if self._delivered and not self._is_looking:
-            self._is_looking = True
-            self.host.later(SWEEP_US, self._look)
-
-    def _look(self) -> None:
-        """See what users took of what was delivered."""
-        self._is_looking = False
-        for ticket, call in list(self._delivered.items()):
-            if call.outcome == "taken":
-                del self._delivered[ticket]
-                self.ledger.confirmed(OWN, ticket)
-                self._follow(self.state.confirm(OWN, (ticket,)))
-        self._look_later()
+    def check_empty(self) -> None:
+        """Check that nothing is left in a mailbox that was emptied, of which nobody wants anything."""
+        own_inbox, outbox = self.mailbox._inbox, self.mailbox._outbox
+        queues = own_inbox._state.queues.depths()
+        waiting = (own_inbox._coming, own_inbox._receiving, own_inbox._receiving_from, own_inbox._delivered)
+        sending = [
+            (recipient.sendings, recipient.client.num_open)
+            for recipient in outbox._recipients.values()
+            if recipient.sendings or recipient.client.num_open
+        ]
+        kept = (outbox.publisher._published, own_inbox.replicas._kept)
+        if queues or any(waiting) or sending or any(kept):
+            raise Violation(
+                f"the mailbox of {self.name} keeps {queues}, {waiting}, {sending} and {kept}", (self.name,)
+            )
 
 
 class MailboxPart(Part):
-    """A mailbox in every process but the server's; whoever took something from a dead process's was in it."""
+    """A mailbox in every process but the server's.
+
+    Attributes:
+        users: of all processes, by their names.
+        calls: the numbers of sends, by the names of their processes and their tickets.
+        ordered: the queues of each number that one thread empties one by one.
+        members: of broadcasts.
+    """
 
     kinds: tuple[str, ...] = ("send", "recv")
 
     def __init__(self, cluster: Cluster, script: Script) -> None:
-        self._cluster = cluster
-        self._mailboxes: dict[str, Mailbox] = {}
-        by_receiver: dict[int, dict[QueueName, bool]] = {}
+        self.cluster = cluster
+        self.users: dict[str, MailUsers] = {}
+        self.calls: dict[tuple[str, int], int] = {}
+        self.members = [(GROUP, list(range(script.num_clients)))]
+        draw = cluster.world.randomness("mailboxes")
+        self._has_broadcasts = draw.random() < 0.4
+        self._returning = {step.number for step in script.calls if draw.random() < 0.3}
+        is_ordered: dict[tuple[int, QueueName], bool] = {}
         for step in script.calls:
             if step.kind == "recv":
-                ordered = by_receiver.setdefault(step.client, {})
-                ordered[step.peer, step.queue] = ordered.get((step.peer, step.queue), True) and step.blocking
-        self._ordered = {
-            number: {queue for queue, is_ordered in queues.items() if is_ordered}
-            for number, queues in by_receiver.items()
-        }
+                key = step.client, self._queue(step)
+                is_ordered[key] = is_ordered.get(key, True) and step.blocking
+        self.ordered: dict[int, set[QueueName]] = {}
+        for (number, queue), ordered in is_ordered.items():
+            if ordered:
+                self.ordered.setdefault(number, set()).add(queue)
+
+    def is_broadcast(self, step: Call) -> bool:
+        """Whether a send goes to all, or a recv is of one that does."""
+        return self._has_broadcasts and step.queue == "any"
+
+    def returns(self, step: Call) -> bool:
+        """Whether a call goes on with a process that takes its peer's name."""
+        return step.number in self._returning
+
+    def _queue(self, step: Call) -> QueueName:
+        """Return the queue of a recv."""
+        if not self.is_broadcast(step):
+            return _name(step.peer), step.queue
+        members = parse_members(self.members, (GROUP, step.peer), _name(step.client))
+        return _name(step.peer), members.topic
 
     def start(self, host: Host, number: int) -> None:
         """A process has started."""
-        ordered = self._ordered.get(number, set())
-        self._mailboxes[host.name] = Mailbox(host, number, self._cluster, set(ordered))
+        if number >= 0:
+            process = self.cluster.processes.of(host)
+            self.users[host.name] = MailUsers(self, host, process, number)
 
     def call(self, host: Host, step: Call) -> None:
         """A user calls in a process."""
-        if step.peer in self._cluster.current:
-            self._mailboxes[host.name].call(step)
+        if step.peer in self.cluster.current:
+            self.users[host.name].call(step)
 
     def finish(self) -> Iterator[None]:
         """End the story and check it; the world comes to rest before the first step, and after each."""
-        live = [mailbox for mailbox in self._mailboxes.values() if mailbox.host.alive]
+        live = [users for users in self.users.values() if users.host.alive]
         number = AUDITOR
-        for mailbox in live:
-            for depth in mailbox.state.queues.depths():
+        for users in live:
+            for depth in users.mailbox._inbox._state.queues.depths():
                 name: Any = depth.name
-                peer, topic = name
+                peer, topic = int(name[0].partition(":")[2]), name[1]
                 for _ in range(depth.num_items + depth.num_putters):
-                    mailbox.call(Call(0, number, mailbox.number, "recv", topic, 0, 0, 2_000, False, "", peer))
+                    users.drain(Call(0, number, users.number, "recv", topic, 0, 0, 2_000, False, "", peer))
                     number += 1
                     yield
-        for mailbox in live:
-            mailbox.check_calls()
-            mailbox.ledger.check_end(drained=True)
-            self._check_nothing_is_left(mailbox)
-
-    def _check_nothing_is_left(self, mailbox: Mailbox) -> None:
-        left = mailbox.state.queues.depths()
-        num_open = sum(stream.num_open for stream in mailbox.streams.values())
-        if left or num_open:
-            message = f"the mailbox of {mailbox.name} keeps {left}, and {num_open} sends"
-            raise Violation(message, (mailbox.name,))
+        for users in live:
+            users.check_calls()
+            users.ledger.check_end(drained=True)
+            users.check_empty()
+        for users in self.users.values():
+            users.check_sent()
 
 
-def _is_announced(step: Call) -> bool:
-    return step.size_bytes > INLINE_BYTES
+def _name(number: int) -> str:
+    return f"{GROUP}:{number}"
+
+
+def _number(item: Any) -> int:
+    if not isinstance(item, bytes) or any(item[8:]):
+        raise Violation("an item is not what was sent")
+    return int.from_bytes(item[:8], "little")

@@ -105,29 +105,41 @@ class Processes:
 
     def of(self, host: Host) -> ProductProcess:
         """Return what runs in a process, which has begun when it is first asked for."""
-        found = self._processes.get(host.name)
-        if found is None:
-            found = self._processes[host.name] = self._start(host)
-        return found
+        return self._processes.get(host.name) or self.start(host, self._draw_machine(host))
 
     def named(self, name: str) -> ProductProcess:
         """Return what runs in the process of a name, which has begun."""
         return self._processes[name]
 
-    def _start(self, host: Host) -> ProductProcess:
-        shares = host is self._home or self._draw.random() < self._share_of_home
-        machine = "machine" if shares else f"machine of {host.name}"
-        if self._on_nodes and (host is not self._home or self._draw.random() < 0.5):
-            machine = f"node {node_of(host.name)}"
+    def start(self, host: Host, machine: str) -> ProductProcess:
+        """Start what runs in a process of a machine."""
         messenger = self.kernel.start(host, machine, has_memory=self._has_memory)
         home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
-        process = ProductProcess(self, host, messenger, home)
+        process = self._processes[host.name] = ProductProcess(self, host, messenger, home)
         self.names.processes[process.id] = host.name
         # Made by the I/O thread where it is asked for; here it is there before that begins.
         process.session.provide(ChannelConnections, ChannelConnections(process.session))
         if host is self._home:
             DirectoryServer(messenger)
         return process
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing was paused, cut or held up yet, and nobody has died."""
+        hosts = [process.host for process in self._processes.values()]
+        return not self._network.unreachable_us and all(host.alive and not host.paused_us for host in hosts)
+
+    def _draw_machine(self, host: Host) -> str:
+        # Some share a machine with the server, some with each other, and some are alone.
+        if self._on_nodes and (host is not self._home or self._draw.random() < 0.5):
+            return f"node {node_of(host.name)}"
+        if host is self._home or self._draw.random() < self._share_of_home:
+            return "machine"
+        return self._draw.choice(("machine 0", "machine 1", *2 * [f"machine of {host.name}"]))
+
+    def machine_of_id(self, process_id: str) -> str:
+        """Return the machine on which a process runs."""
+        return self.kernel.machine_of(self.names.processes[process_id])
 
     # -- checks --------------------------------------------------------------------------------------
 

@@ -87,7 +87,12 @@ class WatchedState(ChannelState):
         holders: of items that are elsewhere.
         successor_us: how long who has failed may be succeeded.
         bounds: of the channel, as of `ChannelState`.
+
+    Attributes:
+        title: how the history calls it.
     """
+
+    title = "channel"
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class WatchedState(ChannelState):
             return super().apply(operation, client, item)
         self._before(operation, client)
         if isinstance(operation, messages.Put):
-            self._puts(operation, client, item.payload)
+            self._puts(operation, client, item)
         refusal: Over | None = None
         out: list[Instruction] = []
         try:
@@ -260,16 +265,20 @@ class WatchedState(ChannelState):
             case GiveUpTap() if not refused:
                 ledger.subscription_ends(self._world.now_us)
 
-    def _puts(self, put: messages.Put, client: str, payload: Any) -> None:
+    def _puts(self, put: messages.Put, client: str, item: Item) -> None:
+        payload = item.payload
         name, number = self._names.of(client, put.ticket)
         self._put_arrives(name, number)
         if isinstance(payload, RemoteItem):
             self._remote[payload.at.holder.process_id, payload.at.number] = number
-        lies_elsewhere = isinstance(payload, RemoteItem) or getattr(payload, "block", None) is not None
         # Of those that threads send by themselves each has one at most.
         is_direct = (name, put.ticket) in self._names.direct
-        if put.size_bytes is None and not lies_elsewhere and not is_direct:
+        if put.size_bytes is None and not self._lies_elsewhere(payload) and not is_direct:
             self._ledger.bytes_arrive(name, number)
+
+    def _lies_elsewhere(self, payload: Any) -> bool:
+        """Whether what is put is not with the server: on a node, or in shared memory."""
+        return isinstance(payload, RemoteItem) or getattr(payload, "block", None) is not None
 
     def _put_arrives(self, name: str, number: int) -> None:
         self._hear("put", name, number)
@@ -316,12 +325,12 @@ class WatchedState(ChannelState):
             self._is_inside = was_inside
 
     def _hear(self, what: str, who: object = "", *about: object) -> None:
-        self._world.note("channel", "hears", who, what, *about)
+        self._world.note(self.title, "hears", who, what, *about)
 
     def _follow_up(self, out: list[Instruction]) -> list[Instruction]:
         told = [self._in_words(each) for each in out if not isinstance(each, Bury | StopClock | Vacate)]
         for each in told:
-            self._world.note("channel", "says", *_short(each))
+            self._world.note(self.title, "says", *_short(each))
         self._ledger.follow(told, self, self._world.now_us)
         return out
 

@@ -1,338 +1,196 @@
-"""Weights in a simulated cluster: one publisher, readers on several machines, one replica a machine.
+"""Weights of the product: the server's process publishes them, and all others fetch them into arrays of their own.
 
-Around the real `Publication`. Written once on every machine; whoever reads gets what was the newest when it asked, or
-what is newer.
+Whoever fetches gets what was the newest when it asked, or what is newer, as a whole; each machine has it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
-from rlinf_scheduler.comm.replication.publication import (
-    Give,
-    Publication,
-    PublicationInstruction,
-    Reader,
-    Refer,
-)
-from rlinf_scheduler.queueing.client import Ending
+import numpy as np
+
+from rlinf_scheduler.comm.device import Devices, StagedPayload
+from rlinf_scheduler.comm.directory import Entry, Register
+from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.replication import Key
+from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsError
+from rlinf_scheduler.weights import Weights
+from rlinf_scheduler.weights.fetch import entry_of
 from simulator.cluster import Cluster, Part
+from simulator.handle_users import HandleCall, HandleUsers
 from simulator.host import Host
+from simulator.processes import ProductProcess
 from simulator.script import Call, Script
-from simulator.users import UserCall, Users
 from simulator.world import Violation
 
-WEIGHTS = "weights"
-NUM_MACHINES = 4
-NONE = -1
-SLOW_US = 500_000
-MAX_WRITE_US = 50_000
+NAME = "policy"
+# Smaller versions have no replicas.
+NUM_VALUES = (10, 20_000, 60_000)
+# A fetch of what is there takes less, as long as nothing goes wrong.
+ENOUGH_US = 900_000
+NUM_WAVES, FETCHES_OF_A_WAVE, NUM_ROUNDS = 6, 2, 2
+WAVE = 3_000_000
+"""The first number of the fetches in waves."""
 
 
-class Ask(NamedTuple):
-    """A reader wants the newest version; the process to `avoid` should have had version `missed`, and did not."""
+class StoryWeights(Weights):
+    """Weights of a simulated process, whose user does not wait for its I/O thread."""
 
-    ticket: int
-    avoid: str
-    missed: int
-    was_to_keep: bool
+    def __init__(self, process: ProductProcess) -> None:
+        super().__init__(
+            process.messenger, process.session.directory, devices=Devices(process.messenger, lambda: None)
+        )
+        self.done: Promise[object] = Promise()
 
+    def claim(self, name: str) -> None:
+        """Begin to publish under a name."""
+        self._versions.expect(name)
+        self._directory._request(Register(Entry(entry_of(name), self._messenger.endpoint), True))
+        self._claimed.add(name)
 
-class Stop(NamedTuple):
-    """It wants it no more."""
-
-    ticket: int
-
-
-class Here(NamedTuple):
-    """A version; if `keep`, for its machine."""
-
-    ticket: int
-    version: int
-    keep: bool
-
-
-class At(NamedTuple):
-    """A process of the reader's machine has a version, or (`keep`) one of another from which it is to copy it."""
-
-    ticket: int
-    version: int
-    process: str
-    keep: bool
-
-
-class Copy(NamedTuple):
-    """A reader asks its machine's replica."""
-
-    ticket: int
-    version: int
-
-
-class Gone(NamedTuple):
-    """The replica has it no more."""
-
-    ticket: int
-    version: int
-
-
-class Kept(NamedTuple):
-    """A replica has written a version, or (not `written`) nobody there wanted it."""
-
-    version: int
-    written: bool
-
-
-class Drop(NamedTuple):
-    """Nobody needs a version any more."""
-
-    version: int
+    def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
+        self.done = self._begin_to_put(name, version, new)
+        return None
 
 
 class Publisher:
     """The process that has the weights; the newest version replaces the one before.
 
     Attributes:
-        version: the newest.
-        publication: decides who gets it from where.
-        asking: readers that have no answer, by ticket.
+        version: the newest that is published.
+        begun: the newest that is published, or is about to be.
+        published_us: when each was.
+        weights: the product's.
     """
 
-    def __init__(self, host: Host, cluster: Cluster) -> None:
-        self.host = host
-        self.version = 0
-        self._cluster = cluster
-        self._gone: set[str] = set()
-        self.publication: Publication = cluster.machines.publication(host.name)
-        self.asking: dict[int, str] = {}
-        host.serve(WEIGHTS, self)
+    def __init__(self, process: ProductProcess, num_values: int) -> None:
+        self.host = process.host
+        self.version = self.begun = -1
+        self.published_us = {-1: 0}
+        self.process = process
+        self.weights = StoryWeights(process)
+        self.weights.claim(NAME)
+        self._num_values = num_values
+        self.publish()
+
+    @property
+    def published(self) -> dict[Key, Any]:
+        """What others may read."""
+        return self.weights._versions._publisher._published
 
     def publish(self) -> None:
         """Publish the next version."""
-        replicas, asking = self.publication.ready(), self.asking
-        old, self.version = self.version, self.version + 1
-        self.publication, self.asking = self._cluster.machines.publication(self.host.name), {}
-        self.host.world.note(self.host.name, "publishes", self.version)
-        for process in replicas:
-            self.host.send(process, WEIGHTS, Drop(old))
-        for ticket, process in asking.items():
-            self._ask(process, ticket)
+        self.begun += 1
+        self.weights.publish(NAME, state_of(self.begun, self._num_values), self.begun)
+        self.weights.done.add_done_callback(partial(self._published, self.begun))
 
-    def receive(self, sender: str, message: Any) -> None:
-        """A reader asks, or a replica has news."""
-        if sender in self._gone:
-            return
-        self.host.world.note(self.host.name, "hears", sender, type(message).__name__, *message)
-        match message:
-            case Ask(ticket, avoid, missed, was_to_keep):
-                if avoid and missed == self.version:
-                    self._avoid(avoid, sender, was_to_keep=was_to_keep)
-                self._ask(sender, ticket)
-            case Stop(ticket):
-                self.asking.pop(ticket, None)
-                self.publication.withdraw(ticket)
-            case Kept(version, written):
-                self._hear_of_replica(sender, version, written)
-
-    def lost(self, peer: str) -> None:
-        """A process has gone."""
-        self._gone.add(peer)
-        for ticket in [ticket for ticket, process in self.asking.items() if process == peer]:
-            del self.asking[ticket]
-            self.publication.withdraw(ticket)
-        self._follow(self.publication.lost(peer))
-
-    def _ask(self, process: str, ticket: int) -> None:
-        self.asking[ticket] = process
-        self._follow(self.publication.ask(Reader(ticket, process, machine_of(process))))
-
-    def _avoid(self, process: str, reader: str, *, was_to_keep: bool) -> None:
-        self._follow(self.publication.lost(process))
-        if process not in self._gone:
-            self.host.send(process, WEIGHTS, Drop(self.version))
-        if was_to_keep:
-            self._lose_copying(reader)
-
-    def _lose_copying(self, process: str) -> None:
-        if self.publication.is_copying(process):
-            self._follow(self.publication.lost(process))
-
-    def _hear_of_replica(self, sender: str, version: int, written: bool) -> None:
-        if version != self.version or not written:
-            if version == self.version:
-                self._lose_copying(sender)
-            if written:
-                self.host.send(sender, WEIGHTS, Drop(version))
-            return
-        instructions = self.publication.kept(sender)
-        if instructions is None:
-            self.host.send(sender, WEIGHTS, Drop(version))
-        self._follow(instructions or [])
-
-    def _overdue(self, publication: Publication, process: str) -> None:
-        instructions = publication.overdue(process)
-        if publication is self.publication:
-            self._follow(instructions)
-
-    def _follow(self, instructions: list[PublicationInstruction]) -> None:
-        for instruction in instructions:
-            reader = self.asking.pop(instruction.ticket)
-            if instruction.keep:
-                self.host.later(SLOW_US, self._overdue, self.publication, reader)
-            match instruction:
-                case Give(ticket, keep):
-                    self.host.send(reader, WEIGHTS, Here(ticket, self.version, keep))
-                case Refer(ticket, process, keep):
-                    self.host.send(reader, WEIGHTS, At(ticket, self.version, process, keep))
+    def _published(self, version: int, done: Promise[object]) -> None:
+        done.result(0)
+        self.version = version
+        self.published_us[version] = self.host.world.now_us
+        self.host.world.note(self.host.name, "publishes", version)
 
 
-class WeightsReader(Users):
-    """A process that reads weights, and keeps them for its machine when it is told to.
+class WeightsReader(HandleUsers):
+    """The users of weights in a process that reads them.
 
     Attributes:
-        kept: versions that are here for the machine.
+        weights: the product's.
     """
 
-    def __init__(self, host: Host, publisher: Publisher) -> None:
-        super().__init__(host)
-        self.kept: set[int] = set()
+    leaves_within_us = 60_000
+
+    def __init__(
+        self,
+        process: ProductProcess,
+        publisher: Publisher,
+        num_values: int,
+        is_calm: Callable[[], bool],
+    ) -> None:
+        super().__init__(process.host, "weights")
+        self._is_calm = is_calm
+        self.process = process
+        self.weights = StoryWeights(process)
         self._publisher = publisher
+        self._num_values = num_values
         self._newest_before: dict[int, int] = {}
-        self._asked: dict[int, str] = {}  # whom a call has asked
-        self._asked_for: dict[int, int] = {}  # which version
-        self._copying: dict[int, int] = {}  # the version that a call copies for its machine
-        self._gone: set[str] = set()
-        host.serve(WEIGHTS, self)
+        self._into: dict[int, dict[str, Any]] = {}
+        # What would do, and what alone would.
+        self._wanted: dict[int, int] = {}
+        self._exact: dict[int, int] = {}
 
-    def receive(self, sender: str, message: Any) -> None:
-        """An answer, or a reader of this machine asks."""
-        match message:
-            case Here(ticket, version, True):
-                self._copying.pop(ticket, None)
-                self.host.later(self._draw.randrange(MAX_WRITE_US), self._written, ticket, version)
-            case Here(ticket, version, _):
-                self._read(ticket, version)
-            case At(ticket, version, process) if process == self.name:
-                self._copied(ticket, version, here=version in self.kept)
-            case At():
-                self._refer(message)
-            case Copy(ticket, version):
-                here = version in self.kept
-                keep = machine_of(sender) != machine_of(self.name)
-                answer = Here(ticket, version, keep) if here else Gone(ticket, version)
-                self.host.send(sender, WEIGHTS, answer)
-            case Gone(ticket, version):
-                self._ask(ticket, sender, version)
-            case Drop(version):
-                self.kept.discard(version)
+    def start(self, call: HandleCall) -> AsyncHandle[Any]:
+        """Return the handle of what a user asks for."""
+        step, newest = call.step, self._publisher.version
+        self._newest_before[step.number] = self._wanted[step.number] = newest
+        into = self._into[step.number] = state_of(-1, self._num_values)
+        limit_s = None if step.timeout_us is None else step.timeout_us / 1e6
+        fetch = partial(self.weights.fetch, NAME, into, timeout_s=limit_s)
+        if limit_s is None or newest < 0:
+            return fetch()
+        match self._draw.randrange(6):
+            case 0 | 1:
+                self._wanted[step.number] = newest + 1
+                return fetch(min_version=newest + 1)
+            case 2:
+                self._exact[step.number] = self._wanted[step.number] = version = (
+                    newest + self._draw.randrange(2)
+                )
+                return fetch(version=version)
+            case _:
+                return fetch()
 
-    def lost(self, peer: str) -> None:
-        """The publisher or a replica has gone."""
-        self._gone.add(peer)
-        if peer == self._publisher.host.name:
-            self.kept.clear()
-        for ticket in [ticket for ticket, asked in self._asked.items() if asked == peer]:
-            if peer == self._publisher.host.name:
-                self._over(ticket, Ending.LOST)
-            else:
-                self._ask(ticket, peer, self._asked_for[ticket])
+    def submit_cancel(self, call: HandleCall, cancel: Any) -> None:
+        """Give an operation up on the I/O thread."""
+        del call
+        self.process.messenger.submit(cancel)
 
-    def on_begin(self, call: UserCall) -> None:
-        """A call begins."""
-        if not call.outcome:
-            self._ask(call.step.number, "", NONE)
+    def outcome(self, call: HandleCall, error: BaseException) -> str:
+        """Return how a call ended that failed."""
+        if isinstance(error, PeerDied):
+            return "lost"
+        if isinstance(error, PeerNotFound):
+            return "not found"
+        if isinstance(error, CommTimeout):
+            self._check_was_late(call)
+            return "timed out"
+        exact = self._exact.get(call.step.number)
+        if isinstance(error, WeightsError) and exact is not None and exact < self._publisher.begun:
+            return "over"
+        raise Violation(f"fetch {call.step.number} fails with {error!r}", (call.step.number,))
 
-    def on_drop(self, call: UserCall) -> None:
-        """A user has left a call."""
-        self._asked.pop(call.step.number, None)
-        self._stop(call.step.number)
+    def _check_was_late(self, call: HandleCall) -> None:
+        """Check that a fetch that ran into its deadline waited for what was not there."""
+        number, limit_us = call.step.number, call.step.timeout_us or 0
+        if limit_us >= ENOUGH_US and self._is_calm() and self._publisher.version >= self._wanted[number]:
+            since_us = self._publisher.published_us[self._wanted[number]]
+            if self.world.now_us - since_us > ENOUGH_US:
+                raise Violation(f"fetch {number} times out; what it wants is there", (number,))
 
-    def on_cancel(self, call: UserCall) -> None:
-        """A user asks for the end of a call."""
-        self._over(call.step.number, Ending.CANCELLED)
-        self._stop(call.step.number)
+    def took(self, call: HandleCall, value: Any) -> list[int]:
+        """Check what was fetched, and return its version."""
+        number = call.step.number
+        into, before = self._into.pop(number), self._newest_before[number]
+        read = {int(each) for values in into.values() for each in (values.min(), values.max())}
+        if read != {value}:
+            raise Violation(f"{self.name} is given version {value}, and reads {sorted(read)}", (number,))
+        if value < before or value > self._publisher.begun or value != self._exact.get(number, value):
+            message = f"{self.name} reads version {value}; {before} was there when it asked"
+            raise Violation(message, (number,))
+        return [value]
 
-    def on_expire(self, call: UserCall) -> None:
-        """A deadline has passed."""
-        self._over(call.step.number, Ending.TIMED_OUT)
-        self._stop(call.step.number)
-
-    def on_give_up(self, call: UserCall) -> None:
-        """A deadline has passed a while ago, and nothing has come of it."""
-
-    def on_turn(self) -> None:
-        """Everything that was handed over has been done."""
-
-    def told_begin(self, call: UserCall) -> None:
-        """For the checks: a user begins."""
-        self._newest_before[call.step.number] = self._publisher.version
-
-    def told_end(self, call: UserCall) -> None:
+    def ended(self, call: HandleCall) -> None:
         """For the checks: a user's call has ended."""
-        if call.outcome == "taken" and call.items is not None:
-            version, before = call.items[0], self._newest_before[call.step.number]
-            if version < before:
-                message = f"{self.name} reads version {version}; {before} was there when it asked"
-                raise Violation(message, (call.step.number,))
+        self._into.pop(call.step.number, None)
 
-    def _send_publisher(self, message: Any) -> None:
-        if self._publisher.host.name not in self._gone:
-            self.host.send(self._publisher.host.name, WEIGHTS, message)
-
-    def _stop(self, ticket: int) -> None:
-        self._send_publisher(Stop(ticket))
-        version = self._copying.pop(ticket, None)
-        if version is not None:
-            self._send_publisher(Kept(version, written=False))
-
-    def _refer(self, at: At) -> None:
-        ticket, version, process, keep = at
-        call = self.calls[ticket]
-        if call.outcome or call.items is not None:
-            if keep:
-                self._send_publisher(Kept(version, written=False))
-            return
-        self._asked[ticket], self._asked_for[ticket] = process, version
-        if keep:
-            self._copying[ticket] = version
-        if process in self._gone:
-            self._ask(ticket, process, version)
-        else:
-            self.host.send(process, WEIGHTS, Copy(ticket, version))
-
-    def _ask(self, ticket: int, avoid: str, missed: int) -> None:
-        was_to_keep = self._copying.pop(ticket, None) is not None
-        call = self.calls[ticket]
-        if call.outcome or call.items is not None:
-            return
-        self._asked[ticket] = self._publisher.host.name
-        if self._publisher.host.name in self._gone:
-            self._over(ticket, Ending.LOST)
-        else:
-            self._send_publisher(Ask(ticket, avoid, missed, was_to_keep))
-
-    def _written(self, ticket: int, version: int) -> None:
-        self.kept.add(version)
-        self._send_publisher(Kept(version, written=True))
-        self._read(ticket, version)
-
-    def _copied(self, ticket: int, version: int, *, here: bool) -> None:
-        if here:
-            self._read(ticket, version)
-        else:
-            self._ask(ticket, self.name, version)
-
-    def _read(self, ticket: int, version: int) -> None:
-        call = self.calls[ticket]
-        self._asked.pop(ticket, None)
-        if not call.outcome and call.items is None:
-            self.tell(call, Ending.DELIVERED, [version])
-
-    def _over(self, ticket: int, ending: Ending) -> None:
-        call = self.calls[ticket]
-        self._asked.pop(ticket, None)
-        if not call.outcome and call.items is None:
-            self.tell(call, ending, None)
+    def kept(self, publisher_id: str) -> set[Key]:
+        """Return what this process keeps of a publisher's for its machine."""
+        return {key for owner_id, key in self.weights._replicas._kept if owner_id == publisher_id}
 
 
 class WeightsPart(Part):
@@ -343,13 +201,48 @@ class WeightsPart(Part):
     def __init__(self, cluster: Cluster, script: Script) -> None:
         del script
         self._cluster = cluster
-        self._publisher = Publisher(cluster.server, cluster)
+        self._draw = draw = cluster.world.randomness("weights")
+        self._num_values = draw.choice(NUM_VALUES)
+        self._next_number = itertools.count(WAVE).__next__
+        self._publisher = Publisher(cluster.processes.of(cluster.server), self._num_values)
         self._readers: dict[str, WeightsReader] = {}
+        # As after a step of training: there is a version, and all fetch it; some die while they do.
+        self._has_deaths = draw.random() < 0.3
+        for _ in range(draw.choice((0, NUM_WAVES))):
+            cluster.world.schedule(draw.randrange(2_000_000), None, self._wave)
+
+    def _wave(self) -> None:
+        draw, world = self._draw, self._cluster.world
+        if draw.random() < 0.3:
+            self._cluster.server.later(0, self._publisher.publish)
+        for host in self._cluster.current.values():
+            for _ in range(FETCHES_OF_A_WAVE if host.name in self._readers else 0):
+                drop = draw.choice(("", "", "", "begun", "delivered", "later", "cancel"))
+                host.later(draw.randrange(20_000), self._readers[host.name].call, self._fetch(drop))
+        if self._has_deaths:
+            world.schedule(world.now_us + draw.randrange(60_000), None, self._kill_replicas)
+
+    def _fetch(self, drop: str) -> Call:
+        return Call(0, self._next_number(), -1, "fetch", NAME, 0, 0, None, blocking=False, drop=drop)
+
+    def _kill_replicas(self) -> None:
+        names = self._cluster.processes.names.processes
+        replicas = {
+            names[process_id]
+            for published in self._publisher.published.values()
+            for process_id in published.publication._machines
+        }
+        for number, host in list(self._cluster.current.items()):
+            if host.name in replicas and self._draw.random() < 0.7:
+                self._cluster.kill(number, self._draw.choice((1_000, 100_000)))
 
     def start(self, host: Host, number: int) -> None:
         """A process has started."""
-        del number
-        self._readers[host.name] = WeightsReader(host, self._publisher)
+        if number >= 0:
+            process = self._cluster.processes.of(host)
+            self._readers[host.name] = WeightsReader(
+                process, self._publisher, self._num_values, lambda: self._cluster.processes.is_calm
+            )
 
     def call(self, host: Host, step: Call) -> None:
         """A user calls in a process."""
@@ -360,30 +253,65 @@ class WeightsPart(Part):
 
     def finish(self) -> Iterator[None]:
         """End the story and check it; the world comes to rest before the first step, and after each."""
-        yield from ()
-        live = [reader for reader in self._readers.values() if reader.host.alive]
+        publisher, live = self._publisher, [each for each in self._readers.values() if each.host.alive]
         for reader in live:
             reader.check_calls()
-        if not self._cluster.server.alive:
+        if publisher.host.alive:
+            self._check_publisher()
+        for reader in live:
+            self._check_kept(reader)
+        for _ in range(NUM_ROUNDS if self._has_deaths and publisher.host.alive else 0):
+            yield from self._come_and_go()
+
+    def _come_and_go(self) -> Iterator[None]:
+        """Let machines come, one of which goes while others copy from it, and go."""
+        first, *others = auditors = [self._start_auditor() for _ in range(3)]
+        for reader in auditors:
+            reader.host.later(0, reader.call, self._fetch(""))
+            if reader is first:
+                yield
+        first.host.later(self._draw.randrange(20_000), self._cluster.bury, first.host)
+        yield
+        for reader in others:
+            if any(call.outcome != "taken" for call in reader.calls.values()):
+                raise Violation(f"{reader.name} cannot fetch, and nothing is in its way", (reader.name,))
+            self._cluster.bury(reader.host)
+
+    def _start_auditor(self) -> WeightsReader:
+        """Start a process on a machine of its own, which no other part knows."""
+        cluster, number = self._cluster, self._next_number()
+        name = f"auditor {number} of weights"
+        host = cluster.hosts[name] = Host(cluster.world, cluster.network, name, cluster.machines)
+        cluster.processes.start(host, f"machine of {name}")
+        self.start(host, number)
+        return self._readers[name]
+
+    def _check_publisher(self) -> None:
+        """Check that nobody waits, and that what was replaced is gone."""
+        published, weights = self._publisher.published, self._publisher.weights._versions._weights[NAME]
+        questions = [*weights.waiting, *weights.unserved, *(each.questions for each in published.values())]
+        if any(questions) or set(published) != {Key(NAME, self._publisher.version)}:
+            raise Violation(f"the publisher has {set(published)}, and {questions} are not answered")
+
+    def _check_kept(self, reader: WeightsReader) -> None:
+        """Check that a replica has what its publisher knows of, and that it is the only one of its machine."""
+        publisher = self._publisher
+        kept = reader.kept(publisher.process.id)
+        if not publisher.host.alive:
+            if kept:
+                raise Violation(f"{reader.name} keeps {kept} of a publisher that is gone", (reader.name,))
             return
-        if self._publisher.asking:
-            message = f"readers {self._publisher.asking} have no answer"
-            raise Violation(message, self._publisher.asking)
-        ready = set(self._publisher.publication.ready())
-        keeping = {reader.name for reader in live if reader.kept}
-        if keeping - ready and not any(self._held_for_dead(name) for name in keeping - ready):
-            message = f"{sorted(keeping - ready)} keep versions that nobody knows of"
-            raise Violation(message, keeping - ready)
-        if len({machine_of(name) for name in ready}) < len(ready):
-            message = f"{sorted(ready)} keep the same version, two on one machine"
-            raise Violation(message, ready)
-
-    def _held_for_dead(self, name: str) -> bool:
-        return self._cluster.server.sessions.has_given_up(name)
+        if reader.name in publisher.process.given_up and publisher.host.name not in reader.process.given_up:
+            return  # it has not heard of that
+        published = publisher.published[Key(NAME, publisher.version)]
+        ready = published.publication.ready()
+        machines = [self._cluster.processes.machine_of_id(process_id) for process_id in ready]
+        if len(set(machines)) < len(machines):
+            raise Violation(f"{ready} keep the same version, two on one machine")
+        if kept - ({published.key} if reader.process.id in ready else set()):
+            raise Violation(f"{reader.name} keeps {kept}, of which nobody knows", (reader.name,))
 
 
-def machine_of(process: str) -> str:
-    """Return where a process runs: its number tells."""
-    if not process.startswith("client"):
-        return process
-    return f"machine{int(process.removeprefix('client').split('.')[0]) % NUM_MACHINES}"
+def state_of(version: int, num_values: int) -> dict[str, Any]:
+    """Return weights, each of which is the number of their version."""
+    return {"weight": np.full(num_values, version, np.int64), "bias": np.full(3, version, np.int64)}

@@ -33,6 +33,7 @@ def first_broken(story: Callable[[int], Report]) -> int | None:
 
 
 def _main() -> None:
+    from mailbox_mutants import MAILBOX_MUTANTS
     from mutants import MUTANTS
     from product_mutants import PRODUCT_MUTANTS
     from shortcut_mutants import SHORTCUT_MUTANTS
@@ -40,7 +41,8 @@ def _main() -> None:
     known = known_seeds() if FILE.exists() else {}
     seeds = {}
     stories = {name: partial(simulate, machines=machines) for name, machines in MUTANTS.items()}
-    stories |= {name: mutant.story for name, mutant in (PRODUCT_MUTANTS | SHORTCUT_MUTANTS).items()}
+    broken = PRODUCT_MUTANTS | SHORTCUT_MUTANTS | MAILBOX_MUTANTS
+    stories |= {name: mutant.story for name, mutant in broken.items()}
     for name, story in sorted(stories.items()):
         still = name in known and story(known[name]).violation
         seed = known[name] if still else first_broken(story)

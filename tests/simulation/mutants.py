@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 from admission_mutants import ADMISSION_MUTANTS
 from checkpoint_mutants import CHECKPOINT_MUTANTS
@@ -16,7 +15,6 @@ from lease_mutants import LEASE_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
 from tap_mutants import TAP_MUTANTS
 
-from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.gate import Gate
@@ -152,36 +150,14 @@ class NeverGivesUp(PeerSession):
         return super()._grace_ends(since) + 3600
 
 
-# -- who gets weights from where --------------------------------------------------------------------
+# -- mailboxes ------------------------------------------------------------------------------------
 
 
-class NeverForgetsAReplica(Publication):
-    """A replica stays one, whatever became of it."""
+class HoldsLettersWithoutEnd(ChannelState):
+    """There is room for every letter."""
 
-    def lost(self, process_id):
-        return []
-
-
-class ForgetsWhoWaits(Publication):
-    """Who waits for the replica of its machine waits for ever."""
-
-    def kept(self, process_id):
-        instructions = super().kept(process_id)
-        return None if instructions is None else []
-
-
-class CountsCopiesForEver(Publication):
-    """Who has given it to two machines gives it to no other, though they have it."""
-
-    def _change_copies(self, source, by):
-        super()._change_copies(source, max(by, 0))
-
-
-class LeavesWhoCopiedFromTheLost(Publication):
-    """Nobody is looked for in place of who was to copy from a replica that is gone."""
-
-    def is_copying(self, _process_id):
-        return False
+    def __init__(self, **_bounds):
+        super().__init__()
 
 
 MUTANTS = {
@@ -195,14 +171,6 @@ MUTANTS = {
     **LEASE_MUTANTS,
     **TAP_MUTANTS,
     **CHECKPOINT_MUTANTS,
-    "never forgets a replica": replace(
-        Machines(), publication=partial(NeverForgetsAReplica, replicated=True)
-    ),
-    "forgets who waits": replace(Machines(), publication=partial(ForgetsWhoWaits, replicated=True)),
-    "counts copies for ever": replace(Machines(), publication=partial(CountsCopiesForEver, replicated=True)),
-    "leaves who copied from the lost": replace(
-        Machines(), publication=partial(LeavesWhoCopiedFromTheLost, replicated=True)
-    ),
     "confirms what arrived": replace(Machines(), server=ConfirmsWhatArrived),
     "forgets the dead": replace(Machines(), server=ForgetsTheDead),
     "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),
@@ -214,8 +182,8 @@ MUTANTS = {
     "lets nobody enter after a run of gets": replace(Machines(), server=with_queue(_ForgetfulQueue)),
     "admits one too many": replace(Machines(), server=with_queue(_RoomyQueue)),
     "lets puts overtake an announced one": replace(Machines(), server=with_queue(_StreamlessQueue)),
-    "gives letters back to the tail": replace(Machines(), receiver=partial(with_queue(_TailQueue), 0)),
-    "holds letters without end": replace(Machines(), receiver=lambda _max_bytes: ChannelState()),
+    "gives letters back to the tail": replace(Machines(), receiver=with_queue(_TailQueue)),
+    "holds letters without end": replace(Machines(), receiver=HoldsLettersWithoutEnd),
     "acknowledges one too many": replace(Machines(), session=AcknowledgesOneTooMany),
     "drops what was under way": replace(Machines(), session=DropsWhatWasUnderWay),
     "sends again what arrived": replace(Machines(), session=SendsAgainWhatArrived),

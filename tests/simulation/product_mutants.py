@@ -21,15 +21,17 @@ from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendWithdraw
 from simulator import Machines, Report, draw_script
+from simulator.cluster import Part
 from simulator.run import PRODUCT, run_script
 
 
 class Mutant(NamedTuple):
-    """A method of a class, or a class in a module, and what it is made into for one story."""
+    """A method of a class, or a class in a module, and what it is made into for one story of some parts."""
 
     owner: Any
     name: str
     make: Callable[[Any], Any]
+    parts: tuple[Callable[..., Part], ...] = PRODUCT
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -44,10 +46,11 @@ class Mutant(NamedTuple):
     def story(self, seed: int) -> Report:
         """The story of a seed, told by it."""
         with self.at_work():
-            return run_script(draw_script(seed), Machines(), PRODUCT)
+            return run_script(draw_script(seed), Machines(), self.parts)
 
 
-def _nothing(_whole):
+def nothing(_whole):
+    """It is not done."""
     return lambda *_args, **_options: None
 
 
@@ -199,19 +202,19 @@ PRODUCT_MUTANTS = {
     ),
     "sends the latest operation first": Mutant(OperationSender, "send", _latest_first),
     "sends the oldest operation last": Mutant(OperationSender, "send", _leaves_the_oldest_for_later),
-    "sends no bytes of what was announced": Mutant(OperationSender, "fill", _nothing),
+    "sends no bytes of what was announced": Mutant(OperationSender, "fill", nothing),
     "leaves the timer of a lease that is over": Mutant(LeaseRenewal, "end", _keeps_the_timer),
-    "keeps no lease alive": Mutant(LeaseRenewal, "_plan", _nothing),
-    "lets no lease lapse": Mutant(LeasesFeature, "_start", _nothing),
+    "keeps no lease alive": Mutant(LeaseRenewal, "_plan", nothing),
+    "lets no lease lapse": Mutant(LeasesFeature, "_start", nothing),
     "confirms what was dropped": Mutant(ChannelClient, "drop", _confirms_what_is_dropped),
-    "never gives an operation up": Mutant(ChannelClient, "_expire", _nothing),
-    "never looks what was taken": Mutant(Deliveries, "_on_soon", _nothing),
-    "keeps what the dead had": Mutant(ChannelServer, "_lose", _nothing),
-    "never lets a batch ripen by its timer": Mutant(ChannelServer, "_ripen", _nothing),
+    "never gives an operation up": Mutant(ChannelClient, "_expire", nothing),
+    "never looks what was taken": Mutant(Deliveries, "_on_soon", nothing),
+    "keeps what the dead had": Mutant(ChannelServer, "_lose", nothing),
+    "never lets a batch ripen by its timer": Mutant(ChannelServer, "_ripen", nothing),
     "skips what a full connection did not take": Mutant(
         StreamLink, "_write_plain", _counts_what_was_not_written
     ),
-    "never acknowledges by its timer": Mutant(StreamLink, "_acknowledge_late", _nothing),
+    "never acknowledges by its timer": Mutant(StreamLink, "_acknowledge_late", nothing),
     "never dials after a cut": Mutant(PeerTransport, "on_cut", _never_dials_again),
     "takes what it gave up": Mutant(ClientState, "may_take", _takes_what_it_gave_up),
     "forgets to withdraw": Mutant(ClientState, "expire", _tells_nobody_that_it_expired),
@@ -221,8 +224,8 @@ PRODUCT_MUTANTS = {
         ClientState, "may_put", _lets_others_pass_what_is_not_ready
     ),
     "is never ready": Mutant(ClientState, "ready", lambda _whole: lambda *_about: []),
-    "keeps what nobody refers to": Mutant(RemoteItems, "settle", _nothing),
-    "fetches nothing by way of the channel": Mutant(Receiving, "_resend", _nothing),
+    "keeps what nobody refers to": Mutant(RemoteItems, "settle", nothing),
+    "fetches nothing by way of the channel": Mutant(Receiving, "_resend", nothing),
     "believes in shared memory that cannot be read": Mutant(ChannelClient, "_on_granted", _never_fills_again),
     "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from device_mutants import ITEM_MUTANTS
+from mailbox_mutants import MAILBOX_MUTANTS
 from mutant_seeds import WITHIN_SEEDS, first_broken, first_found, known_seeds
 from mutants import MUTANTS
 from product_mutants import PRODUCT_MUTANTS
@@ -15,6 +16,7 @@ from simulator import Machines, shrink, simulate, tell
 
 PRODUCT_MUTANTS = PRODUCT_MUTANTS | SHORTCUT_MUTANTS
 KNOWN = known_seeds()
+BROKEN = {**PRODUCT_MUTANTS, **MAILBOX_MUTANTS}
 # A story about items on devices that finds each of the machines of which these have to tell.
 ITEM_SEEDS = {
     "names no item that went with its producer": (
@@ -32,9 +34,9 @@ def test_it_is_found_that_a_machine(name):
     assert known or first_found(MUTANTS[name]) is not None
 
 
-@pytest.mark.parametrize("name", PRODUCT_MUTANTS)
+@pytest.mark.parametrize("name", BROKEN)
 def test_it_is_found_that_the_product(name):
-    story = PRODUCT_MUTANTS[name].story
+    story = BROKEN[name].story
     known = name in KNOWN and story(KNOWN[name]).violation
     assert known or first_broken(story) is not None
 
@@ -46,7 +48,7 @@ def test_a_story_about_items_on_devices_finds_a_machine_that(name):
 
 
 def test_seeds_are_of_machines_that_there_are():
-    assert not KNOWN.keys() - MUTANTS.keys() - PRODUCT_MUTANTS.keys()
+    assert not KNOWN.keys() - MUTANTS.keys() - BROKEN.keys()
 
 
 @pytest.mark.parametrize("name", ["confirms what arrived", "admits one too many"])

@@ -11,7 +11,9 @@ from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState
 from simulator import Machines, draw_script, tell
+from simulator.mailbox import MailboxPart
 from simulator.run import PRODUCT, run_script
+from simulator.weights import WeightsPart
 
 pytestmark = pytest.mark.xdist_group("stories")
 
@@ -36,6 +38,22 @@ def test_the_product_keeps_every_promise_in_the_stories_of(seeds):
 @pytest.mark.parametrize("seed", [74, 99, 750, 780, 855, 1239, 58690])
 def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(seed):
     assert told_of(seed).violation is None
+
+
+# A send that found its receiver after its deadline, and was told that there is none.
+@pytest.mark.parametrize(("part", "seed"), [(MailboxPart, 928)])
+def test_every_promise_is_kept_in_a_story_of_one_part_that_has_found_it_broken(part, seed):
+    assert run_script(draw_script(seed), None, (part,)).violation is None
+
+
+def test_stories_of_mailboxes_and_weights_are_about_all_that_can_become_of_a_call():
+    endings = set()
+    for seed in range(40):
+        history = run_script(draw_script(seed), None, (MailboxPart, WeightsPart)).history
+        endings |= {(event[3], event[5]) for event in history if event[2] == "ends"}
+    of_all = {"taken", "timed out", "cancelled", "dropped", "lost", "not found"}
+    assert endings >= {(kind, ending) for kind in ("send", "recv", "fetch") for ending in of_all}
+    assert endings >= {("send", "unanswered"), ("fetch", "over")}
 
 
 def test_the_same_seed_gives_the_same_history_of_the_product():

@@ -169,10 +169,12 @@ class Transfer(ABC):
         self._started = self._messenger.now() if started is None else started
         self._timer: Timer | None = None
         self._search: Search | None = None
+        self._is_late = False
         self._waits_for_return = wait_for_return
 
     def start(self) -> None:
         """Begin: at the deadline it ends, and the peer is looked up."""
+        self._is_late = False
         self._transfers.under_way.add(self)
         self.arm()
         left_s = max(0.0, self._timeout_s - self.waited_s())
@@ -214,7 +216,9 @@ class Transfer(ABC):
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back when no answer is to be expected any more after the deadline."""
-        self._at(max(GRACE_S, GRACE_FRACTION * self._timeout_s), callback)
+        grace_s = max(GRACE_S, GRACE_FRACTION * self._timeout_s)
+        late_s = self.waited_s() - self._timeout_s if self._is_late else 0.0
+        self._at(max(0.0, grace_s - late_s), callback)
 
     def end(self, value: Any = None, error: BaseException | None = None) -> None:
         """End it, once."""
@@ -251,7 +255,11 @@ class Transfer(ABC):
         self._search = None
         if not self.over:
             self.process_id = endpoint.process_id
+            timer = self._timer
             ending(partial(self.found, endpoint), self._fail)()
+            if self._is_late and self._timer is timer and not self.over:
+                # It is not at an end with a peer that was not found: what has begun there has to be given up there.
+                self.expire()
 
     def _fail(self, error: Exception) -> None:
         """A step of it has failed, so it ends."""
@@ -266,6 +274,7 @@ class Transfer(ABC):
             self.expire()
         else:
             # The search has the same deadline, and knows better what there is instead.
+            self._is_late = True
             self.soon(lambda: self.end(error=PeerNotFound(self.peer, self.waited_s())))
 
 

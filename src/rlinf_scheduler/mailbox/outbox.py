@@ -130,7 +130,7 @@ class _Recipient:
     """What goes to one process, in order for each topic. `ClientState` decides, this carries it out."""
 
     def __init__(self, outbox: Outbox, endpoint: Endpoint) -> None:
-        self.client = ClientState(CREDIT_BYTES)
+        self.client = outbox.new_client()
         self.sendings: dict[int, Sending] = {}
         self._outbox = outbox
         self._endpoint = endpoint
@@ -210,6 +210,7 @@ class Outbox:
 
     Attributes:
         publisher: what others read here.
+        new_client: makes what decides for one receiver.
     """
 
     def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
@@ -218,6 +219,7 @@ class Outbox:
         self.own_name = own_name
         self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
         self.next_ticket = itertools.count(1).__next__
+        self.new_client: Callable[[], ClientState] = partial(ClientState, CREDIT_BYTES)
         self._recipients: dict[str, _Recipient] = {}
         messenger.serve(READ, self._on_read, Read)
         messenger.stay_while(lambda: any(recipient.sendings for recipient in self._recipients.values()))

@@ -196,13 +196,16 @@ class Weights:
             self._tell_once(name, payload.size_bytes)
         return payload
 
-    def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
+    def _begin_to_put(self, name: str, version: int, new: Payload | StagedPayload) -> Promise[object]:
         done: Promise[object] = Promise()
         self._transfers.hand_over(
             lambda: done.set_from(lambda: self._versions.put(name, version, new)), done.set_exception
         )
+        return done
+
+    def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
         try:
-            return done.result(PUT_TIMEOUT_S)
+            return self._begin_to_put(name, version, new).result(PUT_TIMEOUT_S)
         except TimeoutError as error:
             raise CommTimeout(
                 "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"

@@ -1,0 +1,102 @@
+"""Broken mailboxes and weights: each breaks one rule of their shells, or of who gets an object from where."""
+
+from __future__ import annotations
+
+from product_mutants import Mutant, nothing
+
+from rlinf_scheduler.comm.replication.publication import Publication
+from rlinf_scheduler.comm.replication.publisher import Publisher
+from rlinf_scheduler.comm.replication.replicas import Replicas
+from rlinf_scheduler.comm.transfer import Transfer
+from rlinf_scheduler.mailbox.inbox import Inbox
+from rlinf_scheduler.mailbox.outbox import Outbox
+from rlinf_scheduler.mailbox.records import PutOutcome
+from rlinf_scheduler.weights.versions import Versions
+from simulator.mailbox import MailboxPart
+from simulator.weights import WeightsPart
+
+MAIL, WEIGHTS = (MailboxPart,), (WeightsPart,)
+
+
+def _answers_before_it_reads(read):
+    def answer(inbox, coming):
+        coming.request.reply(PutOutcome(True, 0))
+        read(inbox, coming)
+
+    return answer
+
+
+def _takes_what_is_dropped(finish):
+    def take(inbox, receiving):
+        receiving.consumed.taken = True
+        finish(inbox, receiving)
+
+    return take
+
+
+def _leaves_what_begins_late(found):
+    def leave(transfer, endpoint):
+        transfer._is_late = False
+        found(transfer, endpoint)
+
+    return leave
+
+
+def _forgets_who_asks(release):
+    def forget(publisher, key):
+        published = publisher._published.get(key)
+        if published is not None:
+            published.questions.clear()
+        release(publisher, key)
+
+    return forget
+
+
+def _tells_no_replica(release):
+    def keep(publisher, key):
+        published = publisher._published.get(key)
+        if published is not None:
+            published.publication.ready = list
+        release(publisher, key)
+
+    return keep
+
+
+def _leaves_who_waits(put):
+    def leave(versions, name, version, new):
+        versions._weights[name].waiting.clear()
+        return put(versions, name, version, new)
+
+    return leave
+
+
+def _forgets_who_waits(kept):
+    return lambda publication, process_id: None if kept(publication, process_id) is None else []
+
+
+def _counts_for_ever(change):
+    return lambda publication, source, by: change(publication, source, max(by, 0))
+
+
+MAILBOX_MUTANTS = {
+    "says that it holds a letter before it has read it": Mutant(
+        Inbox, "_read", _answers_before_it_reads, MAIL
+    ),
+    "takes a letter whose recv was dropped": Mutant(Inbox, "_finish_one", _takes_what_is_dropped, MAIL),
+    "keeps recvs from the dead": Mutant(Inbox, "note_found", nothing, MAIL),
+    "hears of no end of a receiver": Mutant(Outbox, "_on_peer_lost", nothing, MAIL),
+    "leaves what begins after its deadline": Mutant(Transfer, "_found", _leaves_what_begins_late, MAIL),
+    "forgets who asks for what is released": Mutant(Publisher, "release", _forgets_who_asks, WEIGHTS),
+    "tells no replica that a version is over": Mutant(Publisher, "release", _tells_no_replica, WEIGHTS),
+    "leaves who waits for a version": Mutant(Versions, "put", _leaves_who_waits, WEIGHTS),
+    "keeps what nobody needs": Mutant(Replicas, "_on_drop", nothing, WEIGHTS),
+    "keeps versions of the dead": Mutant(Replicas, "_on_peer_lost", nothing, WEIGHTS),
+    "never forgets a replica": Mutant(
+        Publication, "lost", lambda _lost: lambda _publication, _process_id: [], WEIGHTS
+    ),
+    "forgets who waits": Mutant(Publication, "kept", _forgets_who_waits, WEIGHTS),
+    "counts copies for ever": Mutant(Publication, "_change_copies", _counts_for_ever, WEIGHTS),
+    "leaves who copied from the lost": Mutant(
+        Publication, "is_copying", lambda _is: lambda _publication, _process_id: False, WEIGHTS
+    ),
+}
