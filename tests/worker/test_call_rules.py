@@ -21,9 +21,9 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.worker import call as call_module
-from rlinf_scheduler.worker import pending_calls
+from rlinf_scheduler.worker import group_calls
 from rlinf_scheduler.worker.call import Call, Target
-from rlinf_scheduler.worker.pending_calls import PendingCalls
+from rlinf_scheduler.worker.group_calls import PendingCalls
 from rlinf_scheduler.worker.result import GroupResult
 
 
@@ -237,7 +237,7 @@ def test_arguments_are_kept_until_the_last_rank_has_answered_and_no_longer(order
 def test_how_long_a_rank_was_at_a_call_counts_from_when_it_was_sent_there(monkeypatch):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(call_module, "time", clock)
-    monkeypatch.setattr(pending_calls, "time", clock)
+    monkeypatch.setattr(group_calls, "time", clock)
     ranks, pending = Ranks(2), PendingCalls()
     back = ranks.targets[1]
     ranks.targets[1] = back._replace(endpoint=None)  # it is away

@@ -106,7 +106,7 @@ class ChannelAccess:
             connection.run(operation, encoded)
         except BaseException as error:
             was_put = isinstance(error, ChannelUnanswered) or not isinstance(error, SchedulerError)
-            if SENT_COPIES.number != num_copies and not (was_put and operation.find_promise() is not None):
+            if SENT_COPIES.number != num_copies and not (was_put and operation.has_begun):
                 forget(SENT_COPIES.since(num_copies))
             if operation.item is not None and not was_put:
                 operation.item.end(is_put=False)

@@ -22,8 +22,9 @@ from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import READING, SENT_COPIES, Ends, forget
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
-from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
 from rlinf_scheduler.queueing import OnSlot, QueueName, Reason
 from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion

@@ -176,7 +176,7 @@ class ChannelClient:
 
     def begin(self, operation: Operation) -> None:
         """Begin an operation."""
-        if operation.dropped or operation.find_promise() is None:
+        if not operation.is_awaited:
             return
         # First of all what was given up before: it stands in front of what is asked for now.
         if self.dropped:
@@ -402,14 +402,12 @@ class ChannelClient:
 
     def look_at(self, operation: Operation) -> None:
         """Confirm what an operation brought if its caller has it, and give it back if nobody wants it."""
-        promise = operation.find_promise()
         if operation.is_taken:
-            if promise is not None:
-                promise.forget()
+            operation.forget()
             self._forget(operation)
             if self._state.may_confirm(operation.ticket):
                 self.sender.confirmed.append(operation.ticket)
-        elif promise is None or operation.dropped:
+        elif not operation.is_awaited:
             self.drop(operation)
 
     def feature(self, kind: Callable[[ChannelClient], FeatureT]) -> FeatureT:

@@ -141,7 +141,6 @@ class ChannelConnection:
         """
         self._client.check_may_block()
         self._messenger.check_process()
-        operation.promise_to(Promise())
         operation.blocks = True
         give_up = self._client.drop
         try:
@@ -250,11 +249,14 @@ class ChannelConnection:
     def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
         if encoded is not None and operation.payload is None:
             self._pack(operation, encoded, blocks=True)
-        self._client.hand_over(self._client.begin, operation)
-        return self._wait(operation)
+        return self._wait(operation, self._client.begin)
 
-    def _wait(self, operation: Operation) -> Any:
-        promise: Any = operation.find_promise()
+    def _wait(self, operation: Operation, step: Callable[[Operation], None]) -> Any:
+        """Have the I/O thread do a step, and wait until it ends an operation."""
+        promise: Promise[Any] = Promise()
+        # Before the step, which may end it; what has come for it already is not lost.
+        self._client.inbox.append((operation.await_by, promise))
+        self._client.hand_over(step, operation)
         self._await_end(operation, promise)
         return promise.result(0)
 
@@ -352,7 +354,6 @@ class ChannelConnection:
         by = said.by if type(said) is wire.Delivered else ""
         TIMES.note_wait(began, self.cause(operation), by)
         if answer is None:
-            self._client.hand_over(client.query_outcome, operation)
             return self._wait_for_outcome(operation)
         self._own.__dict__["shortcut"] = shortcut
         if type(said) is wire.Accepted:
@@ -373,8 +374,7 @@ class ChannelConnection:
                 return items
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
-                self._client.hand_over(self._client.expect, operation)
-                return self._wait(operation)
+                return self._wait(operation, self._client.expect)
             case wire.Refused(_, reason, state):
                 operation.taken = True
                 raise ending_error(self.ref.spec.name, operation, Ending.REFUSED, (reason, state))
@@ -392,7 +392,7 @@ class ChannelConnection:
 
     def _wait_for_outcome(self, operation: Operation) -> Any:
         try:
-            return self._wait(operation)
+            return self._wait(operation, self._client.query_outcome)
         except CancelledError as error:
             if raised_by_signal_handler(error):
                 raise

@@ -25,9 +25,9 @@ from rlinf_scheduler.channel.lease_operation import DeadLetter, LeaseOperation, 
 from rlinf_scheduler.channel.operation import OperationPromise
 from rlinf_scheduler.channel.question import refuse_questions
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.comm.promise import ConsumedFlag
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from rlinf_scheduler.channel import wire
+from rlinf_scheduler.comm.consumed import NOWHERE, ConsumedFlag
 from rlinf_scheduler.comm.loop import Timer
-from rlinf_scheduler.comm.promise import NOWHERE, ConsumedFlag, Promise, PromiseRef
+from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.tape import Note
@@ -270,10 +271,42 @@ class Operation(ConsumedFlag):
             self._promise_ref = ref = PromiseRef(promise, dropped.append)
             ref.ticket = self.ticket
 
+    def await_by(self, promise: Promise[Any]) -> None:
+        """Let `promise` be its end, for which its caller waits from now on; on the I/O thread."""
+        early, self._promise = self._promise, promise
+        if early is not None:
+            promise.follow(early)
+
     def find_promise(self) -> Promise[Any] | None:
-        """Its end; None if nobody waits for that any more."""
-        ref = self._promise_ref
-        return self._promise if ref is None else ref()
+        """Its end; None if nobody waits for that any more.
+
+        A caller that blocks has none as long as its shortcut may bring that: what comes another way waits for it.
+        """
+        if self._promise_ref is not None:
+            return self._promise_ref()
+        if self._promise is None and self.blocks:
+            self._promise = Promise()
+        return self._promise
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was on its way to its server, or is."""
+        return self.blocks or self._promise is not None or self._promise_ref is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for its end, or holds its handle."""
+        if self.dropped:
+            return False
+        if self._promise_ref is not None:
+            return self._promise_ref() is not None
+        return self.blocks or self._promise is not None
+
+    def forget(self) -> None:
+        """Refer to what it brought no longer: it was taken."""
+        promise = self._promise if self._promise_ref is None else self._promise_ref()
+        if promise is not None:
+            promise.forget()
 
     def stop_clock(self) -> None:
         """Let its deadline pass."""

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.failure import read_error
 from rlinf_scheduler.comm.reports import Reporter, on_io_thread
 from rlinf_scheduler.comm.waits import Cause, Wait, awaited, keeps_wait
@@ -30,36 +31,9 @@ T = TypeVar("T")
 
 # A signal that comes just before a wait begins does not end it: its handler runs when the thread looks again.
 SLICE_S = 1.0
-# What is marked there is seen by nobody.
-NOWHERE = bytearray(1)
 _CANCELLED = object()
 # What a promise keeps until it is complete, by these names; its outcome by None.
 _GATES, _CALLBACKS = "gates", "callbacks"
-
-
-class ConsumedFlag:
-    """What became of a value: known to both sides, also when the promise itself is gone.
-
-    The waiter says that it has the value by stores, right before its `return`: CPython lets no signal handler run
-    in between. Until then the value may still go back to where it came from.
-
-    Attributes:
-        taken: the waiter has it.
-        mark: one byte that says the same to other processes, where the value lies in shared memory.
-        whole: what became of the several values of which this is one, if they are taken together; else None.
-    """
-
-    __slots__ = ("mark", "taken", "whole")
-
-    def __init__(self) -> None:
-        self.taken = False
-        self.mark: Any = NOWHERE
-        self.whole: ConsumedFlag | None = None
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether the waiter has it, alone or with others."""
-        return self.taken or (self.whole is not None and self.whole.is_taken)
 
 
 class Promise(Generic[T]):
@@ -117,6 +91,13 @@ class Promise(Generic[T]):
     def set_cancelled(self) -> None:
         """Complete it as given up; nothing happens if it is complete."""
         self._complete((_CANCELLED, None))
+
+    def follow(self, other: Promise[T]) -> None:
+        """Complete it as another is, if that is complete."""
+        outcome = other._known.get(None)
+        if outcome is not None:
+            self.by = other.by
+            self._complete(outcome)
 
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""

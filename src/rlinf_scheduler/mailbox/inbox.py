@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.promise import ConsumedFlag, Promise, PromiseRef
+from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
