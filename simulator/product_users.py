@@ -493,6 +493,7 @@ class ChannelUsers:
             and (call.thread or call.step.kind != "put")
         }
         left = [ticket for ticket in client.operations if ticket in dropped]
+        left += [ticket for ticket in client._state._operations if ticket not in client.operations]
         if self.host.alive and left:
             message = f"{self.name} still knows of operations {left}, which nobody wants"
             raise Violation(message, (self.name,))

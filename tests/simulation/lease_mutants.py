@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from feeding_mutants import with_policy, with_queue, with_sharding
 
-from rlinf_scheduler.queueing.client import ClientState
 from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.sharding import ShardingState
@@ -154,13 +153,6 @@ class _ForgetsThatAPartIsDone(ShardingState):
         pass
 
 
-class RemembersWhatIsSettled(ClientState):
-    """A process knows of its leases for ever."""
-
-    def settled(self, ticket):
-        return []
-
-
 def _server(queue_type):
     return replace(Machines(), server=with_queue(queue_type))
 
@@ -183,5 +175,4 @@ LEASE_MUTANTS = {
     "passes over for ever": _with_leases(_PassesOverForEver),
     "lets all wait for one that has enough": _server(_LetsAllWaitForOne),
     "forgets that a part is done with": replace(Machines(), server=with_sharding(_ForgetsThatAPartIsDone)),
-    "remembers what is settled": replace(Machines(), client=RemembersWhatIsSettled),
 }

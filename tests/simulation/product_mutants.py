@@ -223,6 +223,7 @@ PRODUCT_MUTANTS = {
     "lets others pass a put that is not ready": Mutant(
         ClientState, "may_put", _lets_others_pass_what_is_not_ready
     ),
+    "remembers what is settled": Mutant(ClientState, "settled", lambda _whole: lambda *_about: []),
     "is never ready": Mutant(ClientState, "ready", lambda _whole: lambda *_about: []),
     "keeps what nobody refers to": Mutant(RemoteItems, "settle", nothing),
     "fetches nothing by way of the channel": Mutant(Receiving, "_resend", nothing),
