@@ -215,12 +215,12 @@ class Cluster:
 
     @property
     def groups(self) -> dict[str, GroupEntry]:
-        """The worker groups of the job, whoever launched them, by name; one that is being launched too."""
+        """The worker groups of the job, of every launcher, by name; one that is being launched too."""
         return groups_in(self.session)
 
     @property
     def channels(self) -> dict[str, ChannelSpec]:
-        """The channels of the job, whoever created them, by name."""
+        """The channels of the job, of every creator, by name."""
         return channels_of(self.session)
 
     @property
@@ -350,7 +350,7 @@ class Cluster:
     def attach(self, name: str, worker_class: type[T]) -> WorkerGroup[T]: ...
 
     def attach(self, name: str, worker_class: type[Any] | None = None) -> WorkerGroup[Any]:
-        """A group of a job that outlives its drivers, whoever launched it.
+        """A group of a job that outlives its drivers, of any launcher.
 
             policy = cluster.attach("policy")
 

@@ -21,7 +21,7 @@ _MARKER = re.compile(r"@([A-Z_]+)@")
 
 
 def render_page(report: PlanReport, title: str) -> str:
-    """The whole page. What comes from the config is text everywhere: none of it can become markup or script."""
+    """The whole page. Texts of the config stay text everywhere: none of it can become markup or script."""
     parts = files("rlinf_scheduler.cli").joinpath("page")
     look = looks(report.plan.components)
     warnings = sorted(report.warnings, key=lambda warning: warning.is_note)

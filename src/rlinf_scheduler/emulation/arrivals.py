@@ -323,7 +323,7 @@ def _channel_responses(peer: Peer, service: str, head: msgspec.Raw, frames: Sequ
 
 
 def _origins(responses: wire.Responses) -> Iterator[tuple[str, int]]:
-    """Who has put each item that is delivered, and how many frames it has."""
+    """The producer of each item that is delivered, and how many frames it has."""
     for answer in responses.others:
         if isinstance(answer, wire.Handed):
             yield answer.by, answer.num_frames * len(answer.tickets)

@@ -21,7 +21,7 @@ boundaries through pickle unchanged.
     ├── WorkerError                         a worker's method raised
     │   └── WorkerDied                      a worker's process is gone
     ├── CallArgumentError (TypeError)       a call or a constructor whose arguments do not fit
-    ├── CallCancelled                       a call was given up by whoever made it
+    ├── CallCancelled                       a call was given up by its caller
     ├── UnevenStreams                       the ranks of a streaming call gave different numbers of values
     ├── WaitTimeout (TimeoutError)          a wait passed its deadline; as far as that is known, why
     │   └── ResultTimeout                   it was for a result

@@ -67,7 +67,7 @@ class CallArgumentError(SchedulerError, TypeError):
 
 
 class CallCancelled(SchedulerError):
-    """A call was given up by whoever made it; a rank that was waiting in it has left the method.
+    """A call was given up by its caller; a rank that was waiting in it has left the method.
 
     Args:
         group: the worker group's name.
@@ -137,7 +137,7 @@ class DeviceLockTimeout(SchedulerError, TimeoutError):
     Args:
         devices: the devices that were asked for.
         waited_s: how long, in seconds.
-        holders: who has them or comes first, a text each.
+        holders: their holders, and those first in line, a text each.
     """
 
     def __init__(self, devices: Sequence[str], waited_s: float, holders: Sequence[str] = ()) -> None:

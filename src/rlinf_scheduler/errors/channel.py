@@ -186,7 +186,7 @@ class ItemsLost(QueueError):
 class SlotExpired(QueueError):
     """An item is put with a slot that is over: one was put with it before, or it was given back.
 
-    Whoever makes an item again, for another process died while it made it, learns by this that the first was put.
+    A process that makes an item again, for another one died while it made it, learns by this that the first was put.
     """
 
 

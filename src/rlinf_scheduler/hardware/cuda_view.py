@@ -1,7 +1,7 @@
 """A program of its own: which devices CUDA shows to a process with this environment, a UUID a line, in CUDA's order.
 
-It asks the driver as every CUDA program does, in a process that ends at once: who has called `cuInit` can neither
-change what it sees nor fork. The calls: CUDA Driver API, "Initialization" and "Device Management".
+It asks the driver as every CUDA program does, in a process that ends at once: one that has called `cuInit` can
+neither change what it sees nor fork. The calls: CUDA Driver API, "Initialization" and "Device Management".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of a process by force, by whoever is on its machine: a stopped one too."""
+"""The end of a process by force, by another one of its machine: also of one that is stopped."""
 
 from __future__ import annotations
 

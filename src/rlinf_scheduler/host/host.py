@@ -219,7 +219,7 @@ class Hosting:
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
-            # That a class is read from bytes is no concern of whoever wrote it: why it cannot be imported is.
+            # That a class is read from bytes is no concern of its author: why it cannot be imported is.
             hides_cause = self._phase == protocol.IMPORTING and isinstance(error, CodecError)
             cause = error.__cause__ if hides_cause else None
             self._report(
@@ -258,7 +258,7 @@ class Hosting:
             self.session.provide(Role, dataclasses.replace(role, hardware=tuple(views)))
 
     def _record(self, assignment: Assignment, topology: Buffer) -> None:
-        """Have what comes to the rank from now on noted."""
+        """Record the rank's inputs from now on."""
         # Most ranks are not recorded.
         from rlinf_scheduler.host.recording import open_recording  # noqa: PLC0415
 

@@ -45,7 +45,7 @@ class LineSender:
         return self._untaken_bytes < MAX_UNTAKEN_BYTES
 
     def send_output(self, stream: str, lines: list[str]) -> None:
-        """Send lines of a standard stream; whoever has them asks before whether there is room."""
+        """Send lines of a standard stream; the caller asks before whether there is room."""
         address = self._address
         size_bytes = sum(map(len, lines))
         self._send(

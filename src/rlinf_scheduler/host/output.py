@@ -1,6 +1,6 @@
 """What a rank's process writes to its standard output and error: files of its own, shown by the driver line by line.
 
-Descriptors 1 and 2 of the process become files. So nothing is lost, whoever writes: Python, a C++ library, the message
+Descriptors 1 and 2 of the process become files. So nothing is lost, of any writer: Python, a C++ library, the message
 of a crash. The process's I/O thread reads on in the files and sends the driver what is new: soon after it was written,
 and in any case ahead of the answer to the call in which it was.
 """

@@ -71,7 +71,7 @@ class ReservedPort:
 
 def acquire_port(*, ports: PortRange | None = None, highest: int | None = None) -> int:
     """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
-    # Whoever uses it may bind it without SO_REUSEADDR.
+    # Its user may bind it without SO_REUSEADDR.
     reserved = ReservedPort(bound=False, ports=ports, highest=highest)
     _kept.append(reserved)
     return reserved.port
@@ -114,7 +114,7 @@ def _ephemeral_range() -> tuple[int, int]:
 
 
 def _try_lock(port: int) -> int | None:
-    """A descriptor of what all processes that share the ports agree on, whoever has them; it goes with its process."""
+    """A descriptor of what all processes that share the ports agree on; it goes with its process."""
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         lock.bind(f"\0rlinf-port-{port}")

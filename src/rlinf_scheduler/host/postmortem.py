@@ -17,7 +17,7 @@ from pathlib import Path
 from rlinf_scheduler.comm import control_groups
 from rlinf_scheduler.host.force import birth_of
 
-# Whoever is its parent takes note of its end within it.
+# Its parent takes note of its end within it.
 _REAPED_MS = 250
 # See linux/pidfd.h; since Linux 6.15 it has the status of a process that has ended.
 _GET_INFO, _WANT_EXIT = 0xC040FF0B, 1 << 3

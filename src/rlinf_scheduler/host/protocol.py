@@ -292,7 +292,7 @@ class Assignment(msgspec.Struct, frozen=True):
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         seed: of its random numbers.
         seeds_generators: the process's generators are seeded with it.
-        record: the folder in which what comes to it is recorded; "" if it is not.
+        record: the folder of its recording; "" if it is not.
         record_bytes: how large that recording may become.
         settings: the job's `JobSettings`, pickled; empty where they say nothing.
     """

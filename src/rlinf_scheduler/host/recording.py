@@ -1,4 +1,4 @@
-"""How a rank begins to record what comes to it."""
+"""The beginning of a rank's recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlinf_scheduler.tape.rank_tape import RankTape, recording_path
 
 
 def open_recording(address: WorkerAddress, assignment: Assignment, topology: Buffer) -> RankTape:
-    """What notes what comes to a rank.
+    """The recorder of a rank's inputs.
 
     Args:
         address: the rank.

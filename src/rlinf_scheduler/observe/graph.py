@@ -141,7 +141,7 @@ def _may_wait(queue: QueueStats) -> bool:
 
 
 def _who_has(held: Iterable[Waiting]) -> Iterator[str]:
-    """Who has what of a queue and since when; slots of a process together, the oldest of whom is told."""
+    """The holders of a queue's items and slots, and since when; slots of a process together, by the oldest one."""
     slots: dict[str, list[float]] = {}
     for each in held:
         if each.operation.startswith(_SLOT):
@@ -155,7 +155,7 @@ def _who_has(held: Iterable[Waiting]) -> Iterator[str]:
 
 
 def _arrives(held: Waiting, process: str) -> bool:
-    """Whether items are on their way: to who waits itself, or to another one who has them in a moment."""
+    """Whether items are on their way, to the waiting process itself or to another one."""
     return held.operation.startswith("delivery") and (held.who == process or held.since_s < ARRIVED_S)
 
 
@@ -368,7 +368,7 @@ def _is_wait(wait: Wait | None) -> bool:
 
 def _blocked(graph: WaitGraph, process: str, stack: Stack, names: Mapping[str, str]) -> Blocked:
     wait = stack.wait or Wait(OTHER, "")
-    # Who has been stopped before it could say its name is known to others by its id.
+    # A process that was stopped before it could say its name is known to others by its id.
     wait = structs.replace(wait, peers=tuple(names.get(peer, peer) for peer in wait.peers))
     ends = _by_links(graph, process, wait) or _ENDS[wait.kind](graph, process, wait)
     ends = replace(ends, processes=tuple(dict.fromkeys(ends.processes)))

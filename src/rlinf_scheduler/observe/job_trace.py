@@ -75,7 +75,7 @@ class Tracing:
         refused: which processes have not taken part, and why.
         is_ending: nobody is told any more to take part.
         told: whom to ask for what was written, by process id, when it has ended; None before.
-        silent: who has not said that all of it is written, and why.
+        silent: the processes that have not said that all of it is written, and why.
     """
 
     trace_id: str
@@ -264,7 +264,7 @@ class TraceService:
     # -- telling ---------------------------------------------------------------------------------
 
     def _begin_telling(self, tracing: Tracing, opened: list[OpenSpanFile]) -> None:
-        if opened:  # else whoever begins it was interrupted
+        if opened:  # else its caller was interrupted
             self._tracer.begin(opened.pop())
         tracing.gone_before = frozenset(self._survey.departed)
         tracing.asked = self._tell_all(tracing)
@@ -386,7 +386,7 @@ class TraceService:
     # -- on the I/O thread and back ---------------------------------------------------------------
 
     def _tell_end(self, members: dict[str, tuple[str, Enlist]], order: TraceOff) -> dict[str, str]:
-        """Have all write what is left; who has not said that it is done, and why."""
+        """Have all write what is left; return the processes that did not say so, and why."""
         inquiry = Inquiry(TRACE, TOLD_S, order, is_patient=True)
         poll = Poll(self._session, inquiry, members, [known for _, known in members.values()])
         self._messenger.submit(ending(poll.begin, poll.done.set_exception))

@@ -28,7 +28,7 @@ _log = Reporter(__name__)
 
 
 class DeviceMemories:
-    """Measures beside the I/O thread: a driver, or an allocator's lock, may keep whoever asks it waiting.
+    """Measures beside the I/O thread: a driver, or an allocator's lock, may hold up the asking thread.
 
     So what is told is what was found when somebody asked before.
 

@@ -48,7 +48,7 @@ PROFILE = Level("profile", Profile, TakeProfile)
 
 
 def serve_profiles(session: Session) -> None:
-    """Let this process be profiled by whoever asks."""
+    """Answer at the level of profiles."""
     session.service(Levels).add(PROFILE, lambda wanted: sample(wanted.seconds, wanted.rate_hz), beside=True)
 
 

@@ -25,7 +25,7 @@ from rlinf_scheduler.session import Session
 
 # So many are asked in one turn of the I/O thread.
 AT_ONCE = 64
-# Who has not answered by then is looked at from outside, at the latest.
+# A process that has not answered by then is looked at from outside, at the latest.
 PATIENCE_S = 0.5
 # A process that was heard of less long ago, in seconds, is sent no signal: two of its heartbeats have to be missing.
 # Were it only late, its threads might run while the signal's handler walks their stacks, which could end it.
@@ -40,7 +40,7 @@ class AskActivity(msgspec.Struct, frozen=True, array_like=True):
     """A question for what processes are at.
 
     Attributes:
-        within_s: how long that may take, in seconds; who has not answered then is told of as silent.
+        within_s: how long that may take, in seconds; a process without an answer then is silent.
         max_age_s: an answer that another one got so long ago will do, in seconds.
         names: only these processes; all, if there are none.
         by_signal: whether a process that is silent for `SIGNAL_AFTER_S` is sent a signal to write its stacks.

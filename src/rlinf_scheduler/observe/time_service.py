@@ -88,7 +88,7 @@ class TimeService:
         return JobTimes(sheets, {**gone, **silent}, found.took_s, own.now)
 
     def _is_missed(self, process_id: str) -> bool:
-        """Who has left in order has handed over what there was, if it was anything."""
+        """Return whether a process that is gone did not leave in order: else it has handed over its sheet."""
         lost = self._messenger.peers.lost.get(process_id)
         return lost is None or lost.loss is not Loss.LEFT
 

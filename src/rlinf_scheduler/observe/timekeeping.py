@@ -48,7 +48,7 @@ GIVES = frozenset({PUT, REPLY, SEND, PUBLISH})
 SHORT_S = 1e-4
 # So many spans are kept.
 NUM_RECENT = 4096
-# So many sums of each kind; what comes after them is counted as others.
+# So many sums of each kind; further ones are counted as others.
 MAX_SUMS = 2000
 OTHERS = "others"
 
@@ -113,14 +113,14 @@ class Timekeeper:
         waits: by where, what for, and who ended them.
         recent: the last spans that took a while.
         since: when the first call began, on the monotonic clock; None before.
-        open: calls and phases that have not ended, each by the number of its record in memory, which whoever has begun
-            it holds: what an interruption has cut short is dropped, and goes by itself.
+        open: calls and phases that have not ended, each by the number of its record in memory, which its caller
+            holds: what an interruption has cut short is dropped, and goes by itself.
         short_s: of what takes less no span is made, in seconds.
         span_file: takes every span while the job is traced.
         given: what was given to others, the last of it, where several threads run calls: whose wait one of them has
             ended is known only by that. None elsewhere.
         notes_moves: whether `note_moved` is to be told of what is moved.
-        wants_origins: channels that are held here say who has put each item, also while the job is not traced.
+        wants_origins: channels that are held here name the producer of each item, also while the job is not traced.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Writes down what this process is at, span by span, while the job is traced; a service of every process.
 
 A thread beside all others writes it to the process's span file once a second: so a process that is killed leaves all
-but the last moment. What has gathered is fetched when the trace ends, by whoever lives then.
+but the last moment. What has gathered is fetched when the trace ends, by the processes that live then.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Tracer:
         self._messenger = messenger = session.messenger
         self._span_file: SpanFileThread | None = None
         self._trace_id = ""
-        # Who has asked for traces whose span files are being opened.
+        # The orders of traces whose span files are being opened.
         self._opening: dict[str, list[tuple[TraceOn, Promise[None]]]] = {}
         # Spans since the first of these asked; a process is traced from then on.
         self._early: deque[Span] = deque(maxlen=MAX_GATHERED)

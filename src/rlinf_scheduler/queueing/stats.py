@@ -16,30 +16,30 @@ from rlinf_scheduler.queueing.item import QueueName, Tapped, as_name
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text, size_text
 
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound="ToldRecord")
 
 
 @cache
-def _fields_of(record: type[Record]) -> dict[str, Field[Any]]:
+def _fields_of(record: type[ToldRecord]) -> dict[str, Field[Any]]:
     as_dataclass = make_dataclass(record.__name__, record.__struct_fields__)
     return {field.name: field for field in dataclasses.fields(as_dataclass)}
 
 
 class _DataclassFields:
-    def __get__(self, _record: Record | None, kind: type[Record]) -> dict[str, Field[Any]]:
+    def __get__(self, _record: ToldRecord | None, kind: type[ToldRecord]) -> dict[str, Field[Any]]:
         return _fields_of(kind)
 
 
-class Record(msgspec.Struct, frozen=True):
+class ToldRecord(msgspec.Struct, frozen=True):
     """What is told of a channel: made in a tenth of the time of a dataclass, and one for `dataclasses.asdict`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _DataclassFields()  # type: ignore[assignment]
 
 
-def encode_rows(records: Iterable[Record]) -> bytes:
+def encode_rows(records: Iterable[ToldRecord]) -> bytes:
     """Return records of one class without the names of their fields, and of the fields of a record in the first one."""
     rows = [astuple(record) for record in records]
-    if rows and isinstance(rows[0][0], Record):
+    if rows and isinstance(rows[0][0], ToldRecord):
         rows = [(astuple(first), *others) for first, *others in rows]
     return msgspec.msgpack.encode(rows)
 
@@ -48,23 +48,23 @@ def decode_rows(data: bytes | bytearray | memoryview, kind: type[R]) -> list[R]:
     """Return what `encode_rows` was given, of a class."""
     first = fields(kind)[0].type
     rows = _rows_of(kind).decode(data)
-    if isinstance(first, type) and issubclass(first, Record):
+    if isinstance(first, type) and issubclass(first, ToldRecord):
         return [kind(first(*values), *others) for values, *others in rows]
     return [kind(*row) for row in rows]
 
 
 @cache
-def _rows_of(kind: type[Record]) -> msgspec.msgpack.Decoder[Any]:
+def _rows_of(kind: type[ToldRecord]) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(list[_row_type(kind)])  # type: ignore[misc]
 
 
 def _row_type(kind: Any) -> Any:
     first, *others = (field.type for field in fields(kind))
-    is_record = isinstance(first, type) and issubclass(first, Record)
+    is_record = isinstance(first, type) and issubclass(first, ToldRecord)
     return tuple[(_row_type(first) if is_record else first, *others)]  # type: ignore[misc]
 
 
-class QueueDepth(Record, frozen=True):
+class QueueDepth(ToldRecord, frozen=True):
     """The depth of one queue: its items, and the numbers of those that wait for it.
 
     Attributes:
@@ -101,7 +101,7 @@ class QueueDepth(Record, frozen=True):
             force_setattr(self, "groups", tuple((as_name(group), count) for group, count in self.groups))
 
 
-class Waiting(Record, frozen=True):
+class Waiting(ToldRecord, frozen=True):
     """An operation that is not over.
 
     Attributes:
@@ -118,7 +118,7 @@ class Waiting(Record, frozen=True):
         return f"{self.who}: {self.operation}, for {self.since_s:.1f} s" if self.who else self.operation
 
 
-class QueueUser(Record, frozen=True):
+class QueueUser(ToldRecord, frozen=True):
     """A process that uses a queue of a channel, or did.
 
     Attributes:
@@ -134,7 +134,7 @@ class QueueUser(Record, frozen=True):
     is_gone: bool = False
 
 
-class QueueStats(Record, frozen=True):
+class QueueStats(ToldRecord, frozen=True):
     """One queue of a channel.
 
     Attributes:
@@ -199,7 +199,7 @@ class QueueStats(Record, frozen=True):
             yield f"  has    {held}"
 
 
-class ChannelUser(Record, frozen=True):
+class ChannelUser(ToldRecord, frozen=True):
     """A process that uses a channel.
 
     Attributes:
@@ -217,7 +217,7 @@ class ChannelUser(Record, frozen=True):
     num_got: int = 0
 
 
-class ChannelStats(Record, frozen=True):
+class ChannelStats(ToldRecord, frozen=True):
     """Counts of a channel: what went through it, and what it holds.
 
     Attributes:

@@ -1,6 +1,6 @@
 """How to join a Ray that somebody else started: with a token or without, as that Ray wants it.
 
-Ray sends a token only where `RAY_AUTH_MODE=token` is set, and refuses whoever sends none, 20 s later and without a
+Ray sends a token only where `RAY_AUTH_MODE=token` is set, and refuses a client without one, 20 s later and without a
 word on it. Here that Ray is asked first.
 """
 

@@ -44,7 +44,7 @@ def close_when_interrupted(close: Callable[[], None]) -> None:
         _registered.append(True)
         atexit.register(_end_failed_at_last)  # first, and so called last
         with contextlib.suppress(RuntimeError):  # this process ends already
-            # Python has no public name for what comes before its wait for threads.
+            # Python has no public hook before its wait for threads.
             threading._register_atexit(_on_main_thread_ended)  # type: ignore[attr-defined]
 
 

@@ -37,7 +37,7 @@ class GcsAnswer(enum.Enum):
     NOBODY = "nobody"  # nobody listens there
 
 
-# What a client says first, whoever answers.
+# The first bytes of every client.
 GREETING = _PREFACE + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
 
 

@@ -6,7 +6,7 @@ itself which of a node's devices a placement group gets; a task in it tells. Whe
 planned, devices are taken one by one until they are. The placement group's name says what is held, and by whom.
 
 Ray takes a hold back as it learns that the process which took it is gone. What that process had asked for by then and
-Ray records later it would keep for ever: whoever looks at the holds gives back those of the dead.
+Ray records later it would keep for ever: each look at the holds gives back those of the dead.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _all_or_none() -> Iterator[list[PlacementGroup]]:
 
 
 def _put_back(groups: Sequence[PlacementGroup]) -> None:
-    """Give back what Ray has given, and wait until it has it: it would refuse until then whoever asks next."""
+    """Give back what Ray has given, and wait until it has it: it would refuse the next request until then."""
     ids = {group.id.hex() for group in groups}
     try:
         _wait_until(lambda: ids <= _known_to_nodes(ids))
@@ -417,7 +417,7 @@ def _own_devices(resource: str) -> list[str]:
 
 
 def _taken(wanted: NodeDevices, job: str, names: Sequence[str] = ()) -> Taken:
-    """Who has them, as it seems now."""
+    """Their holders, as it seems now."""
     asked = set(names or wanted.names)
     holds = [
         hold

@@ -98,7 +98,7 @@ class NodeLooks:
         ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
         silent_now = {*wanted, HEAD} - ended - answering
         by_sockets = dict.fromkeys(ended - {HEAD}, _ENDED)
-        if HEAD not in answering:  # whoever asks Ray now waits for a minute
+        if HEAD not in answering:  # a request to Ray now waits for a minute
             return NodesSeen(by_sockets, answering, silent_now | {HEAD}, ended & {HEAD})
         told = self._ask_ray()
         if told is None:  # its head is busy, or gone since: the next look sees that by its socket
@@ -126,7 +126,7 @@ class NodeLooks:
 def _answer(asked: Future[list[dict[str, Any]]]) -> None:
     try:
         asked.set_result(ray.nodes())
-    except BaseException as error:  # noqa: BLE001 - whoever looks gets it
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
         asked.set_exception(error)
 
 

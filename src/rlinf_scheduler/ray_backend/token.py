@@ -16,7 +16,7 @@ from rlinf_scheduler.ray_backend.ray_token import MODE_VARIABLE, PATH_VARIABLE, 
 def use_fresh_token() -> Callable[[], None]:
     """Have this process and the Ray that it starts use a new random token; returns what restores the old state.
 
-    Without it, whoever reaches this machine's ports could run code on the nodes of a simulation. The token lies in
+    Without it, any client of this machine's ports could run code on the nodes of a simulation. The token lies in
     the environment, which the nodes' processes inherit, and in no file. A mode "disabled" that the user has set stays.
     """
     if _is_turned_off():

@@ -1,4 +1,4 @@
-"""Batches of what is there: whoever has rows asks a channel, and each answer goes back to its asker."""
+"""Batches of what is there: a process with rows asks a channel, and each answer goes back to its asker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask_rows(
     *,
     rows: int | None = None,
 ) -> Any:
-    """Ask whoever serves a channel about a batch, and return the answer, which has a row for each of the batch's.
+    """Ask the servers of a channel about a batch, and return the answer, which has a row for each of the batch's.
 
     Args:
         channel: which a `RowServer` serves.
@@ -56,7 +56,7 @@ class RowBatch:
     Attributes:
         rows: of all of them, one after the other.
         sizes: how many rows each has.
-        asked_by: who they are, e.g. "env:3"; one who has asked several times stands there as often.
+        asked_by: the askers, e.g. "env:3"; one of several questions stands there as often.
     """
 
     def __init__(self, requests: Sequence[ChannelRequest], sizes: Sequence[int], merge: Merge | None) -> None:

@@ -1,4 +1,4 @@
-"""The event bus: whoever finds something out emits it at once; listeners hear it on a thread of their own."""
+"""The event bus: the thread that finds something out emits it at once; listeners hear it on a thread of their own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EventBus:
             self._listeners.remove(listener)
 
     def tap(self, listener: Listener) -> None:
-        """Have every later event handed to `listener` at once, by whoever emits it: it neither waits nor raises."""
+        """Have every later event handed to `listener` at once, by the emitting thread: it neither waits nor raises."""
         self._taps.append(listener)
 
     def emit(self, event: Event, size_bytes: int = 0) -> None:

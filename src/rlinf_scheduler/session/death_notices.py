@@ -1,4 +1,4 @@
-"""Gone is gone: whoever learns of a death tells the job's home, and that tells everybody.
+"""Gone is gone: a process that learns of a death tells the job's home, and that tells everybody.
 
 Who was declared dead is fenced: no process takes its connections any more, so that nothing it still does has an effect
 when another has taken its place. It learns that when it tries, and leaves the job.

@@ -17,7 +17,7 @@ class Death(msgspec.Struct, frozen=True, array_like=True):
         process_id: which.
         name: how it was called, e.g. "rollout:3"; "" where that was not known.
         cause: why, or how that showed, and when.
-        has_ended: it is known to have ended; whoever started it may know more about why.
+        has_ended: it is known to have ended; its starter may know more about why.
     """
 
     process_id: str

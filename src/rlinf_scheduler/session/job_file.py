@@ -1,7 +1,7 @@
 """How another terminal finds a running job: a file of the driver's that only its user can read.
 
 It lies in the private run directory of the driver's process, which the system unlocks however that process ends.
-Whoever can read it may take part in the job; it is of mode 0600, in a directory of mode 0700.
+A process that can read it may take part in the job; it is of mode 0600, in a directory of mode 0700.
 """
 
 from __future__ import annotations

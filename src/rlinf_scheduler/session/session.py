@@ -170,7 +170,7 @@ class Session:
     def service(self, make: Callable[[Session], T]) -> T:
         """What `make` made of this session, or was provided in its place; made when it is first asked for.
 
-        The I/O thread makes it: so it is made once, whoever asks and wherever they are interrupted.
+        The I/O thread makes it: so it is made once, by any thread that asks and wherever that is interrupted.
 
         Args:
             make: a class or function that takes the session; it must not wait.
@@ -279,7 +279,7 @@ class Session:
             self.leave(f"the job declared this process dead: {reason}")
 
     def leave(self, why: str) -> None:
-        """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
+        """Leave the job because it cannot go on; its users are told why from now on. From any thread."""
         if not self.failure and self.bus.is_heard:
             # Where somebody listens it is loaded already; most ranks have no use for it.
             from rlinf_scheduler.events import JobLost  # noqa: PLC0415

@@ -166,7 +166,7 @@ class DeliveryLog:
             is_open = True
             while is_open:
                 lines = [self._lines.get()]
-                # What comes soon is written with it: to wake this thread costs the one that delivers more than a write.
+                # Later ones are written with it: to wake this thread costs the one that delivers more than a write.
                 time.sleep(GATHER_S)
                 lines += [self._lines.get() for _ in range(self._lines.qsize())]
                 is_open = lines[-1] is not None

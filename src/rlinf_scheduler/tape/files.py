@@ -1,7 +1,7 @@
 """Files that a process appends records to until it ends, however it ends; and what is read of them afterwards.
 
 A record is written by one call of the kernel's: once that has begun, the death of the process does not take it back.
-What a death leaves is a file whose last record is torn at worst; whoever reads it leaves that out, and says so.
+What a death leaves is a file whose last record is torn at worst; a reader leaves that out, and says so.
 """
 
 from __future__ import annotations

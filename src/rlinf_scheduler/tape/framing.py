@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.framing import Buffer, total_bytes
 HEAD = struct.Struct("<IQI")
 # The kernel takes so many pieces in one call.
 _MAX_PIECES = 1024
-# So much is written in one call of what comes a little at a time.
+# So much is written in one call of a stream of little writes.
 _CHUNK_BYTES = 1 << 20
 
 

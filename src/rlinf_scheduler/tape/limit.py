@@ -1,4 +1,4 @@
-"""How large the recording of a rank may become; said in the environment of whoever launches it."""
+"""How large the recording of a rank may become; said in the environment of its launcher."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from rlinf_scheduler.errors import ReplayEnded
 
 T = TypeVar("T")
 
-# Who has asked so often whether something is over, and meanwhile had nothing else, has lost its way.
+# A replay that has asked so often whether something is over, and meanwhile had nothing else, has lost its way.
 MAX_POLLS = 1000
 
 

@@ -1,4 +1,4 @@
-"""What a reader of weights asks their publisher; what comes back is replication's `ReaderAnswer`."""
+"""The questions of a reader of weights to their publisher; the answer is replication's `ReaderAnswer`."""
 
 from __future__ import annotations
 

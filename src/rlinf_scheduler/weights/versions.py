@@ -119,7 +119,7 @@ class Versions:
         elif asked.want.heard == weights.version:
             self._park(weights, request)
         else:
-            # Whoever waits knows what it waits for, and can say so at its deadline.
+            # A waiting reader knows what it waits for, and can say so at its deadline.
             request.reply(ReaderAnswer(AnswerKind.WAIT, key))
 
     def _why_over(self, wanted: int, present: int) -> str:

@@ -46,7 +46,7 @@ class Weights:
     A publication writes the weights once, into shared memory where there is room, and stays until the next version
     replaces it. Readers of the same machine copy from there; of each other machine one reader gets the bytes,
     from the publisher or from another such reader, and hands them on there in the same way. A version is never
-    changed: who has begun to read it reads all of it, whatever is published meanwhile, and its memory is free when
+    changed: a reader that has begun reads all of it, whatever is published meanwhile, and its memory is free when
     the last one has ended.
 
     Args:
@@ -113,7 +113,7 @@ class Weights:
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number.
 
-        The version is chosen when the publisher answers. It is copied by whoever waits for the handle, in that thread,
+        The version is chosen when the publisher answers. It is copied by the thread that waits for the handle,
         even if `into` has that version already. Until then the version's memory stays in use. An interruption while it
         is copied is raised when the whole version is there; a second one meanwhile leaves a part, and the handle's
         next `wait` copies it again.

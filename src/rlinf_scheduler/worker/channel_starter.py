@@ -66,7 +66,7 @@ _NUM_TRIES = 3
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """A channel on its way to a process; whoever wants it no more has cancelled `started`.
+    """A channel on its way to a process; its creator cancels `started` to give it up.
 
     Attributes:
         wanted: the channel; None for the items of a node, which go to one of its processes that hold channels, too.
@@ -414,7 +414,7 @@ class ChannelStarter(Starter):
         """Where a channel is to be; waits for the worker that it is to be beside."""
         self._check_free(wanted.spec.name)
         placement = self._placement_of(wanted, asker)
-        # Whoever had the name before is gone: a look-up waits for the channel to come.
+        # The process that had the name before is gone: a look-up waits for the channel to come.
         self._session.directory.expect(wanted.spec.address)
         return placement
 

@@ -29,7 +29,7 @@ class Consequences:
         stop: the group is to be stopped.
         kill: its process may live on behind a connection that is cut: it is to be killed.
         restart: another process is to take its place; until then calls to it wait.
-        ask: whoever decides is to be asked what it means; until then calls to it wait.
+        ask: the group's owner is to be asked what it means; until then calls to it wait.
     """
 
     report: WorkerLost | None = None
@@ -109,7 +109,7 @@ class Deaths:
         return Consequences(lost, restart=True, kill=died_before is None)
 
     def on_verdict(self, rank: int, verdict: Verdict) -> Consequences:
-        """Whoever was asked has said what a rank's death means; too late if somebody else has decided meanwhile."""
+        """The owner has said what a rank's death means; too late if somebody else has decided meanwhile."""
         if self.stopping or not self._decide(rank):
             return NOTHING
         if verdict == "restart":

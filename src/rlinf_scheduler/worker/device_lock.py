@@ -188,7 +188,7 @@ class _OwnTurns:
             self._messenger.call_later(_SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Whoever drops a turn says so, unless an interruption came in between."""
+        """Tell of the turn that is dropped, unless an interruption came in between."""
         self._sweep_due = False
         self._drain()
         self._sweep_later()

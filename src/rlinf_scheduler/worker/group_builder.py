@@ -46,7 +46,7 @@ GroupT_co = TypeVar("GroupT_co", bound=WorkerGroup[Any], covariant=True)
 UNRESPONSIVE_AFTER_S = 600.0
 # Each has its thread from the beginning on. Programs that mean "any number" write 2**31 - 1.
 MAX_THREADS = 500
-# Where ranks record what comes to them, if the launch does not say.
+# Where ranks record their inputs, if the launch does not say.
 RECORD_VARIABLE = "RLINF_RECORD"
 
 
@@ -135,9 +135,9 @@ class GroupBuilder(Generic[T, GroupT_co]):
             stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
                 or of a stream to which one owes a value, and why; None: never.
             seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
-                and, where it is loaded, torch are seeded with it before `__init__`, also in whoever takes a rank's
-                place. None: one that is drawn once for the job, and no generator is touched.
-            record: a folder, in which each rank records what comes to it, on its node, so that `rlinf replay` can run
+                and, where it is loaded, torch are seeded with it before `__init__`, also in a rank's successor.
+                None: one that is drawn once for the job, and no generator is touched.
+            record: a folder, in which each rank records its inputs, on its node, so that `rlinf replay` can run
                 it again alone. None: the folder that RLINF_RECORD names, if it is set. RLINF_RECORD_MIB bounds each
                 file. Both are looked for in the environment of who launches.
             detached: the group goes on when its driver has ended, until somebody ends it; in a job that outlives its

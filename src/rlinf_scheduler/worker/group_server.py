@@ -100,7 +100,7 @@ class GroupServer:
         self._moves = session.service(Moves)
         self.groups: dict[int, ServedGroup] = {}
         self._next_number = itertools.count(1).__next__
-        # By name: who has claimed it, and has not had it launched.
+        # By name: the process that has claimed it, and has not launched it.
         self._claims: dict[str, str] = {}
         # By name: who is told of what it prints while it is launched.
         self._launching: dict[str, str] = {}

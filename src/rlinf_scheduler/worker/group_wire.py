@@ -15,7 +15,7 @@ LAUNCH = "kept.launch"
 FOLLOW = "kept.follow"
 END = "kept.end"
 RESTART = "kept.restart"
-# Of whoever follows a group.
+# Of a process that follows a group.
 NEWS = "kept.news"
 
 

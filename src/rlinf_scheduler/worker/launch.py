@@ -103,7 +103,7 @@ class LaunchOptions:
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         seed: what the ranks' seeds are derived from; None: one that is drawn.
-        record: the folder in which what comes to them is recorded; "" if it is not.
+        record: the folder of their recordings; "" if it is not.
         record_bytes: how large the recording of each may become.
         sys_path: where modules are found; empty: where the process that launches finds them.
         log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
@@ -346,7 +346,7 @@ class _Launch:
             self._recipe.environments,
             max(0.0, self._options.timeout_s - self.elapsed_s),
         )
-        # Whoever had these names before is gone: a look-up waits for the ranks to come.
+        # The processes that had these names before are gone: a look-up waits for the ranks to come.
         self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
         with ray_errors(f"Ray does not start processes for group '{self._name}'"):
             self._start_in_turn()

@@ -50,7 +50,7 @@ class NodeWatch:
 
     Attributes:
         states: which nodes are lost.
-        headless: that Ray's head does not answer, and since when; "" while it does. Whoever asks Ray then waits.
+        headless: that Ray's head does not answer, and since when; "" while it does. Requests to Ray wait then.
         on_lost: called on the I/O thread with the id of each node that is lost, and why.
     """
 
@@ -109,7 +109,7 @@ class NodeWatch:
 
         Raises:
             NodeLost: one is gone.
-            ClusterError: Ray's head does not answer: whoever asked it would wait for a minute.
+            ClusterError: Ray's head does not answer: a request to it would wait for a minute.
         """
         refusal = self.states.refusal(ranks)
         if refusal is not None:
@@ -127,7 +127,7 @@ class NodeWatch:
         self._lose(gone.node_id, f"{gone.cause} at {clock_text(gone.at)}")
         rank = self.states.rank_of(gone.node_id)
         if rank is not None:
-            # Whoever launched it: it ends now.
+            # The launching thread: it ends now.
             self._session.deaths.declare(Death(notice.peer_id, notice.peer_name, self.states.lost[rank]))
 
     def _on_peer_lost(self, process_id: str) -> None:

@@ -70,7 +70,7 @@ class ProgressLine:
 
     Where nobody looks at a terminal, the log has it once in a while.
 
-    Launches tell it by a queue: so whoever is interrupted leaves nothing half done.
+    Launches tell it by a queue: so an interrupted thread leaves nothing half done.
     """
 
     def __init__(self, session: Session) -> None:

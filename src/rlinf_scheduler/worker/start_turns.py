@@ -69,7 +69,7 @@ def in_turn(
     Args:
         machines: on which machine each process is to start; the first of a machine starts first.
         limits: how many may start at a time on each machine.
-        turns: which are starting; whoever gets a place begins there before the next one.
+        turns: the launches that are starting; one that gets a place begins there before the next one.
     """
     left: dict[str, list[int]] = {}
     for place in reversed(range(len(machines))):

@@ -19,7 +19,7 @@ from rlinf_scheduler.worker.call import Call, RankOutcome, Target, next_number
 class ValueCell:
     """Where one value of one rank comes to; they are linked in the order of the values.
 
-    Whoever iterates holds the slot that it waits for, and goes on to the next one by one store: so an interruption
+    The iterating thread holds the slot that it waits for, and goes on to the next one by one store: so an interruption
     neither loses a value nor gives it twice.
 
     Attributes:

@@ -124,7 +124,7 @@ class Successors:
             self._tell_given_up(before, reason, error)
             raise
         finally:
-            # By the I/O thread: whoever waits for it sees what that was told before.
+            # By the I/O thread: a waiting thread sees what that was told before.
             self._session.messenger.submit(lambda: back.set_result(None))
 
     def _bury(self, before: LaunchedRank, reason: str) -> None:

@@ -283,7 +283,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         self.check_alive([number])
 
     def _ask(self, rank: LaunchedRank, lost: WorkerLost) -> None:
-        """Ask whoever decides what a death means; a thread's own work."""
+        """Ask the group's owner what a death means; a thread's own work."""
         verdict: Verdict = "fail"
         try:
             answer = self._on_failure(lost) if callable(self._on_failure) else "fail"

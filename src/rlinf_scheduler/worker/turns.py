@@ -1,4 +1,4 @@
-"""Who has which devices to itself, and who comes next: pure."""
+"""The holders of devices that have them to themselves, and the line behind them. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Turn:
 
 
 class Turns:
-    """Devices in turn: whoever wants some waits for all who asked before it for any of the same.
+    """Devices in turn: a process waits for all who asked before it for any of the same devices.
 
     Nobody has one device while it waits for another, and nobody is overtaken: so there is no deadlock and no
     starvation.
@@ -75,7 +75,7 @@ class Turns:
         return granted
 
     def notes(self, now: float) -> list[TurnNote]:
-        """Who has devices, and who waits for them."""
+        """The holders of devices, and the processes that wait for them."""
         return [
             TurnNote(turn.who, tuple(sorted(turn.devices)), now - turn.since, turn.granted)
             for turn in self._turns

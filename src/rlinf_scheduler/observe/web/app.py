@@ -92,7 +92,7 @@ class Sighting:
 
 
 class SharedLook:
-    """Looks again, at most every so many seconds, when somebody asks; whoever asks then gets the same look.
+    """Looks again, at most every so many seconds, when somebody asks; all who ask meanwhile get that look.
 
     Args:
         take: looks, and gives plain data; what it waits for has a deadline. A `SchedulerError` of it is what was found.
@@ -161,7 +161,7 @@ _MAX_FIELDS = 16
 
 
 class WebApp:
-    """Answers who has the token: the page, what the job does now and every second, and why it does not go on.
+    """Answers requests with the token: the page, what the job does now and every second, and why it does not go on.
 
     Args:
         token: the secret, which a page has in its address and its script sends as a header. No cookie: a browser would

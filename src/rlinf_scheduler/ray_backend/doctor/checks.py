@@ -109,7 +109,7 @@ def _num_nodes(facts: ClusterFacts) -> int:
 
 
 def check_token(facts: ClusterFacts) -> Iterator[Finding]:
-    """Whether whoever joins has to prove that he may, only this user can, and other Rays are left as they are."""
+    """Whether a joining node has to prove that it may, only this user can, and other Rays are left as they are."""
     for node in facts.nodes:
         token = node.token
         if token.turned_on_by and not node.is_simulated:

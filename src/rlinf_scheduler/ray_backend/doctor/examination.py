@@ -74,7 +74,7 @@ class Examiner:
         return try_all(self._node_id, targets)
 
     def open_listener(self, token: bytes) -> int:
-        """Let one probe in, by whoever shows the token; the port."""
+        """Let one probe in that shows the token; return the port."""
         listener = ProbeListener(self._ip, token, self._ports)
         threading.Thread(target=listener.serve, name="rlinf-doctor-listener", daemon=True).start()
         return listener.port
