@@ -432,7 +432,7 @@ def test_to_ask_what_is_there_writes_nothing_and_is_behind_what_was_said_before(
 def test_a_durable_channel_that_was_deleted_leaves_nothing_to_be_done_when_its_process_leaves(tmp_path):
     def to_be_done(runtime):
         messenger = runtime.messenger
-        parts = (messenger._loop._finally, messenger._busy, runtime._closers, runtime._fork_callbacks)
+        parts = (messenger._loop._finally, messenger._closing.busy, runtime._closers, runtime._fork_callbacks)
         return [len(part) for part in parts]
 
     with LocalRuntime() as runtime:

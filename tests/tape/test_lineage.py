@@ -249,7 +249,7 @@ def test_a_process_does_not_stay_for_what_its_disk_takes_no_more(tmp_path, monke
 
     log = DeliveryLog(str(tmp_path / "a.rec"), RecordedChannel("full", 0.0), 1 << 20)
     log.opened.result(60)
-    monkeypatch.setattr("rlinf_scheduler.tape.files.os.pwritev", refuse)
+    monkeypatch.setattr("rlinf_scheduler.comm.disk.Disk.pwritev", staticmethod(refuse))
     log.add((0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)]), [], 10)
     assert log.is_behind
     wait_until(lambda: not log.is_behind)
@@ -294,7 +294,7 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recor
     with LocalRuntime():
         channel = Channel.create("busy")
         channel.record(tmp_path / "a.rec")
-        monkeypatch.setattr("rlinf_scheduler.tape.files.os.pwritev", write_at_last)
+        monkeypatch.setattr("rlinf_scheduler.comm.disk.Disk.pwritev", staticmethod(write_at_last))
         for number in range(100):
             with Worker.at_step(number):
                 channel.put(number, timeout_s=60)
@@ -355,7 +355,7 @@ def test_a_channel_that_is_deleted_has_written_what_is_recorded(tmp_path, record
         channel.delete()
         assert recordings(tmp_path / "a.rec").steps == [1]
         # Nothing is left of it for the end of the process.
-        assert not [each for each in runtime.messenger._busy if "recording" in repr(each)]
+        assert not [each for each in runtime.messenger._closing.busy if "recording" in repr(each)]
 
 
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):

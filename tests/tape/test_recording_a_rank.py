@@ -350,7 +350,7 @@ def test_a_disk_that_is_full_ends_the_recording_and_not_the_rank(recorded, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlinf_scheduler.tape.files.os.pwritev", full)
+        patch.setattr("rlinf_scheduler.comm.disk.Disk.pwritev", staticmethod(full))
         recorded.call("draw")
     recorded.call("draw")
     assert "cannot be written: No space left on device" in caplog.text
