@@ -17,13 +17,13 @@ from rlinf_scheduler.queueing import (
     Instruction,
     Item,
     LeaseTerms,
-    Over,
+    OperationOver,
     Refuse,
     Ripen,
     ShardPlan,
     StartClock,
     StopClock,
-    Tapped,
+    SubscriptionName,
     Vacate,
     WantedPart,
     messages,
@@ -246,7 +246,7 @@ class ChannelServer:
     def _try(self, client: str, operation: Any) -> list[Instruction] | None:
         try:
             return self.state.apply(operation, client)
-        except Over:
+        except OperationOver:
             return None
 
     def _keep_time(self, instruction: StartClock | StopClock) -> None:
@@ -272,7 +272,7 @@ class ChannelServer:
         """Put all of them back, or drop them."""
         oracle = self._ledger.leases
         for letter in self.state.policy(Leases).dead_letters():
-            name = TAP if isinstance(letter.queue.name, Tapped) else letter.queue.name
+            name = TAP if isinstance(letter.queue.name, SubscriptionName) else letter.queue.name
             (oracle.put_back if again else oracle.discard)(letter.item.payload, name)
             self._carry_out(self.state.apply(lease_policy.MoveDead(letter.number, again)))
 
@@ -293,7 +293,7 @@ class ChannelServer:
     def give_up_subscription(self) -> None:
         """Nobody comes any more, whatever the time."""
         for vacancy in range(1, MAX_VACANCIES) if self._ledger.has_subscription else ():
-            with suppress(Over):
+            with suppress(OperationOver):
                 self.state.apply(tap_policy.GiveUpTap(TAP, vacancy))
                 self._ledger.subscription_ends(NEVER_US)
                 return
@@ -311,7 +311,7 @@ class ChannelServer:
     def _get(self, client: str, asked: Get) -> list[Instruction]:
         """Ask the queue that is meant; the books know the subscription's by another name."""
         state, ledger = self.state, self._ledger
-        get = asked._replace(queue=Tapped(TAP)) if asked.queue == TAP else asked
+        get = asked._replace(queue=SubscriptionName(TAP)) if asked.queue == TAP else asked
         match get:
             case Get(ticket, queue, batch_weight, wait, limits) if get.ttl_us:
                 wanted = NO_LIMITS if limits is None else limits

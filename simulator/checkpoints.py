@@ -23,7 +23,7 @@ from rlinf_scheduler.queueing import (
     Reason,
     Refuse,
     Snapshot,
-    Tapped,
+    SubscriptionName,
     WantedPart,
 )
 from rlinf_scheduler.queueing.instructions import Part
@@ -93,7 +93,7 @@ class Checkpoints:
                 message = f"a restarted job finds (item, times given out) {found} in {queue}; it should find {items}"
                 raise Violation(message, [number for number, _ in (*found, *items)])
         vacant = [name for name, _ in restarted.policy(Taps).vacant()]
-        if vacant != [name for name in (TAP,) if Tapped(name) in wanted.queues]:
+        if vacant != [name for name in (TAP,) if SubscriptionName(name) in wanted.queues]:
             raise Violation(f"the subscriptions {vacant} of a restarted job wait for somebody to read them")
         letters = restarted.policy(Leases).dead_letters()
         dead = {(letter.queue.name, letter.item.payload): letter.attempts for letter in letters}
@@ -140,10 +140,12 @@ class Checkpoints:
         for queue in self._ledger.queues:
             found.update(number for number, _ in self._take_all(restarted, queue))
         letters = restarted.policy(Leases).dead_letters()
-        found.update(letter.item.payload for letter in letters if letter.queue.name != Tapped(TAP))
+        found.update(letter.item.payload for letter in letters if letter.queue.name != SubscriptionName(TAP))
         if self._script.plan is not None:
             found.update(number for part in self._train(restarted).values() for number in part)
-        wanted = {number for each in (before, after) for number in each.numbers(others_than=Tapped(TAP))}
+        wanted = {
+            number for each in (before, after) for number in each.numbers(others_than=SubscriptionName(TAP))
+        }
         wanted |= self._ledger.accepted - accepted
         wanted -= self._ledger.gone
         if self._script.plan is None and found != Counter(wanted):
@@ -154,7 +156,7 @@ class Checkpoints:
 
     def _check_read(self, restarted: ChannelState, before: Wanted, after: Wanted) -> None:
         """Check that a subscription which was read at the second look has all that was not read at one of them."""
-        name = Tapped(TAP)
+        name = SubscriptionName(TAP)
         found = [number for number, _ in self._take_all(restarted, name)]
         found += [
             each.item.payload for each in restarted.policy(Leases).dead_letters() if each.queue.name == name
@@ -229,4 +231,4 @@ class Checkpoints:
 
 def _name_of(queue: QueueName) -> QueueName:
     """What the server calls a queue of the books."""
-    return Tapped(TAP) if queue == TAP else queue
+    return SubscriptionName(TAP) if queue == TAP else queue

@@ -17,7 +17,7 @@ from rlinf_scheduler.queueing import (
     Refuse,
     ShardPlan,
     StartClock,
-    Tapped,
+    SubscriptionName,
     TapTerms,
 )
 from rlinf_scheduler.queueing.instructions import Part
@@ -507,7 +507,7 @@ class Ledger:
             raise Violation(f"{state.queues.num_lost} items are counted as lost; it should be {num_lost}")
         held = {depth.name: depth for depth in state.queues.depths()}
         for name, queue in self._queues.items():
-            depth = held.get(Tapped(TAP) if name == TAP else name)
+            depth = held.get(SubscriptionName(TAP) if name == TAP else name)
             if isinstance(queue, TapOracle) and (depth is None or depth.num_dropped != queue.num_dropped):
                 raise Violation(
                     f"the subscription has dropped {queue.num_dropped} items, and not {depth}", (TAP,)

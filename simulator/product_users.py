@@ -38,7 +38,7 @@ from rlinf_scheduler.errors import (
     LeaseExpired,
 )
 from rlinf_scheduler.observe.reasons import ASK_FROM_S, LATE_FRACTION, MAX_LATE_S, MIN_LATE_S
-from rlinf_scheduler.queueing import LeaseTerms, Limits, Tapped, WantedPart
+from rlinf_scheduler.queueing import LeaseTerms, Limits, SubscriptionName, WantedPart
 from rlinf_scheduler.queueing.sharding import DonePart
 from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
 from simulator.host import Host
@@ -277,7 +277,7 @@ class ChannelUsers:
         make: type[Operation] = OPERATIONS.get(step.kind, BatchOperation)
         operation = make(
             KINDS.get(step.kind, "get_batch"),
-            Tapped(TAP) if step.queue == TAP else step.queue,
+            SubscriptionName(TAP) if step.queue == TAP else step.queue,
             timeout_s,
             self._connection.now,
             wait=step.timeout_us != NOWAIT,

@@ -17,12 +17,12 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Instruction,
     Item,
-    Over,
+    OperationOver,
     Producers,
     QueueName,
     StartClock,
     StopClock,
-    Tapped,
+    SubscriptionName,
     TapTerms,
     Vacate,
     WantedPart,
@@ -123,11 +123,11 @@ class WatchedState(ChannelState):
         self._before(operation, client)
         if isinstance(operation, messages.Put):
             self._puts(operation, client, item)
-        refusal: Over | None = None
+        refusal: OperationOver | None = None
         out: list[Instruction] = []
         try:
             out = self._inside(super().apply, operation, client, item)
-        except Over as error:
+        except OperationOver as error:
             refusal = error
         self._after(operation, client, refused=refusal is not None)
         if isinstance(operation, messages.Resend):
@@ -306,14 +306,16 @@ class WatchedState(ChannelState):
             get.group_size,
         )
         self._hear("get", name, number)
-        self._ledger.get_arrives(name, number, TAP if isinstance(queue_name, Tapped) else queue_name, asked)
+        self._ledger.get_arrives(
+            name, number, TAP if isinstance(queue_name, SubscriptionName) else queue_name, asked
+        )
 
     def _moves(self, number: int, tell: Callable[..., None]) -> None:
         letter = self.policy(Leases).dead.get(number)
         if letter is not None:
             item, queue_name = self._names.number_of(letter.item), letter.queue.name
             self._hear("move", item)
-            tell(item, TAP if isinstance(queue_name, Tapped) else queue_name)
+            tell(item, TAP if isinstance(queue_name, SubscriptionName) else queue_name)
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import lease_roles as roles
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Limits
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Limits, OperationOver
 from rlinf_scheduler.queueing.leases import Lapse, Leases, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put
 from waits import wait_until
@@ -41,19 +41,24 @@ class OnStateMachine:
 
     def lease(self, consumer, most=1, *, hangs=False):
         terms = LeaseTerms(SHORT_S if hangs else LONG_S, consumer)
-        told = self.state.apply(
-            Get(next(self.tickets), Q, batch_weight=None, limits=Limits(most, most), grant=terms), consumer
-        )
+        told = self.state.apply(Get(next(self.tickets), Q, limits=Limits(most, most), grant=terms), consumer)
         (delivery,) = [each for each in told if isinstance(each, Deliver)]
         items = [item.payload for item in delivery.items]
         self.held.append(Held(consumer, delivery.grant.generation, items, list(delivery.grant.attempts)))
         return self.held[-1]
 
     def ack(self, held, only=None):
-        return self.state.apply(Settle(held.number, only, True), held.consumer) is not None
+        return self._settle(held, only, True)
 
     def nack(self, held, only=None):
-        return self.state.apply(Settle(held.number, only, False), held.consumer) is not None
+        return self._settle(held, only, False)
+
+    def _settle(self, held, only, done):
+        try:
+            self.state.apply(Settle(held.number, only, done), held.consumer)
+        except OperationOver:
+            return False
+        return True
 
     def hang(self, consumer):
         for held in self.held:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rlinf_scheduler.queueing import ChannelData, Over, Tapped
+from rlinf_scheduler.queueing import ChannelData, OperationOver, SubscriptionName
 from rlinf_scheduler.queueing.leases import Leases
 
 
@@ -14,7 +14,7 @@ def restore(state, snapshot):
 
 def check_sums(state):
     """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
-    queues = [queue for queue in state.queues.all() if not isinstance(queue.name, Tapped)]
+    queues = [queue for queue in state.queues.all() if not isinstance(queue.name, SubscriptionName)]
     depths = [queue.depth() for queue in queues]
     letters = state.policy(Leases).dead.values()
     stats = state.queues.stats()
@@ -35,6 +35,6 @@ def is_over(state, operation, client=""):
     """Whether what an operation is about is over."""
     try:
         state.apply(operation, client)
-    except Over:
+    except OperationOver:
         return True
     return False

@@ -14,7 +14,7 @@ from rlinf_scheduler.queueing import (
     Reason,
     Refuse,
     ShardPlan,
-    Tapped,
+    SubscriptionName,
     WantedPart,
 )
 from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
@@ -253,7 +253,9 @@ def test_what_a_subscriptions_shard_has_lost_is_counted_where_it_was_put_alone()
     state.apply(Subscribe(1, "log", None), "reader")
     put(state, "a")
     assert delivered(
-        state.apply(Get(1, Tapped("log"), grant=WantedPart(ShardPlan(1, batch_items=1), 0)), "reader")
+        state.apply(
+            Get(1, SubscriptionName("log"), grant=WantedPart(ShardPlan(1, batch_items=1), 0)), "reader"
+        )
     ) == ["a"]
     state.lose_items(why("a"))
     assert state.queues.num_lost == state.snapshot(at_rest=True).data.num_lost == 1

@@ -13,8 +13,8 @@ from rlinf_scheduler.queueing import (
     QueueDepth,
     QueueStats,
     QueueSurvey,
+    SubscriptionName,
     SurveyContext,
-    Tapped,
     Waiting,
     decode_rows,
     encode_rows,
@@ -202,7 +202,7 @@ def test_queues_in_use_are_those_at_which_somebody_waits_or_of_which_somebody_ha
 def test_a_listing_carries_queues_without_names_and_gives_them_as_they_were():
     depths = [
         QueueDepth(("a", None, 1), 2, 0.5, groups=((("p", 2), 1),)),
-        QueueDepth(Tapped("seen"), num_dropped=3),
+        QueueDepth(SubscriptionName("seen"), num_dropped=3),
     ]
     stats = [
         QueueStats(depth, 1.5, (Waiting("env:0", "get", 2.0),), limits=("maxsize 8",)) for depth in depths

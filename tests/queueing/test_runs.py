@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, LeaseTerms, Over, Tapped
+from rlinf_scheduler.queueing import (
+    NO_LIMITS,
+    ChannelState,
+    Deliver,
+    Item,
+    LeaseTerms,
+    OperationOver,
+    SubscriptionName,
+)
 from rlinf_scheduler.queueing.leases import Lapse, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.taps import Subscribe
@@ -114,7 +122,7 @@ class Player:
     def _settle(self, client, **about):
         out = []
         for generation in range(1, 5):
-            with suppress(Over):
+            with suppress(OperationOver):
                 out += self.state.apply(Settle(generation, None, **about), client)
         return out
 
@@ -133,7 +141,7 @@ class Player:
         return []
 
     def read(self, client, count):
-        return self.get_run(client, Tapped("log"), count)
+        return self.get_run(client, SubscriptionName("log"), count)
 
     def withdraw(self, client, place):
         tickets = self.tickets[client]

@@ -25,8 +25,8 @@ from rlinf_scheduler.queueing import (
     Refuse,
     ShardPlan,
     Snapshot,
+    SubscriptionName,
     SurveyContext,
-    Tapped,
     Vacate,
     WantedPart,
     merged,
@@ -58,7 +58,7 @@ from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe
 
 CLIENTS = st.sampled_from(["a", "b"])
-TAP = Tapped("tap")
+TAP = SubscriptionName("tap")
 QUEUES = st.sampled_from(["default", ("a", 1), "shards"])
 OF_GETS = st.sampled_from(["default", ("a", 1), "shards", "fresh", "fresh", TAP])
 PLANS = st.sampled_from([ShardPlan(2, batch_items=2), ShardPlan(2, "balanced", batch_weight=3)])
@@ -541,7 +541,7 @@ KEPT = {
 }
 MADE_ANEW = {
     Contents: "counted_bytes counted_items delivering is_plain lent_bytes lent_items num_dead num_lent on_the_way"
-    " reserved reserved_bytes tally taps",
+    " reserved reserved_bytes tally followers",
     WeightedFifo: "_clock groups num_items size_bytes weight",
     RankedItems: "_by_age _by_rank _clock",
     Gate: "max_bytes maxsize",
@@ -550,7 +550,7 @@ MADE_ANEW = {
     Leases: "max_attempts max_leased _consumers _queues",
     Taps: "_queues",
     Admissions: "_queues",
-    Tally: "dead_bytes held_bytes leased_bytes lender max_bytes num_dead num_gets num_here num_leased"
+    Tally: "dead_bytes held_bytes lent_bytes lender max_bytes num_dead num_gets num_here num_lent"
     " reserved_bytes touched",
     QueueSet: "maxsize max_bytes on_made tally _gate _num_added",
 }

@@ -16,8 +16,8 @@ from rlinf_scheduler.queueing import (
     QueueSurvey,
     Reason,
     Refuse,
+    SubscriptionName,
     SurveyContext,
-    Tapped,
     TapTerms,
     Vacate,
 )
@@ -26,7 +26,7 @@ from rlinf_scheduler.queueing.messages import Close, EndAll, EndQueue, Fill, Flu
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Taps, Unsubscribe
 
 Q = "default"
-LOG = Tapped("log")
+LOG = SubscriptionName("log")
 
 
 def tapped(terms=TapTerms(Q), **options):  # noqa: B008
@@ -119,7 +119,9 @@ def test_several_subscriptions_each_see_everything():
     state = tapped()
     state.apply(Subscribe(1, "stats", Q), "other")
     put(state, "a", "b")
-    assert take_all(state, LOG) == take_all(state, Tapped("stats")) == take_all(state, Q) == ["a", "b"]
+    assert (
+        take_all(state, LOG) == take_all(state, SubscriptionName("stats")) == take_all(state, Q) == ["a", "b"]
+    )
 
 
 def test_members_of_one_subscription_share_its_items():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from feeding_mutants import with_policy, with_queue, with_queues
 
-from rlinf_scheduler.queueing import Over
+from rlinf_scheduler.queueing import OperationOver
 from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
@@ -54,7 +54,7 @@ class _NeverEnds(Taps):
     """A subscription that nobody reads stays."""
 
     def give_up(self, left, client=""):
-        raise Over
+        raise OperationOver
 
 
 class _ForgetsVacancies(Taps):
@@ -69,15 +69,15 @@ class _OverlooksAnnounced(Queue):
     """What was announced is not shown."""
 
     def fill(self, putter, out):
-        taps, self.taps = self.taps, ()
+        taps, self.followers = self.followers, ()
         super().fill(putter, out)
-        self.taps = taps
+        self.followers = taps
 
 
 class _LeavesReadersWaiting(Queue):
     """Who waits for a subscription is not told that something came."""
 
-    def touch_taps(self):
+    def touch_followers(self):
         pass
 
 
@@ -86,7 +86,7 @@ class _ShowsWhatComesBack(Queue):
 
     def give_back(self, getters):
         getters = list(getters)
-        for tap in self.taps:
+        for tap in self.followers:
             for getter in getters:
                 for item in getter.items or ():
                     tap.see(item)
@@ -113,7 +113,7 @@ class _HoldsUpPuts(Queue):
 
     def has_room(self, size_bytes):
         return super().has_room(size_bytes) and not any(
-            0 < tap.terms.maxsize <= tap.num_held for tap in self.taps
+            0 < tap.terms.maxsize <= tap.num_held for tap in self.followers
         )
 
 

@@ -25,7 +25,7 @@ from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
 from rlinf_scheduler.keywords import explains_calls
-from rlinf_scheduler.queueing import QueueName, Tapped
+from rlinf_scheduler.queueing import QueueName, SubscriptionName
 from rlinf_scheduler.queueing.taps import Subscribe, Unsubscribe
 
 # A subscription has room for so many items unless it is said.
@@ -50,7 +50,7 @@ class Subscription(Getting, Sharding, Leasing, Inspecting):
 
     def __init__(self, ref: ChannelRef, name: str, maxsize: int) -> None:
         super().__init__(ref)
-        self._tap = Tapped(name)
+        self._tap = SubscriptionName(name)
         self._maxsize = maxsize
         self._number = _next_number()
         self._is_in = False

@@ -69,9 +69,9 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         StopClock,
         Vacate,
     )
-    from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name, marks_tell
+    from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
     from rlinf_scheduler.queueing.leases import BuriedItem
-    from rlinf_scheduler.queueing.policy import Over
+    from rlinf_scheduler.queueing.policy import OperationOver
     from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
     from rlinf_scheduler.queueing.queue import NOTHING
     from rlinf_scheduler.queueing.snapshot import ChannelData, QueueData, Snapshot, merged, with_rest
@@ -117,7 +117,7 @@ _MODULES = {
     "NO_LIMITS": "rlinf_scheduler.queueing.wanted",
     "OnLease": "rlinf_scheduler.queueing.instructions",
     "OnSlot": "rlinf_scheduler.queueing.instructions",
-    "Over": "rlinf_scheduler.queueing.policy",
+    "OperationOver": "rlinf_scheduler.queueing.policy",
     "POLICIES": "rlinf_scheduler.queueing.wanted",
     "Part": "rlinf_scheduler.queueing.instructions",
     "Point": "rlinf_scheduler.queueing.cost",
@@ -145,7 +145,7 @@ _MODULES = {
     "Stream": "rlinf_scheduler.queueing.streams",
     "SurveyContext": "rlinf_scheduler.queueing.surveying",
     "TapTerms": "rlinf_scheduler.queueing.taps",
-    "Tapped": "rlinf_scheduler.queueing.item",
+    "SubscriptionName": "rlinf_scheduler.queueing.item",
     "UsersByQueue": "rlinf_scheduler.queueing.surveying",
     "Vacate": "rlinf_scheduler.queueing.instructions",
     "Waiting": "rlinf_scheduler.queueing.stats",
@@ -191,7 +191,7 @@ __all__ = [
     "Limits",
     "OnLease",
     "OnSlot",
-    "Over",
+    "OperationOver",
     "Part",
     "Point",
     "ProducerPlaces",
@@ -216,9 +216,9 @@ __all__ = [
     "StartClock",
     "StopClock",
     "Stream",
+    "SubscriptionName",
     "SurveyContext",
     "TapTerms",
-    "Tapped",
     "UsersByQueue",
     "Vacate",
     "Waiting",

@@ -2,7 +2,7 @@
 
 A *version* of the policy takes so many items (`batch_items`), and then makes way for the next one. An item is begun
 with a *slot*, which names the version that its maker begins it with, and the *latest* that may take it. A slot lives as
-long as somebody holds it: who asked for it, a process that was sent a copy, or a copy that is in a queue, on lease, or
+long as somebody holds it: who asked for it, a process that was sent a copy, or a copy that is in a queue, lent, or
 on its way. An item is *open* from its slot until it is taken for good. One rule keeps every promise:
 
     the items open that version D may be the latest to take are at most as many as the versions up to D still take,
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
@@ -88,7 +89,7 @@ class GrantedSlot(Struct, eq=False, array_like=True):
         latest: the last version that may take the item.
         since: when it was given, on the clock of the state's shell.
         is_used: a put with it is under way.
-        copies: by whom copies are held, and under which key; by "" those in a queue, on lease, or on their way.
+        copies: by whom copies are held, and under which key; by "" those in a queue, lent, or on their way.
         gone: the keys of such copies that are no more, perhaps before it was heard that they are.
     """
 
@@ -246,7 +247,7 @@ class Admission(Gate):
                 self._drop_unwanted(slot)
 
     def hold(self, number: int, client: str, key: int, source: int = 0) -> None:
-        """Note that a client holds a copy of a slot; "" for one that is in a queue, on lease, or on its way.
+        """Note that a client holds a copy of a slot; "" for one that is in a queue, lent, or on its way.
 
         With `source`, what was sent as that is this one from now on, and ends with its client.
         """
@@ -534,6 +535,23 @@ class Admission(Gate):
             unsettled = sum(self._lent.values()) + sum(self._lent_before.values())
             yield f"set_version({move.version}) waits for {counted(unsettled, 'item')} to be settled"
 
+    def waiting(self, most: int) -> Iterator[tuple[str, str, float]]:
+        """Yield those who wait for a version or a slot: a client, for what, and since when."""
+        for (client, _), move in self.kept.moving.items():
+            yield client, f"set_version({move.version})", move.since
+        for (client, _), wish in islice(self.kept.asking.items(), most):
+            yield client, f"admit with max_lag {wish.max_lag}", wish.since
+
+    def given(self, most: int) -> Iterator[tuple[str, str, float]]:
+        """Yield the first slots that are out, which are the oldest: the client, what it has, and since when."""
+        for slot in islice(self.kept.making.values(), most):
+            holders = [client for client, _ in ([slot.owner] if slot.owner else list(slot.copies)) if client]
+            until = f", taken up to version {slot.latest}" if slot.latest > slot.version else ""
+            if not holders and slot.copies:
+                until += ", of which a copy was sent, and nobody has it now"
+            what = f"slot {slot.number}, for an item of version {slot.version}{until}"
+            yield holders[0] if holders else "", what, slot.since
+
     def _makers(self) -> str:
         oldest = min(slot.version for slot in self.kept.making.values())
         return f"{counted(len(self.kept.making), 'item')} in the making, the oldest of version {oldest}"
@@ -549,7 +567,7 @@ class Admissions(Policy):
         self._admitting: dict[Queue, Admission] = {}
 
     def queues(self) -> list[Queue]:
-        """Return them, those that are there, in order."""
+        """Return the queues that have versions, those that are there, in order."""
         return [queue for queue in self._admitting if self._queues.find(queue.name) is queue]
 
     def of(self, queue: Queue | None) -> Admission | None:

@@ -210,7 +210,7 @@ class ClientState:
         return True
 
     def settled(self, ticket: int) -> list[ClientInstruction]:
-        """The server hears another way what became of the items of a delivery: those on lease."""
+        """The server hears another way what became of the items of a delivery."""
         operation = self._operations.get(ticket)
         if operation is not None and operation.phase is _Phase.DELIVERED:
             del self._operations[ticket]

@@ -13,7 +13,7 @@ from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.stats import QueueDepth, phrase_of
-from rlinf_scheduler.queueing.tally import Tally, Tap
+from rlinf_scheduler.queueing.tally import Follower, Tally
 from rlinf_scheduler.queueing.weights import rounded
 
 
@@ -57,7 +57,7 @@ class Contents:
         fifo: its items, in the order in which they leave.
         gate: says what may enter.
         parts: the items of steps that were cut from it, where it is divided.
-        taps: the subscriptions that see what enters.
+        followers: the queues that see what enters.
         is_plain: none of these is anything but the plain one.
         flushed: items of a smaller order are not to wait for others.
         streams: puts that have room but not all bytes before them, for each client, in order.
@@ -78,6 +78,7 @@ class Contents:
         "ended",
         "fifo",
         "flushed",
+        "followers",
         "gate",
         "getters",
         "is_plain",
@@ -95,7 +96,6 @@ class Contents:
         "skipped",
         "streams",
         "tally",
-        "taps",
         "waits_for_room",
     )
 
@@ -109,7 +109,7 @@ class Contents:
         self.gate = gate
         self.waits_for_room = False
         self.parts: Parts = UNDIVIDED
-        self.taps: tuple[Tap, ...] = ()
+        self.followers: tuple[Follower, ...] = ()
         self.is_plain = True
         self.flushed = 0
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
@@ -125,13 +125,16 @@ class Contents:
         self.lost: list[Item] = []
 
     def decide_by(
-        self, gate: Gate | None = None, parts: Parts | None = None, taps: tuple[Tap, ...] | None = None
+        self,
+        gate: Gate | None = None,
+        parts: Parts | None = None,
+        followers: tuple[Follower, ...] | None = None,
     ) -> None:
         """Let another policy take the place of the one that is there."""
         self.gate = gate or self.gate
         self.parts = self.parts if parts is None else parts
-        self.taps = self.taps if taps is None else taps
-        self.is_plain = self.gate.is_plain and self.parts is UNDIVIDED and not self.taps
+        self.followers = self.followers if followers is None else followers
+        self.is_plain = self.gate.is_plain and self.parts is UNDIVIDED and not self.followers
 
     @property
     def is_open(self) -> bool:
@@ -174,7 +177,7 @@ class Contents:
         """Count so many more items as lent, or as back."""
         self.lent_items += num_items
         self.lent_bytes += size_bytes
-        self.tally.note_leased(self.name, num_items, size_bytes)
+        self.tally.note_lent(self.name, num_items, size_bytes)
 
     def bury(self, num_items: int, size_bytes: int) -> None:
         """Count so many more items as dead, or fewer."""
@@ -204,10 +207,10 @@ class Contents:
         """Return all items that are here, and those of steps that were cut."""
         return chain(self.fifo, self.parts.items())
 
-    def touch_taps(self) -> None:
+    def touch_followers(self) -> None:
         """Note that something may have changed for the subscriptions that see this queue."""
-        if self.taps:
-            self.tally.touched.update(dict.fromkeys(self.taps))
+        if self.followers:
+            self.tally.touched.update(dict.fromkeys(self.followers))
 
     def depth(self, *, with_groups: bool = True) -> QueueDepth:
         """Return what is here, as data."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.instructions import Instruction, Reason
@@ -191,6 +191,10 @@ class Gate:
         """Yield what it waits for, in phrases."""
         return iter(())
 
-    def state(self) -> Any:
-        """Return what there is to save of it; None without anything."""
-        return None
+    def waiting(self, most: int) -> Iterator[tuple[str, str, float]]:
+        """Yield so many who wait at the gate itself: a client, for what, and since when."""
+        return iter(())
+
+    def given(self, most: int) -> Iterator[tuple[str, str, float]]:
+        """Yield so much that was given at the gate itself: the client that has it, what, and since when."""
+        return iter(())

@@ -13,7 +13,7 @@ NOT_GIVEN, SETTLED = -1, -3
 
 
 @dataclass(frozen=True, slots=True)
-class Tapped:
+class SubscriptionName:
     """The name of the queue that a subscription reads; no user can give it to a queue.
 
     Attributes:
@@ -27,13 +27,13 @@ class Tapped:
 
 
 # A string, an int, or a tuple of such names and of None; or what a subscription reads.
-QueueName: TypeAlias = str | int | tuple[Any, ...] | Tapped
+QueueName: TypeAlias = str | int | tuple[Any, ...] | SubscriptionName
 
 
 def as_name(name: Any) -> Any:
-    """Return the name of a queue or a group as it was before it travelled: lists were tuples, a dict a `Tapped`."""
+    """Return a queue's or a group's name as it was before it travelled, when lists were tuples."""
     if type(name) is dict:
-        return Tapped(**name)
+        return SubscriptionName(**name)
     return tuple(as_name(part) for part in name) if isinstance(name, tuple | list) else name
 
 

@@ -35,7 +35,7 @@ from rlinf_scheduler.queueing.instructions import (
 from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter
-from rlinf_scheduler.queueing.policy import Handler, Over, Policy
+from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.wanted import LeaseTerms
@@ -91,6 +91,7 @@ class LeaseGetter(Getter, tag="lease"):
 
     counts: ClassVar[bool] = False
     is_confirmed: ClassVar[bool] = False
+    kinds: ClassVar[tuple[str, str]] = ("lease", "lease of a batch")
 
     @property
     def _leases(self) -> Leases:
@@ -102,6 +103,10 @@ class LeaseGetter(Getter, tag="lease"):
         """Whether its client has fewer items on lease than it may."""
         leases = self._leases
         return not leases.max_leased or not leases.is_at_bound(self.client.name)
+
+    def describe_skipped(self) -> str:
+        """Return why it is skipped, in a phrase; empty where it is not."""
+        return ", which has as many on lease as it may" if self in self.queue.skipped else ""
 
     def line_up(self) -> None:
         """Stand in line."""
@@ -171,6 +176,12 @@ class LeaseState(Struct, eq=False, array_like=True):
     def owner(self) -> tuple[str, int]:
         """The client that has the items, and the ticket of its operation."""
         return ("", 0) if self.getter is None else (self.getter.client.name, self.getter.ticket)
+
+    def describe(self) -> str:
+        """Return it in a phrase."""
+        is_asked = any(item.question is not None for item in self.items.values())
+        count = counted(len(self.items), "question" if is_asked else "item")
+        return f"{count}, to come back after a delay" if self.getter is None else f"lease of {count}"
 
 
 class BuriedItem(Struct, eq=False, array_like=True):
@@ -267,7 +278,7 @@ class Leases(Policy):
         """Take it that a consumer is done with items of its lease, or have them come back after a while.
 
         Raises:
-            Over: it has no such lease.
+            OperationOver: it has no such lease.
         """
         lease, out = self._find(client, settle.generation), list[Instruction]()
         if settle.done:
@@ -280,7 +291,7 @@ class Leases(Policy):
         """Let a client's lease last so long from now, by default as in the beginning.
 
         Raises:
-            Over: it has no such lease.
+            OperationOver: it has no such lease.
         """
         lease = self._find(client, extend.generation)
         ttl_s = lease.terms.ttl_s if extend.for_s is None else extend.for_s
@@ -298,12 +309,12 @@ class Leases(Policy):
         """Drop a dead letter, or let it go to its queue again, as if it had never been given out.
 
         Raises:
-            Over: it is not there any more.
+            OperationOver: it is not there any more.
             ValueError: it would be taken too late, in a queue that has versions.
         """
         letter = self.dead.get(move.number)
         if letter is None:
-            raise Over(NO_LETTER)
+            raise OperationOver(NO_LETTER)
         if move.again:
             letter.queue.reopen(letter.item)
             letter.item.attempts = 0
@@ -313,7 +324,7 @@ class Leases(Policy):
     def _find(self, client: str, generation: int) -> LeaseState:
         lease = self.find(client, generation)
         if lease is None:
-            raise Over(self.why_over(generation))
+            raise OperationOver(self.why_over(generation))
         return lease
 
     def find(self, client: str, generation: int) -> LeaseState | None:

@@ -9,6 +9,8 @@ from msgspec import Struct
 from rlinf_scheduler.queueing.instructions import Deliver, Instruction
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
+from rlinf_scheduler.queueing.weights import rounded
+from rlinf_scheduler.wording import counted, number_text
 
 
 class Client:
@@ -39,6 +41,7 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
         counts: its queue counts it as in delivery.
         is_confirmed: what it was given is its client's when that says so, by its ticket.
         is_part: it asks for what was cut, and stands in no line.
+        kinds: what it is called, for one item and for several.
     """
 
     client: Any
@@ -57,11 +60,34 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
     counts: ClassVar[bool] = True
     is_confirmed: ClassVar[bool] = True
     is_part: ClassVar[bool] = False
+    kinds: ClassVar[tuple[str, str]] = ("get", "get_batch")
 
     @property
     def may_have_more(self) -> bool:
         """Whether its client may be given items now."""
         return True
+
+    def describe(self) -> str:
+        """Return what it asks for, in a phrase."""
+        wanted, kind = self.wanted, self.kinds[self.wanted is not None] + self.describe_skipped()
+        if wanted is None:
+            return kind
+        if isinstance(wanted, WantedGroup):
+            return f"get_group of {counted(wanted.size, 'item')}"
+        limits = wanted.limits
+        parts = [] if wanted.weight is None else [f"weight {number_text(rounded(wanted.weight))}"]
+        parts += [f"at least {limits.min_items} items"] if limits.min_items > 1 else []
+        parts += [f"at most {counted(limits.max_items, 'item')}"] if limits.max_items else []
+        return f"{kind} of {' and '.join(parts)}" if parts else kind
+
+    def describe_skipped(self) -> str:
+        """Return why it is skipped, in a phrase; empty where it is not."""
+        return ""
+
+    def describe_delivery(self) -> str:
+        """Return what it was sent, in a phrase."""
+        where = "arrived, not taken" if self.arrived else "on the way"
+        return f"delivery of {counted(len(self.items or ()), 'item')}, {where}"
 
     def line_up(self) -> None:
         """Stand in line."""

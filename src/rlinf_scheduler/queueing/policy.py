@@ -14,7 +14,7 @@ from rlinf_scheduler.queueing.queue_set import QueueSet
 Handler: TypeAlias = Callable[..., list[Instruction]]
 
 
-class Over(ValueError):
+class OperationOver(ValueError):
     """What an operation is about is over."""
 
 
@@ -46,6 +46,10 @@ class Policy:
 
     def items(self) -> Iterable[Item]:
         """Return the items that it has, which are in no queue."""
+        return ()
+
+    def queues(self) -> Iterable[Queue]:
+        """Return the queues at which it may be waited for, or something of it is out, without an operation."""
         return ()
 
     def followers(self, name: QueueName, *, alone: bool) -> Iterable[Queue]:

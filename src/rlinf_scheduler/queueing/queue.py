@@ -20,7 +20,7 @@ to be done to `out`.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
 from rlinf_scheduler.queueing.contents import Contents
@@ -40,7 +40,7 @@ from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text
 
-# The part, the lease, the group and the slot of a delivery that has none of them.
+# Of a delivery of one item: how it was given, and its group.
 NOTHING = (None, None)
 
 
@@ -64,9 +64,9 @@ class Queue(Contents):
         self.gate.enter(item)
         self.fifo.push(item)
         self._note_entered(item)
-        for tap in self.taps:
-            tap.see(item)
-        self.touch_taps()
+        for follower in self.followers:
+            follower.see(item)
+        self.touch_followers()
         out.append(accepted((client.name, ticket)))
 
     def put(self, putter: Putter, out: list[Instruction]) -> None:
@@ -442,6 +442,10 @@ class Queue(Contents):
         self.lost = []
         state = "; ".join(f"{counted(count, 'item')} {why}" for why, count in counts.items())
         return Refuse(getter.client.name, getter.ticket, Reason.LOST, state)
+
+    def describe_readers(self, names: Mapping[str, str]) -> str:
+        """Return what it sees of others and who reads it, by the names of clients; empty if it sees none."""
+        return ""
 
     # -- runs ------------------------------------------------------------------------------------
 

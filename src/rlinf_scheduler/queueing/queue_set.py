@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name, marks_tell
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
@@ -61,7 +61,7 @@ class QueueSet:
     def find_or_make(self, name: QueueName) -> Queue | None:
         """Return the queue of that name; None if it is a subscription that is not there."""
         queue = self._queues.get(name)
-        return self.make(name) if queue is None and type(name) is not Tapped else queue
+        return self.make(name) if queue is None and type(name) is not SubscriptionName else queue
 
     def make(self, name: QueueName) -> Queue:
         """Return the queue of that name, which is no subscription."""
@@ -118,13 +118,13 @@ class QueueSet:
         queue = self._queues.get(name)
         if queue is not None:
             return queue if queue.is_open and not self.closed else None
-        if self.closed or self.all_ended or name in self.ended or type(name) is Tapped:
+        if self.closed or self.all_ended or name in self.ended or type(name) is SubscriptionName:
             return None
         queue = self._make_new(name)
         return queue if queue.is_open else None
 
     def next_number(self) -> int:
-        """Number a lease, a dead letter or a slot: none has the number of another."""
+        """Number what a policy gives out: none has the number of another."""
         self.last_number += 1
         return self.last_number
 
@@ -207,7 +207,7 @@ class QueueSet:
     def stats(self) -> ChannelStats:
         """Return what went through all queues together, and what they hold, subscriptions apart; none is listed."""
         tally = self.tally
-        size_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
+        size_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.lent_bytes
         return ChannelStats(
             num_puts=tally.num_items,
             # What was accepted and is not held has left; so an item that comes back is not counted twice.
@@ -217,7 +217,7 @@ class QueueSet:
             bytes_out=tally.size_bytes - size_bytes - tally.lost_bytes,
             size_bytes=size_bytes,
             closed=self.closed,
-            num_leased=tally.num_leased,
+            num_leased=tally.num_lent,
             num_dead=tally.num_dead,
             num_lost=tally.num_lost,
             num_queues=self.num_queues,
@@ -265,7 +265,9 @@ class QueueSet:
         others = [
             queue
             for queue in islice(self._queues.values(), NUM_LOOKED_AT)
-            if queue is not operation.queue and queue.fifo.num_items and not isinstance(queue.name, Tapped)
+            if queue is not operation.queue
+            and queue.fifo.num_items
+            and not isinstance(queue.name, SubscriptionName)
         ]
         named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
         num_more = len(others) - min(len(others), NUM_NAMED)
@@ -288,7 +290,7 @@ class QueueSet:
         return self.operation(client, ticket) is not None
 
     def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
-        """Return the tickets of a client's deliveries that are not confirmed, with their items; none on lease.
+        """Return the tickets of a client's deliveries that are to be confirmed, with their items.
 
         And none of what subscriptions read too: what is marked there tells nothing of who has taken it.
         """
@@ -304,7 +306,7 @@ class QueueSet:
         ]
 
     def on_the_way(self) -> list[tuple[str, int]]:
-        """Return the deliveries for which the end of a queue waits, by client and ticket; none on lease."""
+        """Return the deliveries for which the end of a queue waits, by client and ticket."""
         return [
             (client.name, operation.ticket)
             for client in self.clients.values()
@@ -347,7 +349,7 @@ class QueueSet:
         """Do what follows from a change of queues; return `out`, with that at its end."""
         for queue in queues:
             queue.settle(self.closed, out)
-            queue.touch_taps()
+            queue.touch_followers()
             self.drop_if_idle(queue)
         if self.tally.line.places or self.tally.touched:
             self.follow(out)
@@ -360,7 +362,7 @@ class QueueSet:
             touched, tally.touched = tally.touched, {}
             for queue in touched:
                 queue.settle(self.closed, out)
-                queue.touch_taps()
+                queue.touch_followers()
                 self.drop_if_idle(queue)
             if not self.relieve(out) and not tally.touched:
                 return

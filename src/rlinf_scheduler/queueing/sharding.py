@@ -22,7 +22,7 @@ from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Part, Re
 from rlinf_scheduler.queueing.item import Item, as_name
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter
-from rlinf_scheduler.queueing.policy import Handler, Over, Policy
+from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.wanted import Limits, ShardPlan, Wanted, WantedPart
 from rlinf_scheduler.queueing.weights import exact, rounded
@@ -54,6 +54,10 @@ class PartGetter(Getter, tag="part"):
 
     counts: ClassVar[bool] = False
     is_part: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        """Return what it asks for, in a phrase."""
+        return "a shard's next batch"
 
     def leave(self) -> None:
         """Wait no more."""
@@ -288,13 +292,13 @@ class Shardings(Policy):
         """Note that a shard is done with its part of a step before it asks for the next.
 
         Raises:
-            Over: it has not got it.
+            OperationOver: it has not got it.
         """
         queue = self._queues.find(as_name(done.queue))
         sharding = None if queue is None else self.of(queue)
         holder = None if sharding is None else sharding.holder(done.index, done.step)
         if queue is None or sharding is None or holder is None or holder.client.name != client:
-            raise Over(NO_PART)
+            raise OperationOver(NO_PART)
         sharding.finish(done.index)
         return self._queues.settle((queue,), [])
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.admission import Admission, Admissions, VersionState
 from rlinf_scheduler.queueing.instructions import Part
-from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName, Tapped
+from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import BuriedItem, LeaseGetter, Leases, LeaseState
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
@@ -431,7 +431,7 @@ class _Merger:
 
     def _is_over(self, name: QueueName, present: Collection[QueueName]) -> bool:
         """Whether that is a subscription which nobody reads any more."""
-        return type(name) is Tapped and name not in present
+        return type(name) is SubscriptionName and name not in present
 
     def _is_new(self, item: Item) -> bool:
         is_new = id(item) not in self._known

@@ -40,6 +40,7 @@ class ChannelState:
 
     Attributes:
         queues: the queues, and the clients.
+        policies: what is kept of each policy.
 
     >>> state = ChannelState()
     >>> state.apply(messages.Get(1, "default"), "consumer")
@@ -63,7 +64,7 @@ class ChannelState:
         **bounds: Unpack[Bounds],
     ) -> None:
         self.queues = self.queues_type(maxsize, max_bytes, total_bytes, QueueClock(priority_wait_s))
-        self._policies = [kind(self.queues, bounds) for kind in self.policy_types]
+        self.policies = [kind(self.queues, bounds) for kind in self.policy_types]
         self._handlers: dict[type, Handler] = {
             messages.Put: self._put,
             messages.Fill: self._fill,
@@ -79,7 +80,7 @@ class ChannelState:
             messages.Close: self._close,
             messages.Lose: self._lose,
         }
-        for policy in self._policies:
+        for policy in self.policies:
             self._handlers |= policy.handlers()
 
     def apply(self, operation: Any, client: str = "", item: Any = None) -> list[Instruction]:
@@ -91,7 +92,7 @@ class ChannelState:
             item: of a put its `Item`, of a `Fill` the payload.
 
         Raises:
-            Over: what it is about is over.
+            OperationOver: what it is about is over.
             ValueError: it makes no sense.
         """
         handle = self._handlers[type(operation)]
@@ -149,7 +150,7 @@ class ChannelState:
         queues = self.queues
         operations = [each for client in queues.clients.values() for each in client.operations.values()]
         sent = (item for each in operations if isinstance(each, Getter) for item in each.items or ())
-        held = (item for policy in self._policies for item in policy.items())
+        held = (item for policy in self.policies for item in policy.items())
         kept = (item for queue in queues.all() for item in queue.items())
         for item in chain(kept, sent, held):
             item.lost = item.lost or why(item.payload)
@@ -174,12 +175,12 @@ class ChannelState:
 
     def policy(self, kind: type[PolicyT]) -> PolicyT:
         """Return what is kept of a policy."""
-        return next(policy for policy in self._policies if isinstance(policy, kind))
+        return next(policy for policy in self.policies if isinstance(policy, kind))
 
     def clear(self) -> None:
         """Forget every client and everything that is held: nobody uses it any more."""
         self.queues.clear()
-        for policy in self._policies:
+        for policy in self.policies:
             policy.clear()
 
     def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:
@@ -336,7 +337,7 @@ class ChannelState:
         ticket = withdraw.ticket
         operation = self.queues.operation(client, ticket)
         if operation is None:
-            found = (policy.withdraw(client, ticket) for policy in self._policies)
+            found = (policy.withdraw(client, ticket) for policy in self.policies)
             return next((out for out in found if out), [])
         queue, out = operation.queue, list[Instruction]()
         if isinstance(operation, Putter):
@@ -354,7 +355,7 @@ class ChannelState:
         """Drop the waits and unfinished puts of a client that is gone; give back what was in delivery to it."""
         lost = self.queues.clients.pop(client, None)
         out: list[Instruction] = []
-        touched = {queue: None for policy in self._policies for queue in policy.lose(client, out)}
+        touched = {queue: None for policy in self.policies for queue in policy.lose(client, out)}
         for operation in list(lost.operations.values()) if lost is not None else ():
             touched[operation.queue] = None
             if isinstance(operation, Putter):
@@ -363,7 +364,7 @@ class ChannelState:
                 operation.queue.withdraw_get(operation)
             else:
                 operation.lose(operation.ticket in lose.taken, out)
-        for policy in self._policies:
+        for policy in self.policies:
             policy.forget(client)
         return self.queues.settle(touched, out)
 
@@ -398,7 +399,7 @@ class ChannelState:
     def _with_followers(self, name: QueueName, *, alone: bool) -> list[Queue]:
         """Return a queue, if it is there, and those that see what enters it."""
         queue = self.queues.find(name)
-        followers = (each for policy in self._policies for each in policy.followers(name, alone=alone))
+        followers = (each for policy in self.policies for each in policy.followers(name, alone=alone))
         return [*([] if queue is None else [queue]), *followers]
 
     def _close(self, _close: messages.Close, _client: str) -> list[Instruction]:

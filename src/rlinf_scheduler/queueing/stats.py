@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import astuple, fields, force_setattr, replace
 
 from rlinf_scheduler.queueing.groups import GroupName
-from rlinf_scheduler.queueing.item import QueueName, Tapped, as_name
+from rlinf_scheduler.queueing.item import QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text, size_text
 
@@ -186,7 +186,9 @@ class QueueStats(ToldRecord, frozen=True):
             f"{counted(depth.num_dropped, 'item')} dropped" if depth.num_dropped else "",
         ]
         name = depth.name
-        title = f"subscription {name.subscription!r}" if isinstance(name, Tapped) else f"queue {name!r}"
+        title = (
+            f"subscription {name.subscription!r}" if isinstance(name, SubscriptionName) else f"queue {name!r}"
+        )
         yield f"{title}: {', '.join(filter(None, parts))}"
         if self.subscription:
             yield f"  {self.subscription}"
@@ -285,7 +287,7 @@ class ChannelStats(ToldRecord, frozen=True):
     def listing(self, depths: Iterable[QueueDepth]) -> ChannelStats:
         """Return the same with its queues and subscriptions."""
         listed = tuple(depths)
-        queues = tuple(depth for depth in listed if not isinstance(depth.name, Tapped))
+        queues = tuple(depth for depth in listed if not isinstance(depth.name, SubscriptionName))
         return replace(
             self,
             num_getters=sum(queue.num_getters for queue in queues),
@@ -294,7 +296,7 @@ class ChannelStats(ToldRecord, frozen=True):
             subscriptions=tuple(
                 replace(depth, name=depth.name.subscription)
                 for depth in listed
-                if isinstance(depth.name, Tapped)
+                if isinstance(depth.name, SubscriptionName)
             ),
         )
 

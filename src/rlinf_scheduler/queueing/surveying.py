@@ -6,22 +6,16 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from rlinf_scheduler.queueing.admission import Admission, Admissions
 from rlinf_scheduler.queueing.item import QueueName
-from rlinf_scheduler.queueing.leases import LeaseGetter, Leases, LeaseState
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
-from rlinf_scheduler.queueing.sharding import PartGetter
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, QueueUser, Waiting
-from rlinf_scheduler.queueing.taps import TapQueue
-from rlinf_scheduler.queueing.wanted import WantedGroup
-from rlinf_scheduler.queueing.weights import rounded
-from rlinf_scheduler.wording import counted, list_names, number_text
+from rlinf_scheduler.wording import counted
 
-# In one look so many operations, and leases, are looked at, those that began first, and so many of their queues told.
+# In one look so many operations, and loans, are looked at, those that began first, and so many of their queues told.
 NUM_OPERATIONS, NUM_IN_USE = 2048, 128
 # Of each client's operations at least so many.
 NUM_OF_CLIENT = 8
@@ -88,7 +82,7 @@ class QueueSurvey:
     def every(self, size: int, asked: SurveyContext) -> list[Callable[[], list[QueueStats]]]:
         """As `depths`, of what every queue holds, and who waits for what, in order of appearance.
 
-        What consumers have is told of the deliveries and leases that began first.
+        What consumers have is told of the deliveries and loans that began first.
         """
         return [partial(self._stats_of, queues, asked) for queues in self._parts(size)]
 
@@ -141,21 +135,21 @@ class QueueSurvey:
         return [queue.depth() for queue in found]
 
     def _stats_of(self, queues: Collection[Queue], asked: SurveyContext) -> list[QueueStats]:
-        leases: dict[Queue, list[LeaseState]] = {queue: [] for queue in queues}
+        loans: dict[Queue, list[Any]] = {queue: [] for queue in queues}
         sent: dict[Queue, list[Getter]] = {queue: [] for queue in queues}
-        for lease in islice(self._state.policy(Leases).all(), NUM_OPERATIONS):
-            if lease.queue in leases:
-                leases[lease.queue].append(lease)
+        for lent in islice(self._state.queues.tally.lender.all(), NUM_OPERATIONS):
+            if lent.queue in loans:
+                loans[lent.queue].append(lent)
         for each in self._first_operations():
             if (
                 isinstance(each, Getter)
                 and each.items is not None
-                and not isinstance(each, LeaseGetter)
+                and each.is_confirmed
                 and each.queue in sent
             ):
                 sent[each.queue].append(each)
         return [
-            _stats_of(queue, asked, self._may_have_questions(queue, asked), leases[queue], sent[queue])
+            _stats_of(queue, asked, self._may_have_questions(queue, asked), loans[queue], sent[queue])
             for queue in queues
             if self._is_here(queue)
         ]
@@ -183,9 +177,9 @@ class QueueSurvey:
     def _candidates(self) -> Iterator[Queue]:
         for each in self._first_operations():
             yield each.queue
-        for lease in islice(self._state.policy(Leases).all(), NUM_OPERATIONS):
-            yield lease.queue
-        yield from islice(self._state.policy(Admissions).queues(), NUM_IN_USE)
+        for lent in islice(self._state.queues.tally.lender.all(), NUM_OPERATIONS):
+            yield lent.queue
+        yield from islice((queue for policy in self._state.policies for queue in policy.queues()), NUM_IN_USE)
         for name in self._state.queues.asked_at:
             queue = self._state.queues.find(name)
             if queue is not None:
@@ -211,30 +205,25 @@ def _stats_of(
     queue: Queue,
     asked: SurveyContext,
     may_have_questions: bool,
-    leases: Iterable[LeaseState] = (),
+    loans: Iterable[Any] = (),
     deliveries: Iterable[Getter] = (),
 ) -> QueueStats:
-    """Return how a queue is, of which these items are on lease, and these deliveries not confirmed."""
+    """Return how a queue is, of which these items are lent, and these deliveries not confirmed."""
     head, users = queue.fifo.head(), asked.users
     putters, getters = ((), ()) if users is None else users.get(queue.name, ((), ()))
     return QueueStats(
         queue.depth(with_groups=asked.in_full),
         None if head is None else max(0.0, asked.now - head.since),
         asked.all(_waiting_at(queue, may_have_questions)),
-        asked.all(_held_of(queue, leases, deliveries)),
+        asked.all(_held_of(queue, loans, deliveries)),
         tuple(_limits_of(queue)) if queue.putters else (),
         queue.ended,
         ", ".join(queue.parts.describe()),
         ", ".join(queue.gate.describe()),
-        _subscription(queue, asked.names) if isinstance(queue, TapQueue) else "",
+        queue.describe_readers(asked.names),
         tuple(putters),
         tuple(getters),
     )
-
-
-def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
-    members = sorted({names.get(client, "") for client, _ in queue.read.members})
-    return f"{queue.terms.describe()}; read by {list_names(members) if members else 'nobody at present'}"
 
 
 # -- operations in words -----------------------------------------------------------------------------
@@ -243,75 +232,27 @@ def _subscription(queue: TapQueue, names: Mapping[str, str]) -> str:
 def _waiting_at(queue: Queue, may_have_questions: bool) -> Iterator[_Since]:
     """The first of those who wait in each line of a queue, which are the oldest."""
     for getter in islice(chain(queue.getters, queue.skipped, queue.parts.getters), NUM_NAMED):
-        yield getter.client.name, _of_get(getter), getter.since
+        yield getter.client.name, getter.describe(), getter.since
     for putter in islice(chain(queue.putters, *queue.streams.values()), NUM_NAMED):
         yield putter.client.name, _of_put(putter), putter.since
     for item in queue.fifo.first(NUM_NAMED) if may_have_questions else ():
         if item.question is not None:
             yield item.question[0], "ask, and nobody has taken the question", item.since
-    if isinstance(queue.gate, Admission):
-        for (client, _), move in queue.gate.kept.moving.items():
-            yield client, f"set_version({move.version})", move.since
-        for (client, _), wish in islice(queue.gate.kept.asking.items(), NUM_NAMED):
-            yield client, f"admit with max_lag {wish.max_lag}", wish.since
+    yield from queue.gate.waiting(NUM_NAMED)
 
 
-def _held_of(queue: Queue, leases: Iterable[LeaseState], deliveries: Iterable[Getter]) -> Iterator[_Since]:
-    for lease in islice(leases, NUM_NAMED):
-        yield *_of_lease(lease), lease.since
+def _held_of(queue: Queue, loans: Iterable[Any], deliveries: Iterable[Getter]) -> Iterator[_Since]:
+    for lent in islice(loans, NUM_NAMED):
+        yield lent.owner[0], lent.describe(), lent.since
     for getter in islice(deliveries, NUM_NAMED):
-        yield getter.client.name, _of_delivery(getter), getter.since
-    if isinstance(queue.gate, Admission):
-        yield from _of_slots(queue.gate)
-
-
-def _of_slots(admission: Admission) -> Iterator[_Since]:
-    """The first of those that are out, which are the oldest."""
-    for slot in islice(admission.kept.making.values(), NUM_NAMED):
-        holders = [client for client, _ in ([slot.owner] if slot.owner else list(slot.copies)) if client]
-        client = holders[0] if holders else ""
-        until = f", taken up to version {slot.latest}" if slot.latest > slot.version else ""
-        if not holders and slot.copies:
-            until += ", of which a copy was sent, and nobody has it now"
-        yield client, f"slot {slot.number}, for an item of version {slot.version}{until}", slot.since
-
-
-def _of_get(getter: Getter) -> str:
-    if isinstance(getter, PartGetter):
-        return "a shard's next batch"
-    kind = "get" if getter.wanted is None else "get_batch"
-    if isinstance(getter, LeaseGetter):
-        kind = "lease" if getter.wanted is None else "lease of a batch"
-    if getter in getter.queue.skipped:
-        kind += ", which has as many on lease as it may"
-    if getter.wanted is None:
-        return kind
-    if isinstance(getter.wanted, WantedGroup):
-        return f"get_group of {counted(getter.wanted.size, 'item')}"
-    limits = getter.wanted.limits
-    parts = [] if getter.wanted.weight is None else [f"weight {number_text(rounded(getter.wanted.weight))}"]
-    parts += [f"at least {limits.min_items} items"] if limits.min_items > 1 else []
-    parts += [f"at most {counted(limits.max_items, 'item')}"] if limits.max_items else []
-    return f"{kind} of {' and '.join(parts)}" if parts else kind
+        yield getter.client.name, getter.describe_delivery(), getter.since
+    yield from queue.gate.given(NUM_NAMED)
 
 
 def _of_put(putter: Putter) -> str:
     if not putter.has_room:
         return f"put of {counted(putter.item.size_bytes, 'byte')}"
     return "put, whose bytes are on their way" if not putter.complete else "put, behind an earlier one"
-
-
-def _of_lease(lease: LeaseState) -> tuple[str, str]:
-    num_questions = sum(item.question is not None for item in lease.items.values())
-    count = counted(len(lease.items), "question" if num_questions else "item")
-    if lease.getter is None:
-        return "", f"{count}, to come back after a delay"
-    return lease.getter.client.name, f"lease of {count}"
-
-
-def _of_delivery(getter: Getter) -> str:
-    where = "arrived, not taken" if getter.arrived else "on the way"
-    return f"delivery of {counted(len(getter.items or ()), 'item')}, {where}"
 
 
 def _limits_of(queue: Queue) -> Iterator[str]:

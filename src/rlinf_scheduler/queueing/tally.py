@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from rlinf_scheduler.queueing.instructions import Instruction
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.room_line import RoomLine
 from rlinf_scheduler.queueing.watch import Watch
 
 
 class Lender(Protocol):
-    """What was given out and may come back, and what came to nothing, as the queues see it (see `Leases`)."""
+    """What was given out and may come back, and what came to nothing, as the queues see it."""
 
     def describe(self, queue: Any) -> Iterable[str]:
         """Return what there is of a queue, in phrases."""
@@ -21,12 +21,15 @@ class Lender(Protocol):
     def describe_bound(self, getter: Any) -> str:
         """Return why a getter may have nothing more for now, in a phrase; empty if it may."""
 
+    def all(self) -> Iterable[Any]:
+        """Return everything that is given out, or comes back after a delay."""
+
     def drop_dead(self, queue: Any) -> None:
         """Drop the dead letters of a queue."""
 
 
-class Tap(Protocol):
-    """The queue of a subscription, as the queues that it sees know it (see `TapQueue`)."""
+class Follower(Protocol):
+    """A queue that sees what enters others, as these know it."""
 
     name: QueueName
 
@@ -51,7 +54,7 @@ class Tally:
         has_losses: some bytes are gone, of items here or of such as may come back.
         held_bytes: what all queues hold, dead letters included; subscriptions see the same bytes.
         num_here: items that getters of queues can take; those that subscriptions see are the same, here as below.
-        num_leased: items on lease; leased_bytes: their size.
+        num_lent: items that somebody has and may give back; lent_bytes: their size.
         num_dead: dead letters; dead_bytes: their size, and that of subscriptions' ones.
         reserved_bytes: the size of items that have room and are not here yet.
         line: queues with a put that waits for the bytes of the channel.
@@ -63,8 +66,8 @@ class Tally:
         "dead_bytes",
         "has_losses",
         "held_bytes",
-        "leased_bytes",
         "lender",
+        "lent_bytes",
         "line",
         "lost_bytes",
         "max_bytes",
@@ -72,7 +75,7 @@ class Tally:
         "num_gets",
         "num_here",
         "num_items",
-        "num_leased",
+        "num_lent",
         "num_lost",
         "reserved_bytes",
         "size_bytes",
@@ -92,7 +95,7 @@ class Tally:
         self.max_bytes = max_bytes
         self.held_bytes = self.reserved_bytes = 0
         self.num_here = 0
-        self.num_leased = self.leased_bytes = 0
+        self.num_lent = self.lent_bytes = 0
         self.num_dead = self.dead_bytes = 0
         self.line = RoomLine()
         self.touched: dict[Any, None] = {}
@@ -103,17 +106,17 @@ class Tally:
         """How many bytes more may be held."""
         return self.max_bytes - self.held_bytes
 
-    def note_leased(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
-        """So much more of a queue is on lease, or less."""
-        if type(queue_name) is not Tapped:
-            self.num_leased += num_items
-            self.leased_bytes += size_bytes
+    def note_lent(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
+        """So much more of a queue is lent, or less."""
+        if type(queue_name) is not SubscriptionName:
+            self.num_lent += num_items
+            self.lent_bytes += size_bytes
 
     def note_dead(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
         """A queue has so many dead letters more, or less."""
         self.held_bytes += size_bytes
         self.dead_bytes += size_bytes
-        if type(queue_name) is not Tapped:
+        if type(queue_name) is not SubscriptionName:
             self.num_dead += num_items
 
     def clear(self) -> None:
@@ -121,4 +124,4 @@ class Tally:
         self.line.clear()
         self.touched.clear()
         self.held_bytes = self.reserved_bytes = self.num_here = 0
-        self.num_leased = self.leased_bytes = self.num_dead = self.dead_bytes = 0
+        self.num_lent = self.lent_bytes = self.num_dead = self.dead_bytes = 0

@@ -8,20 +8,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from rlinf_scheduler.queueing.instructions import Instruction, Vacate
-from rlinf_scheduler.queueing.item import Item, QueueName, Tapped, as_name
-from rlinf_scheduler.queueing.policy import Handler, Over, Policy
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
+from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.stats import QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.wording import counted, size_text
+from rlinf_scheduler.wording import counted, list_names, size_text
 
 # Unless it is said, a subscription holds such a share of what its channel may hold.
 SHARE = 4
@@ -114,7 +114,9 @@ class TapQueue(Queue):
     def __init__(
         self, subscription: str, terms: TapTerms, tally: Tally, sources: Callable[[], Iterable[Queue]]
     ) -> None:
-        super().__init__(Tapped(subscription), self.gate_type(terms.maxsize, terms.max_bytes), tally)
+        super().__init__(
+            SubscriptionName(subscription), self.gate_type(terms.maxsize, terms.max_bytes), tally
+        )
         self.subscription = subscription
         self.terms = terms
         self.read = Membership()
@@ -138,6 +140,11 @@ class TapQueue(Queue):
     def _is_over(self) -> bool:
         num_held, (_, maxsize, max_bytes) = self.num_held, self.terms
         return 0 < maxsize < num_held or (num_held > 1 and 0 < max_bytes < self.held_bytes)
+
+    def describe_readers(self, names: Mapping[str, str]) -> str:
+        """Return what it sees and who reads it, by the names of clients."""
+        members = sorted({names.get(client, "") for client, _ in self.read.members})
+        return f"{self.terms.describe()}; read by {list_names(members) if members else 'nobody at present'}"
 
     def remove(self) -> None:
         """Read it no more: who waits is told, and what is here, or comes back, is dropped."""
@@ -262,11 +269,11 @@ class Taps(Policy):
         """End a subscription.
 
         Raises:
-            Over: somebody has succeeded its last member.
+            OperationOver: somebody has succeeded its last member.
         """
         tap = self._taps.get(left.name)
         if tap is None or tap.read.members or tap.read.vacancy != left.vacancy:
-            raise Over(f"subscription {left.name!r} is read")
+            raise OperationOver(f"subscription {left.name!r} is read")
         del self._taps[left.name]
         self._queues.drop(tap)
         tap.remove()
@@ -298,7 +305,7 @@ class Taps(Policy):
     def seen_by(self, terms: TapTerms) -> list[Queue]:
         """Return the queues that a subscription sees, those that are there."""
         if terms.queue_name is None:
-            return [queue for queue in self._queues.all() if type(queue.name) is not Tapped]
+            return [queue for queue in self._queues.all() if type(queue.name) is not SubscriptionName]
         queue = self._queues.find(terms.queue_name)
         return [] if queue is None else [queue]
 
@@ -311,4 +318,4 @@ class Taps(Policy):
             self._show_to(queue)
 
     def _show_to(self, queue: Queue) -> None:
-        queue.decide_by(taps=self.on(queue.name))
+        queue.decide_by(followers=self.on(queue.name))

@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.queueing import Deliver, Instruction, Refuse, Tapped, rounded
+from rlinf_scheduler.queueing import Deliver, Instruction, Refuse, SubscriptionName, rounded
 from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel
@@ -158,7 +158,7 @@ class RecordingFeature:
     def note(self, delivery: Deliver, consumer: KnownClient) -> list[Any] | None:
         """Record a delivery, and return the ids of its items, for the consumer to name them."""
         step = self._steps.pop((delivery.client, delivery.ticket), None)
-        if self._log is None or not delivery.items or type(delivery.queue) is Tapped:
+        if self._log is None or not delivery.items or type(delivery.queue) is SubscriptionName:
             return None  # a slot, or what a subscription reads
         if step is None and isinstance(delivery.grant, Part):
             step = delivery.grant.step

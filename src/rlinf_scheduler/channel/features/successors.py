@@ -13,7 +13,7 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Over, ProducerPlaces, Producers, Tapped, Vacate
+from rlinf_scheduler.queueing import OperationOver, ProducerPlaces, Producers, SubscriptionName, Vacate
 from rlinf_scheduler.queueing.taps import GiveUpTap, Taps
 
 
@@ -99,10 +99,10 @@ class SubscriptionsFeature:
 
     @timer("subscription")
     def _give_up(self, name: str, vacancy: int) -> None:
-        num_left = self._server.state.queues.num_items(Tapped(name))
+        num_left = self._server.state.queues.num_items(SubscriptionName(name))
         try:
             out = self._server.state.apply(GiveUpTap(name, vacancy))
-        except Over:
+        except OperationOver:
             return  # somebody has succeeded its last member
         if num_left:
             logger.warning(
