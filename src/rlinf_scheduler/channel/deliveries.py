@@ -7,31 +7,18 @@ looked at soon, so that it is confirmed; the rest now and then, for a dropped ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.comm.loop import Timer
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client import ChannelClient
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002
 # Items that were delivered and are not taken are looked after so often at least.
 SWEEP_S = 1.0
-
-
-class TakesUp(Protocol):
-    """A `ChannelClient`, as its deliveries see it."""
-
-    sender: OperationSender
-
-    def look_at(self, operation: Operation) -> None:
-        """Confirm what an operation brought if its caller has it."""
-
-    def catch_up(self) -> None:
-        """Do what was handed over."""
-
-    def flush(self) -> None:
-        """Send everything that has gathered."""
 
 
 class Deliveries:
@@ -45,7 +32,9 @@ class Deliveries:
         looks_soon: it will look by itself what became of delivered items.
     """
 
-    def __init__(self, client: TakesUp, call_later: Callable[[float, Callable[[], None]], Timer]) -> None:
+    def __init__(
+        self, client: ChannelClient, call_later: Callable[[float, Callable[[], None]], Timer]
+    ) -> None:
         self.looks_soon = False
         self._client = client
         self._call_later = call_later
