@@ -151,14 +151,14 @@ class World:
         self.schedule(at_us, process, action, args)
         self._looks.add(self._num_scheduled)
 
-    def run(self) -> None:
-        """Let everything happen that is to happen.
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Let everything happen that is to happen, or what happens until a condition holds.
 
         Raises:
             Violation: the world does not come to rest.
         """
         events = self._events
-        while len(events) > len(self._looks):
+        while len(events) > len(self._looks) and not until():
             self.now_us, number, process, action, args = heapq.heappop(events)
             self._looks.discard(number)
             if number > MAX_EVENTS:

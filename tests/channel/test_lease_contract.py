@@ -1,26 +1,30 @@
-"""The rules of leases, each told once: on the state machine, and on processes that hang and die (`lease_stages`)."""
+"""The rules of leases, each told once: on the state machine, in the simulator, and on processes (`lease_stages`)."""
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import pytest
-from lease_stages import OnProcesses, OnStateMachine
+from lease_stages import OnProcesses, OnSimulator, OnStateMachine
 
 
-@pytest.fixture(params=["state machine", "processes"])
+@pytest.fixture(params=["state machine", "simulator", "processes"])
 def new_stage(request):
     if request.param == "state machine":
         yield OnStateMachine
         return
+    kind = OnSimulator
+    if request.param == "processes":
+        kind = partial(OnProcesses, request.getfixturevalue("sockets"))
     with contextlib.ExitStack() as made:
 
-        def new_processes(**options):
-            stage = OnProcesses(request.getfixturevalue("sockets"), **options)
+        def new(**options):
+            stage = kind(**options)
             made.callback(stage.close)
             return stage
 
-        yield new_processes
+        yield new
 
 
 def test_what_is_acknowledged_is_gone(new_stage):
