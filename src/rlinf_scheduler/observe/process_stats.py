@@ -17,9 +17,6 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     """A line of a stack.
 
     Attributes:
-        file: its path.
-        line: its number, from 1.
-        function: in which function.
         calls: what is called there, e.g. "time.sleep", as far as the bytecode tells; "" where it was not asked.
         is_own: whether it belongs to this library.
         is_library: whether it belongs to Python's library or to an installed package, this one included.
@@ -57,9 +54,7 @@ class RunningCall(msgspec.Struct, frozen=True, array_like=True):
     """A call that a rank has got and not answered.
 
     Attributes:
-        method: what was called.
         since_s: for how long it runs, in seconds; None: it waits for its turn.
-        caller: the process that called it.
         thread: the number of the thread that runs it; of an `async def` method, its event loop's.
         wait: what it waits for in this library or in a collective, where that was looked at.
     """
@@ -100,26 +95,19 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         process: its name, e.g. "rollout:1".
-        pid: its number on its node.
-        host: the node's name.
         clock_s: when this was, on the process's own monotonic clock.
         cpu_s: processor time that it has used, in seconds.
-        rss_bytes: memory that it has, shared memory included.
         device_memory: of the devices that its PyTorch has initialised, as of a moment ago.
         takes_calls: whether it is a rank, which runs calls.
         is_starting: whether it is a rank that is not ready yet.
         method: the call that runs: of several the one that runs longest, of those that wait for nothing if there are
             any. "" if none does.
-        method_since_s: for how long, in seconds.
         calls_queued: calls that it has got and not begun.
         wait: what that call waits for in this library, or without any, the process's main thread; "" for nothing.
         wait_since_s: for how long, in seconds.
         kind: what its group is to the job; see `GroupStatus`.
         node_rank: its node; -1 where it does not know.
         devices: the accelerators that it sees, by their numbers on its node.
-        num_restarts: how many processes had its place before.
-        channels: that it holds.
-        weights: that it publishes.
         fetched: the newest version of weights that it has fetched, by name.
         calls: those that run, the first one first; at most `MAX_CALLS`.
     """
@@ -179,12 +167,8 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
     """What a process is at.
 
     Attributes:
-        process: its name, e.g. "rollout:1".
-        pid: its number on its node.
-        host: the node's name.
         calls: that it has got and not answered, the first one first; None of a process that takes none.
         stacks: of its threads, its main thread first, and of tasks that run calls; not of this library's own threads.
-        channels: that it holds.
         weights: that it publishes: the name and the newest version.
         turns: on devices, of the job's home.
         links: what is on its way there over emulated links.
@@ -207,8 +191,6 @@ class Enlist(msgspec.Struct, frozen=True, array_like=True):
     """A process takes part in the job, and this is how it is looked at from outside when it does not answer.
 
     Attributes:
-        endpoint: how it is reached.
-        pid: its number.
         born: when it began, as the kernel counts it.
         stack_signal: a signal that makes it write its stacks, whatever it is at; 0: none does.
     """
@@ -223,13 +205,10 @@ class Silent(msgspec.Struct, frozen=True, array_like=True):
     """A process that does not answer, as seen from outside.
 
     Attributes:
-        process: its name.
-        pid: its number.
         state: "stopped", "gone", "stuck": it runs or sleeps, and something keeps its interpreter; "unknown": nobody on
             its machine could look, or it is cut off.
         detail: what the kernel says of it, a phrase.
         silent_s: for how long nothing was heard of it, in seconds; 0 where that is not known.
-        stacks: of its threads, as far as they could be had.
         process_id: its id in the job, by which others call it that are not connected with it yet; "" where not known.
     """
 
@@ -249,7 +228,6 @@ class JobActivity(msgspec.Struct, frozen=True, array_like=True):
         doing: those that answered.
         silent: those that did not.
         gone: those that are gone, the last ones.
-        took_s: how long it took to ask, in seconds.
     """
 
     doing: tuple[Activity, ...] = ()

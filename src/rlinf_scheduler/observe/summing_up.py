@@ -187,9 +187,6 @@ class JobStats:
     Attributes:
         at_s: when, in seconds since 1970.
         stats: of those that answered, by name.
-        silent: those that did not, as seen from outside.
-        gone: those that are gone, the last ones.
-        took_s: how long it took, in seconds.
     """
 
     at_s: float
@@ -205,9 +202,7 @@ class JobFacts:
 
     Attributes:
         job: what its driver runs.
-        driver_pid: its driver's process id.
         home: the process that keeps the job's directory.
-        nodes: in the order of their ranks.
         ailing_nodes: the state of each node that is not well, by rank, and why.
         lost: the ranks that were lost, by address.
         events: the last ones, the newest last.

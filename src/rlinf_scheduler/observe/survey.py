@@ -60,9 +60,7 @@ class Inquiry(NamedTuple):
     """A question to many processes.
 
     Attributes:
-        level: at which.
         within_s: how long all may take, in seconds.
-        about: the question.
         by_signal: whether a process that is silent for `SIGNAL_AFTER_S` is sent a signal to write its stacks.
         is_patient: whether those at which somebody has looked are waited for all the same.
     """
@@ -78,8 +76,6 @@ class Answer(NamedTuple):
     """What a process has answered.
 
     Attributes:
-        head: it.
-        endpoint: how the process is reached.
         asked_at: when it was asked, on this process's monotonic clock,
         answered_at: and when the answer came.
     """

@@ -34,7 +34,6 @@ class JobTimes(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         sheets: of those that answered, and of those that have left; of a rank that came back, each process's.
         missing: why there is none of others, by name.
-        took_s: how long it took to ask, in seconds.
         now: when it was asked, on the home's clock, in seconds.
     """
 

@@ -62,7 +62,6 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     """Where a process's time went.
 
     Attributes:
-        process: its name.
         lived_s: for how long it is looked at: since its first call, or where none has come, since it takes part.
         calls, phases, waits: what has ended, added up; the calls that run, and the longest wait that goes on, are added
             to those that have ended.
