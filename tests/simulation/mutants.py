@@ -91,8 +91,8 @@ class _OvertakingQueue(Queue):
 class _ForgetfulQueue(Queue):
     """Gets of a run let no put enter."""
 
-    def _admit(self, out):
-        return not self.is_open and super()._admit(out)
+    def _let_enter(self, out):
+        return not self.is_open and super()._let_enter(out)
 
 
 class _StreamlessQueue(Queue):

@@ -157,7 +157,7 @@ class Queue(Contents):
         for watch in tally.watches:
             watch.note(self.name, item)
 
-    def _admit(self, out: list[Instruction]) -> bool:
+    def _let_enter(self, out: list[Instruction]) -> bool:
         """Let waiting puts enter while there is room; say whether any item was pushed."""
         before = self.fifo.num_items
         while self.putters and self.has_room(next(iter(self.putters)).item.size_bytes):
@@ -189,7 +189,7 @@ class Queue(Contents):
         self.gate.serve(out)
         self._serve(closed, out)
         self.parts.serve(self, closed, out)
-        while self.putters and self._admit(out):
+        while self.putters and self._let_enter(out):
             self._serve(closed, out)
             self.parts.serve(self, closed, out)
         if self.skipped:
@@ -514,7 +514,7 @@ class Queue(Contents):
             if is_first and fifo.num_items:
                 self._deliver_one(getter, fifo.take(), out)
                 if self.putters:  # what enters now may be for the next one: it may have a priority
-                    self._admit(out)
+                    self._let_enter(out)
             else:
                 getters[getter] = None
                 if self.putters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rlinf_scheduler.queueing.admission import Admissions
@@ -20,17 +20,16 @@ class Restorer:
     """Puts what data says in its places: ids become clients, queues and payloads again.
 
     Args:
-        queues: of a channel, without any yet; leases, admissions and taps likewise.
+        queues: of a channel, without any yet.
+        policy: returns what is kept of a policy, nothing yet.
         payloads: of the items.
     """
 
-    def __init__(
-        self, queues: QueueSet, leases: Leases, admissions: Admissions, taps: Taps, payloads: Sequence[Any]
-    ) -> None:
+    def __init__(self, queues: QueueSet, policy: Callable[[type[Any]], Any], payloads: Sequence[Any]) -> None:
         self._queues = queues
-        self._leases = leases
-        self._admissions = admissions
-        self._taps = taps
+        self._leases: Leases = policy(Leases)
+        self._admissions: Admissions = policy(Admissions)
+        self._taps: Taps = policy(Taps)
         self._payloads = payloads
         self._now = 0.0
         # An item of the queue that is filled is a question.

@@ -12,7 +12,7 @@ channel that loses nothing, as it has all bytes itself.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -208,19 +208,15 @@ class Taker:
 
     Args:
         queues: of a channel.
-        leases: what was given out of them.
-        admissions: those with versions.
-        taps: the subscriptions.
+        policy: returns what is kept of a policy.
         at_rest: without clients.
     """
 
-    def __init__(
-        self, queues: QueueSet, leases: Leases, admissions: Admissions, taps: Taps, *, at_rest: bool
-    ) -> None:
+    def __init__(self, queues: QueueSet, policy: Callable[[type[Any]], Any], *, at_rest: bool) -> None:
         self._queues = queues
-        self._leases = leases
-        self._admissions = admissions
-        self._taps = taps
+        self._leases: Leases = policy(Leases)
+        self._admissions: Admissions = policy(Admissions)
+        self._taps: Taps = policy(Taps)
         self._at_rest = at_rest
         self._items = Items(at_rest=at_rest)
         self._rest: list[range] = []

@@ -7,10 +7,8 @@ from itertools import chain
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from rlinf_scheduler.queueing import messages
-from rlinf_scheduler.queueing.admission import Admissions
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item, QueueName, as_name
-from rlinf_scheduler.queueing.leases import Leases
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.policies import POLICIES, Bounds
 from rlinf_scheduler.queueing.policy import Handler, Policy
@@ -19,7 +17,6 @@ from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.restoring import Restorer
 from rlinf_scheduler.queueing.snapshot import ChannelData, Snapshot, Taker
-from rlinf_scheduler.queueing.taps import Taps
 from rlinf_scheduler.queueing.weights import check_weight
 from rlinf_scheduler.wording import counted
 
@@ -188,15 +185,14 @@ class ChannelState:
 
         Args:
             at_rest: without clients: what they have is in its queues again.
-            done: generations of leases whose items are done with: they are left out.
+            done: generations of what is lent whose items are done with: they are left out.
         """
-        policies = self.policy(Leases), self.policy(Admissions), self.policy(Taps)
-        return self.taker_type(self.queues, *policies, at_rest=at_rest).take(done)
+        return self.taker_type(self.queues, self.policy, at_rest=at_rest).take(done)
 
     def restore(self, data: ChannelData, payloads: Sequence[Any]) -> None:
         """Hold what a snapshot says; `payloads[n]` is that of the item which names `n`.
 
-        Its leases have no clocks: start one for each.
+        What was lent has no clock: start one for each of it.
 
         Raises:
             ValueError: it holds something, or is waited for.
@@ -205,8 +201,7 @@ class ChannelState:
         if queues.all() or queues.clients or queues.num_accepted:
             there = f"{counted(len(queues.all()), 'queue')} there, {counted(queues.num_accepted, 'item')} put"
             raise ValueError(f"it is not empty: {there}")
-        policies = self.policy(Leases), self.policy(Admissions), self.policy(Taps)
-        Restorer(queues, *policies, payloads).restore(data)
+        Restorer(queues, self.policy, payloads).restore(data)
 
     # -- puts ------------------------------------------------------------------------------------
 
