@@ -18,7 +18,8 @@ from rlinf_scheduler.channel.batch import BatchOperation, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation
-from rlinf_scheduler.channel.operation import ItemTerms, Operation, OperationPromise
+from rlinf_scheduler.channel.operation import ItemTerms, Operation
+from rlinf_scheduler.channel.operation_promise import OperationPromise
 from rlinf_scheduler.channel.shard import ShardOperation
 from rlinf_scheduler.comm.cancellation import Scope, working_in
 from rlinf_scheduler.comm.codec import Encoded, encode

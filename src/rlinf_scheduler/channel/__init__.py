@@ -2,14 +2,15 @@
 
 What users hold:
 - `channel.py`: made of `access.py`, `inspecting.py` (with `peeking.py`), `saving.py`, and of features, each with its
-  operations: `batch.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py` (`question.py` travels),
-  `admission.py`, `shard.py`, `subscription.py`; `arguments.py`: what they accept; `local.py`: one inside a process
+  operations: `batch.py` and `batches.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py`
+  (`question.py` travels), `admission.py`, `shard.py`, `subscription.py`; `arguments.py`: what they accept; `local.py`:
+  one inside a process
 
 A process's side:
 - `connection.py`: as its threads see it, `connections.py`: all of them, `recorded.py`: noted, or answered from notes
 - `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`
-- `operation.py`: where the two meet, `refusals.py`: its errors; `shortcut.py`: the way past both, and
-  `shortcut_opening.py`: how a thread comes to one
+- `operation.py`: where the two meet, `operation_promise.py`: its end, for a handle; `refusals.py`: its
+  errors; `shortcut.py`: the way past both, and `shortcut_opening.py`: how a thread comes to one
 - `copies.py`: what travels with items besides their bytes
 
 Between them:

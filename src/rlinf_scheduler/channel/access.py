@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
-    checked_batch_weight,
     checked_group,
-    checked_group_size,
-    checked_limits,
     checked_priority,
     checked_queue_name,
     checked_timeout,
     checked_version,
     checked_weight,
 )
-from rlinf_scheduler.channel.batch import Batch, BatchOperation, Delivery, GroupBatch, load_all
+from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import SENT_COPIES, forget, own_trace, trace_of
@@ -33,19 +30,17 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
-    ChannelEmpty,
     ChannelError,
     ChannelUnanswered,
     SchedulerError,
 )
 from rlinf_scheduler.keywords import called_directly
-from rlinf_scheduler.queueing import GroupName, Limits, QueueName
+from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape.work import Work, current_work
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel import Slot
-    from rlinf_scheduler.channel.batch import BatchLimitOptions
 
 
 # Methods, and what they are for, in a word.
@@ -367,163 +362,6 @@ class Getting(ChannelAccess):
         """
         queue = self._queue(queue_name, key)
         return self._get(Operation("get", queue, None, self._now, wait=False), False)
-
-    @overload
-    def get_batch(
-        self,
-        batch_weight: float | None = ...,
-        queue_name: QueueName = ...,
-        async_op: Now = ...,
-        timeout_s: Seconds = ...,
-        *,
-        oversize: Literal["alone", "raise"] | None = ...,
-        key: QueueName | None = ...,
-        target_weight: float | None = ...,
-        **limits: Unpack[BatchLimitOptions],
-    ) -> Batch: ...
-    @overload
-    def get_batch(
-        self,
-        batch_weight: float | None = ...,
-        queue_name: QueueName = ...,
-        *,
-        async_op: Later,
-        timeout_s: Seconds = ...,
-        oversize: Literal["alone", "raise"] | None = ...,
-        key: QueueName | None = ...,
-        target_weight: float | None = ...,
-        **limits: Unpack[BatchLimitOptions],
-    ) -> AsyncHandle[Batch]: ...
-
-    @called_directly("Channel")
-    def get_batch(
-        self,
-        batch_weight: float | None = None,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: bool = False,
-        timeout_s: float | None = None,
-        *,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
-        min_items: int = 1,
-        max_wait_s: float | None = None,
-        oversize: Literal["alone", "raise"] | None = None,
-        key: QueueName | None = None,
-        target_weight: float | None = None,
-    ) -> Any:
-        """Take the first items of a queue whose weights reach `batch_weight`, all at once, as a list.
-
-        Nothing is taken before the batch is ready: its weight is reached, one of its bounds is, or `max_wait_s` is
-        over. Without a `batch_weight` it is what is there, as soon as that is `min_items`, and with `max_wait_s` as
-        soon as a bound is reached too. When the queue has ended, or the channel is closed, what is left comes
-        as a last batch. The list's `complete` is False for this, and for what has not reached its weight when
-        `max_wait_s` was over.
-
-        Args:
-            batch_weight: the weight that it has to reach.
-            queue_name: the queue.
-            async_op: see the class, like the rest.
-            timeout_s: seconds.
-            max_items: at most so many items; any number by default.
-            max_bytes: at most so many bytes; any number by default.
-            min_items: at least so many items.
-            max_wait_s: how long a batch that has `min_items` waits for more, in seconds; None as long as it takes for
-                its weight, and not at all without one.
-            oversize: what becomes of an item that alone is heavier than `batch_weight`, or larger than `max_bytes`. By
-                default a batch is as heavy as the item makes it with which the weight is reached, and one that is too
-                large is a batch of its own. "alone": a batch ends before any such item, and it is a batch of its own.
-                "raise": a batch ends before it, and the next `get_batch` raises; the item stays where it is.
-            key: another name of `queue_name`.
-            target_weight: another name of `batch_weight`.
-
-        Raises:
-            BatchTimeout: the batch was not ready in time, a ChannelTimeout.
-            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
-            BatchImpossible: the queue is full, and what it holds makes no such batch; or an oversize item is next.
-            BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
-                the others, which the error holds.
-        """
-        queue = self._queue(queue_name, key)
-        limits = checked_limits(
-            self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s, oversize
-        )
-        target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
-        limit_s = checked_timeout(self._name, timeout_s)
-        operation = BatchOperation("get_batch", queue, limit_s, self._now)
-        operation.batch_weight, operation.limits = target, limits
-        return self._get(operation, async_op)
-
-    @overload
-    def get_group(
-        self,
-        size: int,
-        queue_name: QueueName = ...,
-        async_op: Now = ...,
-        timeout_s: Seconds = ...,
-        *,
-        key: QueueName | None = ...,
-    ) -> GroupBatch: ...
-    @overload
-    def get_group(
-        self,
-        size: int,
-        queue_name: QueueName = ...,
-        *,
-        async_op: Later,
-        timeout_s: Seconds = ...,
-        key: QueueName | None = ...,
-    ) -> AsyncHandle[GroupBatch]: ...
-
-    @called_directly("Channel")
-    def get_group(
-        self,
-        size: int,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: bool = False,
-        timeout_s: float | None = None,
-        *,
-        key: QueueName | None = None,
-    ) -> Any:
-        """Take `size` items that were put with the same `group`, all at once, as a list: all samples of a prompt.
-
-        It is the group that has had so many first, wherever its items stand among others. Of a group that has more,
-        the first ones come. When the queue has ended, was flushed, or the channel is closed, what is left comes group
-        by group, with `complete` False. Items without a group are left to `get` and `get_batch`, which take any.
-
-        Args:
-            size: how many items make a group complete.
-            queue_name: the queue.
-            async_op: see the class, like the rest.
-            timeout_s: seconds.
-            key: another name of `queue_name`.
-
-        Raises:
-            BatchTimeout: no group was complete in time; the text, and `stats()`, say what is there.
-            ChannelClosed: the queue has ended, or the channel is closed, and no group is left.
-            BatchImpossible: the queue is full, and none of its groups is complete.
-            BatchUndecodable: items cannot be read here, see `get_batch`.
-        """
-        queue = self._queue(queue_name, key)
-        operation = BatchOperation("get_group", queue, checked_timeout(self._name, timeout_s), self._now)
-        operation.group_size = checked_group_size(self._name, self.maxsize, size)
-        return self._get(operation, async_op)
-
-    @called_directly("Channel")
-    def drain(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Batch:
-        """Take everything that a queue holds now, which may be nothing.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
-            BatchUndecodable: items cannot be read here, see `get_batch`.
-        """
-        queue = self._queue(queue_name, key)
-        operation = BatchOperation("get_batch", queue, None, self._now, wait=False)
-        operation.limits = Limits(1, 0, 0, None)
-        try:
-            batch: Batch = self._get(operation, False)
-        except (ChannelEmpty, ChannelClosed):
-            return Batch()
-        return batch
 
     def __iter__(self) -> Iterator[Any]:
         """Take the items of the default queue, until the channel is closed and drained."""

@@ -11,9 +11,7 @@ from rlinf_scheduler.checks import absolute_path, is_encodable, is_seconds
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import (
     GroupName,
-    Limits,
     QueueName,
-    check_batch_weight,
     check_maxsize,
     check_weight,
 )
@@ -49,15 +47,6 @@ def checked_group(channel: str, group: Any) -> GroupName:
     return name
 
 
-def checked_group_size(channel: str, maxsize: int, size: Any) -> int:
-    """Return how many items a group has."""
-    number = checked_count(channel, "size", size)
-    if 0 < maxsize < number:
-        problem = f"no group has {number} items where a queue holds at most {maxsize}"
-        raise ChannelArgumentError(channel, problem)
-    return number
-
-
 def checked_version(channel: str, version: Any, what: str = "version") -> int:
     """Return a version, or a number of versions."""
     if hasattr(version, "__index__") and not isinstance(version, bool) and 0 <= int(version) <= MAX_VERSION:
@@ -84,7 +73,7 @@ def checked_weight(channel: str, weight: Any) -> float:
     """Return an item's weight."""
     if type(weight) is int and 0 <= weight <= MAX_INTEGER:
         return weight
-    return _sendable(_checked(channel, check_weight, weight))
+    return sendable(checked(channel, check_weight, weight))
 
 
 def checked_priority(channel: str, priority: Any) -> int:
@@ -92,52 +81,6 @@ def checked_priority(channel: str, priority: Any) -> int:
     if type(priority) is int and -MAX_INTEGER <= priority <= MAX_INTEGER:
         return priority
     raise ChannelArgumentError(channel, f"priority is a Python int of 64 bits, not {priority!r}")
-
-
-def checked_batch_weight(
-    channel: str, batch_weight: Any, target_weight: Any, limits: Limits | None
-) -> float | None:
-    """Return the weight that is meant by `batch_weight` and its other name `target_weight`; None with limits only."""
-    given = target_weight if batch_weight is None else batch_weight
-    if given is None and limits is not None:
-        return None
-    if (batch_weight is None) == (target_weight is None):
-        problem = (
-            "get_batch takes batch_weight, or target_weight, which is another name of it, or max_items, max_bytes, "
-            "min_items, max_wait_s"
-        )
-        raise ChannelArgumentError(channel, problem)
-    return _sendable(_checked(channel, check_batch_weight, given))
-
-
-def checked_limits(
-    channel: str,
-    maxsize: int,
-    max_items: Any,
-    max_bytes: Any,
-    min_items: Any,
-    max_wait_s: Any,
-    oversize: Any = None,
-) -> Limits | None:
-    """Return what a batch has to be besides its weight; None if nothing was said."""
-    if oversize not in (None, "alone", "raise"):
-        raise ChannelArgumentError(channel, f"oversize is None, 'alone' or 'raise', not {oversize!r}")
-    if max_items is None and max_bytes is None and min_items == 1 and max_wait_s is None and not oversize:
-        return None
-    limits = Limits(
-        checked_count(channel, "min_items", min_items),
-        0 if max_items is None else checked_count(channel, "max_items", max_items),
-        0 if max_bytes is None else checked_count(channel, "max_bytes", max_bytes),
-        checked_timeout(channel, max_wait_s, "max_wait_s"),
-        oversize or "",
-    )
-    if 0 < limits.max_items < limits.min_items:
-        problem = f"no batch has at least {min_items} and at most {max_items} items"
-        raise ChannelArgumentError(channel, problem)
-    if 0 < maxsize < limits.min_items:
-        problem = f"no batch has {min_items} items where a queue holds at most {maxsize}"
-        raise ChannelArgumentError(channel, problem)
-    return limits
 
 
 def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
@@ -188,7 +131,7 @@ def checked_optional_count(channel: str, what: str, number: Any) -> int:
 
 def checked_maxsize(channel: str, maxsize: Any) -> int:
     """Return a bound in items per queue."""
-    return int(_checked(channel, check_maxsize, maxsize))
+    return int(checked(channel, check_maxsize, maxsize))
 
 
 def checked_name(name: Any) -> str:
@@ -244,12 +187,14 @@ def _as_int(part: Any) -> str:
     return "; use int(...)" if is_whole else ""
 
 
-def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:
+def checked(channel: str, check: Callable[[Any], float], value: Any) -> float:
+    """Return what a check makes of a value, whose ValueError is one of an argument."""
     try:
         return check(value)
     except ValueError as error:
         raise ChannelArgumentError(channel, str(error)) from error
 
 
-def _sendable(number: float) -> float:
+def sendable(number: float) -> float:
+    """Return a number as it can travel."""
     return float(number) if number > MAX_INTEGER else number

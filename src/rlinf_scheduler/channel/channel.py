@@ -28,6 +28,7 @@ from rlinf_scheduler.channel.arguments import (
     or_forever,
 )
 from rlinf_scheduler.channel.asking import Questions
+from rlinf_scheduler.channel.batches import Batching
 from rlinf_scheduler.channel.checkpoint import Restorable
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
@@ -69,7 +70,9 @@ DELETE_TIMEOUT_S = 60.0
 
 
 @explains_calls
-class Channel(Putting, Getting, Sharding, Questions, Answering, Admitting, Subscribing, Inspecting, Saving):
+class Channel(
+    Putting, Getting, Batching, Sharding, Questions, Answering, Admitting, Subscribing, Inspecting, Saving
+):
     """A set of named FIFO queues that any worker and the driver put into and get from.
 
     Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or

@@ -17,7 +17,8 @@ from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf_scheduler.channel.holding import HELD_BYTES, SMALL_BYTES, InlinePayload
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation_promise import OperationPromise
 from rlinf_scheduler.channel.peeking import copies_of_first
 from rlinf_scheduler.channel.refusals import ending_error, gone_error, unanswered_error
 from rlinf_scheduler.channel.requests import IO_THREAD_S, STUCK

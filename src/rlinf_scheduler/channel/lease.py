@@ -9,20 +9,13 @@ from typing import Any, ClassVar, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
-from rlinf_scheduler.channel.arguments import (
-    DEFAULT_QUEUE,
-    checked_batch_weight,
-    checked_group_size,
-    checked_limits,
-    checked_seconds,
-    checked_timeout,
-    or_forever,
-)
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_seconds, checked_timeout, or_forever
 from rlinf_scheduler.channel.batch import Batch, BatchLimitOptions, Delivery
+from rlinf_scheduler.channel.batches import checked_batch_weight, checked_group_size, checked_limits
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.copies import read_at, read_until_done
 from rlinf_scheduler.channel.lease_operation import DeadLetter, LeaseOperation, extend, settle
-from rlinf_scheduler.channel.operation import OperationPromise
+from rlinf_scheduler.channel.operation_promise import OperationPromise
 from rlinf_scheduler.channel.question import refuse_questions
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.consumed import ConsumedFlag

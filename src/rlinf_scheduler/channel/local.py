@@ -12,7 +12,8 @@ from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, ch
 from rlinf_scheduler.channel.batch import Batch, GroupBatch
 from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
-from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation, OperationPromise
+from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation
+from rlinf_scheduler.channel.operation_promise import OperationPromise
 from rlinf_scheduler.channel.refusals import deleted_error, ending_error
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.forking import on_fork_in_child

@@ -12,7 +12,8 @@ from msgspec.structs import astuple, replace
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation_promise import OperationPromise
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.channel.spec import ChannelRef

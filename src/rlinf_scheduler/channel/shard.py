@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Self
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
-from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_batch_weight, checked_count
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_count
 from rlinf_scheduler.channel.batch import Batch, Delivery
+from rlinf_scheduler.channel.batches import checked_batch_weight
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls

@@ -16,6 +16,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_subscription,
 )
 from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
+from rlinf_scheduler.channel.batches import Batching
 from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.lease import Leasing
@@ -35,7 +36,7 @@ _next_number = itertools.count(1).__next__
 
 
 @explains_calls
-class Subscription(Getting, Sharding, Leasing, Inspecting):
+class Subscription(Getting, Batching, Sharding, Leasing, Inspecting):
     """A subscription of a channel (`Channel.subscribe`), read as a channel is; it has one queue, which needs no name.
 
     Its members share its items: whoever subscribes under the same name. A member leaves by `unsubscribe`, or at the end
