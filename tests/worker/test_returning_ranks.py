@@ -9,8 +9,8 @@ import pytest
 from returning_workers import Mortal, Peer
 
 from rlinf.scheduler import PackedPlacementStrategy
-from rlinf_scheduler.comm.peer import Peer as CommPeer
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.requests import Peer as CommPeer
 from rlinf_scheduler.errors import (
     CallCancelled,
     ChannelExists,

@@ -19,11 +19,11 @@ from rlinf_scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf_scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf_scheduler.comm.framing import Buffer, Message
 from rlinf_scheduler.comm.loop import READABLE, IoLoop, Timer, run_guarded
-from rlinf_scheduler.comm.peer import Peer, Request, decode_head
+from rlinf_scheduler.comm.peer import Request, decode_head
 from rlinf_scheduler.comm.peers import Peers
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.requests import OpenRequest, RequestFuture
+from rlinf_scheduler.comm.requests import OpenRequest, Peer, RequestFuture
 from rlinf_scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.ledger import Ledger

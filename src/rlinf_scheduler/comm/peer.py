@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from rlinf_scheduler.comm.framing import Buffer, Message, unpack
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import CommError
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.comm.requests import PeerRequests
 
 logger = Reporter(__name__)
 
@@ -91,7 +88,7 @@ class Request:
 
     __slots__ = ("_peer", "frames", "head", "is_cancelled", "peer_id")
 
-    def __init__(self, peer: Peer, frames: list[Buffer]) -> None:
+    def __init__(self, peer: BasePeer, frames: list[Buffer]) -> None:
         self._peer = peer
         self.is_cancelled = False
         self.peer_id = peer.process_id
@@ -152,8 +149,8 @@ class Request:
         return False
 
 
-class Peer:
-    """Another process (or this one), as long as it is not dead.
+class BasePeer:
+    """Another process (or this one), as what is sent to it and has come from it needs it.
 
     Args:
         process_id: whose it is.
@@ -163,12 +160,9 @@ class Peer:
     Attributes:
         name: what its messenger calls itself; "" until it said so.
         transport: what leads to it.
-        requests: those to it and from it.
         lost: why it is gone, "" as long as it is there.
         has_lied: it has said that it is another process.
     """
-
-    requests: PeerRequests
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.comm.framing import Message
 from rlinf_scheduler.comm.loop import IoLoop, run_guarded
-from rlinf_scheduler.comm.peer import Peer, SelfTransport
-from rlinf_scheduler.comm.requests import PeerRequests
+from rlinf_scheduler.comm.peer import SelfTransport
+from rlinf_scheduler.comm.requests import Peer
 from rlinf_scheduler.comm.transport.handshake import Introduction
 from rlinf_scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
@@ -214,9 +214,7 @@ class Peers:
         self.sockets.abandon()
 
     def _new_peer(self, process_id: str) -> Peer:
-        peer = Peer(process_id, self._loop.submit, self._loop.run_soon)
-        peer.requests = PeerRequests(peer)
-        return peer
+        return Peer(process_id, self._loop.submit, self._loop.run_soon)
 
     def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerTransport]:
         peer = self._new_peer(endpoint.process_id)

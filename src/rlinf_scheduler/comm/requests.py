@@ -11,7 +11,7 @@ from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.failure import dump_failure, load_failure
 from rlinf_scheduler.comm.framing import Buffer, Message
 from rlinf_scheduler.comm.loop import Timer, run_guarded
-from rlinf_scheduler.comm.peer import Peer, Reply, Request, decode_head
+from rlinf_scheduler.comm.peer import BasePeer, Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import CommError, PeerDied
 
@@ -48,10 +48,11 @@ class OpenRequest(Request):
         frames: its buffers.
     """
 
-    __slots__ = ("_cancel_callbacks", "_ident", "_is_open")
+    __slots__ = ("_cancel_callbacks", "_ident", "_is_open", "_requests")
 
     def __init__(self, peer: Peer, ident: int, frames: list[Buffer]) -> None:
         super().__init__(peer, frames)
+        self._requests = peer.requests
         self._ident = ident
         self._is_open = True
         self._cancel_callbacks: list[Callable[[], None]] | None = None
@@ -102,7 +103,7 @@ class OpenRequest(Request):
             return
         self._is_open = False
         self._cancel_callbacks = None
-        self._peer.requests.answer(self._ident, pieces, on_confirmed)
+        self._requests.answer(self._ident, pieces, on_confirmed)
 
     def cancel_from_peer(self) -> None:
         """The sender gave up or died."""
@@ -110,6 +111,23 @@ class OpenRequest(Request):
         callbacks, self._cancel_callbacks = self._cancel_callbacks, None
         for callback in callbacks or ():
             run_guarded(callback)
+
+
+class Peer(BasePeer):
+    """Another process (or this one), as long as it is not dead.
+
+    Attributes:
+        requests: those to it and from it.
+    """
+
+    def __init__(
+        self,
+        process_id: str,
+        submit: Callable[[Callable[[], None]], None],
+        run_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        super().__init__(process_id, submit, run_soon)
+        self.requests = PeerRequests(self)
 
 
 class PeerRequests:
@@ -120,7 +138,7 @@ class PeerRequests:
         incoming: its that we have not answered.
     """
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: BasePeer) -> None:
         self.pending: dict[int, RequestFuture] = {}
         self.incoming: dict[int, OpenRequest] = {}
         # Answers of which somebody wants to know whether they were taken.

@@ -22,9 +22,10 @@ from rlinf_scheduler.channel.held import HELD, HeldAt
 from rlinf_scheduler.channel.question import ANSWER
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.framing import Buffer, Message
-from rlinf_scheduler.comm.peer import Peer, Reply, decode_head
+from rlinf_scheduler.comm.peer import Reply, decode_head
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.records import ReaderAnswer
+from rlinf_scheduler.comm.requests import Peer
 from rlinf_scheduler.comm.shm.payload import DESCRIPTOR
 from rlinf_scheduler.comm.shm.sent_payload import Descriptor
 from rlinf_scheduler.comm.waits import CHANNEL, MESSAGE, WEIGHTS
