@@ -9,14 +9,14 @@ peer_sessions.py   the real sessions over them: nothing lost and nothing twice
 host.py            a process: its sessions and the services on them
 users.py           the users' threads of a process
 cluster.py         all processes, what breaks, and the parts that run there
-channel*.py        a part: a channel, around the real machines of its server and its clients
-durable.py         what a durable channel writes down, and what its clients and its successors make of it
 holders.py         the processes that hold the items of nodes, with the product's `NodeHolder`
 memory.py          memory that processes of one machine share
 threads.py         threads of users, which run the product's blocking calls, and are interrupted anywhere
+disk.py            what lies on disk, which may be lost, torn or full
 kernel.py          sockets, readiness and the I/O threads of processes that run the product
 processes.py       what runs of the product in each process: a messenger on that kernel, a session, the directory
 product.py         a part: the product's own channel, server and clients, in these processes
+durable_channel.py  the same of a durable one, and of its successors
 product_users.py   the users of its clients
 watched.py         its state machine, which tells the books of every event
 handle_users.py    the users of mailboxes and weights, and what they do with handles
@@ -36,9 +36,8 @@ queue_oracle.py      one queue as it must be
 tap_oracle.py        a subscription as it must be
 shard_oracle.py      its parts as they must be
 lease_oracle.py      items on lease as they must be
-lease_user.py      what a process does with items on lease
 producer_oracle.py   the places of producers as they must be
-checkpoints.py     a channel that is saved, and a job that restarts from that
+checkpoints.py     a channel that the product saves, and restores from each file
 machines.py        the machines under test
 script.py          what happens in the story of a seed
 run.py             tell a story

@@ -1,18 +1,27 @@
-"""A channel is saved at any moment, and its job killed and restarted from what was saved: it has what it must have.
+"""A channel is saved at any moment, and restored from the file: it has what it must have.
 
-The story itself goes on; the job that was restarted takes everything that it finds, by leases, and is looked at.
+The product saves, writes, reads and restores. The story itself goes on; what was restored is taken, by leases.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
+from rlinf_scheduler.channel import control_wire, spec
+from rlinf_scheduler.channel.checkpoint import read_channel
+from rlinf_scheduler.channel.features import FEATURES
+from rlinf_scheduler.channel.features.checkpoints import restore
+from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.channel.spec import ChannelSpec
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import (
-    ChannelData,
     ChannelState,
     Deliver,
     Instruction,
@@ -22,7 +31,6 @@ from rlinf_scheduler.queueing import (
     QueueName,
     Reason,
     Refuse,
-    Snapshot,
     SubscriptionName,
     WantedPart,
 )
@@ -30,15 +38,19 @@ from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.leases import Leases, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
 from rlinf_scheduler.queueing.taps import Taps
-from simulator.channel_server import ChannelServer
+from simulator.cluster import Cluster
+from simulator.host import Host
 from simulator.ledger import Ledger
-from simulator.machines import Machines
+from simulator.processes import replaced
+from simulator.product_users import ChannelUsers, number_of
 from simulator.script import SHARDS, TAP, Script
 from simulator.world import Violation
 
 # Between the two looks at a channel that is not the only one.
 LOOKS_US = 50_000
+SAVE_S = 30.0
 RESTARTED = "restarted"
+FOLDER = "/checkpoints"
 
 
 class Wanted(NamedTuple):
@@ -57,38 +69,145 @@ class Wanted(NamedTuple):
                 yield number
 
 
+def wanted_of(books: Ledger, done: Iterable[int], *, has_shards: bool) -> Wanted:
+    """Return what a checkpoint is to have, by the books of its moment."""
+    queues = {
+        _name_of(name): [(item.number, item.attempts) for item in items]
+        for name, items in books.at_rest(set(done)).items()
+        if name != SHARDS or not has_shards
+    }
+    letters = (item for item in books.leases.dead if not item.is_gone)
+    return Wanted(queues, {(_name_of(item.queue), item.number): item.attempts for item in letters})
+
+
 class Checkpoints:
-    """Takes checkpoints of a channel, and restarts from each.
+    """Has a channel saved, and restored from each file.
 
     Args:
-        server: of the channel.
-        ledger: what it must hold.
-        machines: under test.
+        cluster: where it is.
         script: the story.
+        ledger: what it must hold.
+        spec: the channel.
+        users: who may save it, by name.
     """
 
-    def __init__(self, server: ChannelServer, ledger: Ledger, machines: Machines, script: Script) -> None:
-        self._server = server
-        self._ledger = ledger
-        self._machines = machines
+    def __init__(
+        self,
+        cluster: Cluster,
+        script: Script,
+        ledger: Ledger,
+        channel: ChannelSpec,
+        users: dict[str, ChannelUsers],
+    ) -> None:
+        self._cluster = cluster
         self._script = script
-        self._world = server.world
-        self._draw = draw = self._world.randomness("checkpoints")
+        self._ledger = ledger
+        # In what order items leave depends on time, where none is to be passed over for long.
+        self._spec = replace(channel, priority_wait_s=None)
+        self._users = users
+        # Of the file that is written now: the books at each look, and which leases are done with.
+        self._looks: list[tuple[Ledger, frozenset[int]]] = []
+        self._is_saving = False
+        self._num_saved = self._num_started = 0
+        self._draw = draw = cluster.world.randomness("checkpoints")
+        if script.has_holders:  # a thread that writes waits for what other nodes hold
+            return
+        ledger.on_saved = self._on_saved
         length_us = script.steps[-1].at_us if script.steps else 0
         for _ in range(draw.choice((0, 1, 2))):
-            look = self._save if draw.random() < 0.6 else self._look
-            self._world.schedule(draw.randint(0, length_us), None, look)
+            save = self._save if draw.random() < 0.6 else self._look
+            cluster.world.schedule(draw.randint(0, length_us), None, save)
+
+    def _on_saved(self, done: Iterable[int]) -> None:
+        """The channel is looked at now."""
+        self._ledger.on_saved = None
+        self._looks.append((copy.deepcopy(self._ledger), frozenset(done)))
+        self._ledger.on_saved = self._on_saved
+
+    # -- who saves -----------------------------------------------------------------------------------
+
+    def _begin(self) -> ChannelUsers | None:
+        living = [users for users in self._users.values() if users.host.alive]
+        if self._is_saving or not living:
+            return None
+        self._is_saving = True
+        self._looks.clear()
+        return self._draw.choice(living)
 
     def _save(self) -> None:
-        """Save now, with some lease acknowledged by that, and restart from it."""
-        if not self._server.host.alive:
+        """Save, with some lease acknowledged by that."""
+        saver = self._begin()
+        if saver is not None:
+            leases = self._ledger.leases.of(saver.name)
+            done = [self._draw.choice(leases)] if leases and self._draw.random() < 0.7 else []
+            self._ask(saver, "", done)
+
+    def _look(self) -> None:
+        """Look at the channel a first time, and save a moment later."""
+        saver = self._begin()
+        if saver is not None:
+            looked = saver.connection.requests.begin(
+                control_wire.Look("token", []), control_wire.Saved, SAVE_S
+            )
+            looked.add_done_callback(partial(self._on_looked, saver))
+
+    def _on_looked(self, saver: ChannelUsers, looked: Promise[Any]) -> None:
+        if not looked.cancelled() and looked.exception(0) is None:
+            saver.host.later(self._draw.randint(0, LOOKS_US), self._ask, saver, "token", [])
+
+    def _ask(self, saver: ChannelUsers, token: str, done: list[int]) -> None:
+        self._num_saved += 1
+        path = f"{FOLDER}/{self._num_saved}"
+        self._cluster.world.note(saver.name, "saves", path, *done)
+        message = control_wire.Save(token, done, path)
+        saved = saver.connection.requests.begin(message, control_wire.Saved, SAVE_S)
+        saved.add_done_callback(partial(self._on_reply, path))
+
+    def _on_reply(self, path: str, asked: Promise[Any]) -> None:
+        """A file is there; or nobody says so, and there may be one yet: then no other is asked for."""
+        if asked.cancelled() or asked.exception(0) is not None:
             return
-        generations = self._ledger.leases.generations
-        done = {self._draw.choice(generations)} if generations and self._draw.random() < 0.5 else set()
-        snapshot, wanted = self._take(done)
-        restarted = self._restart(snapshot)
+        saved: control_wire.Saved = asked.result(0).head
+        self._is_saving = False
+        if saved.problem:
+            return
+        self._cluster.world.note("checkpoint", path, "is there", saved.num_items)
+        if len(self._looks) == 1:
+            self._check(self._restart(path), *self._looks[0])
+        else:
+            self._check_both(self._restart(path), *self._looks)
+
+    def _restart(self, path: str) -> ChannelState:
+        messenger = self._start_process()
+        with replaced(spec, "ChannelState", self._cluster.machines.server):
+            server = ChannelServer(messenger, self._spec, FEATURES)
+        restore(server, read_channel(path, messenger.disk))
+        return server.state
+
+    def _start_process(self) -> Messenger:
+        cluster = self._cluster
+        self._num_started += 1
+        host = Host(cluster.world, cluster.network, f"{RESTARTED}.{self._num_started}", cluster.machines)
+        return cluster.processes.of(host).messenger
+
+    def check_files(self) -> None:
+        """Check that each file that is at its place is whole, whenever who wrote it died."""
+        if not self._num_saved:
+            return
+        disk = self._start_process().disk
+        for name in disk.listdir(FOLDER):
+            if not name.endswith(".new"):
+                read_channel(f"{FOLDER}/{name}", disk)
+
+    # -- what was restored ---------------------------------------------------------------------------
+
+    def _wanted(self, books: Ledger, done: Iterable[int] = ()) -> Wanted:
+        return wanted_of(books, done, has_shards=self._script.plan is not None)
+
+    def _check(self, restarted: ChannelState, books: Ledger, done: frozenset[int]) -> None:
+        wanted = self._wanted(books, done)
         for queue, items in wanted.queues.items():
-            found = list(self._take_all(restarted, queue))
+            found = list(self._take_all(restarted, queue, books))
             if found != items:
                 message = f"a restarted job finds (item, times given out) {found} in {queue}; it should find {items}"
                 raise Violation(message, [number for number, _ in (*found, *items)])
@@ -96,97 +215,67 @@ class Checkpoints:
         if vacant != [name for name in (TAP,) if SubscriptionName(name) in wanted.queues]:
             raise Violation(f"the subscriptions {vacant} of a restarted job wait for somebody to read them")
         letters = restarted.policy(Leases).dead_letters()
-        dead = {(letter.queue.name, letter.item.payload): letter.attempts for letter in letters}
+        dead = {(letter.queue.name, _number(letter.item)): letter.attempts for letter in letters}
         if dead != wanted.dead:
             raise Violation(f"a restarted job has the dead letters {dead}; it should have {wanted.dead}")
         if self._script.plan is not None:
-            self._ledger.check_restarted_shards(SHARDS, self._train(restarted))
-        self._check_rest(restarted)
+            books.check_restarted_shards(SHARDS, self._train(restarted))
+        self._check_rest(restarted, books)
 
-    def _check_rest(self, restarted: ChannelState) -> None:
-        num_accepted = len(self._ledger.accepted)
+    @staticmethod
+    def _check_rest(restarted: ChannelState, books: Ledger) -> None:
+        num_accepted = len(books.accepted)
         if restarted.queues.num_accepted != num_accepted:
             raise Violation(
                 f"{restarted.queues.num_accepted} items were put, says a restarted job; it were {num_accepted}"
             )
-        for queue in self._ledger.queues:
+        for queue in books.queues:
             out = restarted.apply(Put(0, queue, wait=False), RESTARTED, Item(-1))
             is_over = bool(out) and isinstance(out[-1], Refuse) and out[-1].reason is not Reason.FULL
-            if is_over != self._ledger.has_ended(queue):
+            if is_over != books.has_ended(queue):
                 raise Violation(f"a restarted job takes puts to {queue}: {not is_over}")
 
-    def _look(self) -> None:
-        """Look at the channel a first time, and save a moment later."""
-        if self._server.host.alive:
-            first, wanted = self._take(set())
-            self._server.state.queues.watch(first.entered)
-            accepted = self._ledger.accepted
-            delay_us = self._draw.randint(0, LOOKS_US)
-            self._world.schedule(
-                self._world.now_us + delay_us, None, self._look_again, (first, wanted, accepted)
-            )
-
-    def _look_again(self, first: Snapshot, before: Wanted, accepted: set[int]) -> None:
-        if not self._server.host.alive:
-            return
-        self._server.state.queues.unwatch(first.entered)
-        second, after = self._take(set())
-        merged = self._machines.merged(first, second)
-        if any(item.lost for item in merged.items):
-            return  # its bytes are gone since the first look: whoever saves is told to do it once more
-        restarted = self._restart(merged)
-        self._check_read(restarted, before, after)
+    def _check_both(
+        self,
+        restarted: ChannelState,
+        first: tuple[Ledger, frozenset[int]],
+        second: tuple[Ledger, frozenset[int]],
+    ) -> None:
+        """Check what was restored from two looks."""
+        books = second[0]
+        before, after = self._wanted(*first), self._wanted(*second)
+        self._check_read(restarted, before, after, books)
         found: Counter[int] = Counter()
-        for queue in self._ledger.queues:
-            found.update(number for number, _ in self._take_all(restarted, queue))
+        for queue in books.queues:
+            found.update(number for number, _ in self._take_all(restarted, queue, books))
         letters = restarted.policy(Leases).dead_letters()
-        found.update(letter.item.payload for letter in letters if letter.queue.name != SubscriptionName(TAP))
+        found.update(_number(letter.item) for letter in letters if letter.queue.name != SubscriptionName(TAP))
         if self._script.plan is not None:
             found.update(number for part in self._train(restarted).values() for number in part)
         wanted = {
             number for each in (before, after) for number in each.numbers(others_than=SubscriptionName(TAP))
         }
-        wanted |= self._ledger.accepted - accepted
-        wanted -= self._ledger.gone
+        wanted |= books.accepted - first[0].accepted
+        wanted -= books.gone
         if self._script.plan is None and found != Counter(wanted):
             wrong = sorted((found - Counter(wanted)) + (Counter(wanted) - found))
             raise Violation(f"a job restarted from two looks has lost {wrong}, or has them twice", wrong)
         if max(found.values(), default=1) > 1 or not wanted <= found.keys():
             raise Violation(f"a job restarted from two looks finds {found}; it should find {wanted}")
 
-    def _check_read(self, restarted: ChannelState, before: Wanted, after: Wanted) -> None:
+    def _check_read(self, restarted: ChannelState, before: Wanted, after: Wanted, books: Ledger) -> None:
         """Check that a subscription which was read at the second look has all that was not read at one of them."""
         name = SubscriptionName(TAP)
-        found = [number for number, _ in self._take_all(restarted, name)]
-        found += [
-            each.item.payload for each in restarted.policy(Leases).dead_letters() if each.queue.name == name
-        ]
+        found = [number for number, _ in self._take_all(restarted, name, books)]
+        letters = restarted.policy(Leases).dead_letters()
+        found += [_number(each.item) for each in letters if each.queue.name == name]
         unread = {*before.numbers(of=name), *after.numbers(of=name)} if name in after.queues else set()
-        if len(found) > len(set(found)) or not unread - self._ledger.gone <= set(found):
+        if len(found) > len(set(found)) or not unread - books.gone <= set(found):
             message = f"a job restarted from two looks has {found} to read; it should have {unread}"
             raise Violation(message, unread)
 
-    def _take(self, done: set[int]) -> tuple[Snapshot, Wanted]:
-        self._world.note(self._server.name, "is saved", *done)
-        snapshot = self._server.state.snapshot(at_rest=True, done=done)
-        queues = {
-            _name_of(name): [(item.number, item.attempts) for item in items]
-            for name, items in self._ledger.at_rest(done).items()
-            if name != SHARDS or self._script.plan is None
-        }
-        letters = (item for item in self._ledger.leases.dead if not item.is_gone)
-        dead = {(_name_of(item.queue), item.number): item.attempts for item in letters}
-        return snapshot, Wanted(queues, dead)
-
-    def _restart(self, snapshot: Snapshot) -> ChannelState:
-        script = self._script
-        state = self._machines.server(script.maxsize, 0, script.total_bytes)
-        data = msgspec.msgpack.encode(snapshot.data)
-        record = msgspec.msgpack.decode(data, type=ChannelData)
-        state.restore(record, [item.payload for item in snapshot.items])
-        return state
-
-    def _take_all(self, state: ChannelState, queue: QueueName) -> Iterable[tuple[int, int]]:
+    @staticmethod
+    def _take_all(state: ChannelState, queue: QueueName, books: Ledger) -> Iterable[tuple[int, int]]:
         """Take what a queue holds, one after the other: numbers of items, and how often each was given out before."""
         ticket = 0
         while True:
@@ -195,10 +284,10 @@ class Checkpoints:
             if not isinstance(out[0], Deliver) or not isinstance(out[0].grant, OnLease):
                 return
             (item,), lease = out[0].items, out[0].grant
-            if lease.generation <= self._ledger.leases.last_generation:
+            if lease.generation <= books.leases.last_generation:
                 raise Violation(f"lease {lease.generation} was there before a restart", (lease.generation,))
             state.apply(Settle(lease.generation, None, True), RESTARTED)
-            yield item.payload, lease.attempts[0] - 1
+            yield _number(item), lease.attempts[0] - 1
 
     def _train(self, state: ChannelState) -> dict[tuple[int, int], list[int]]:
         """Let new ranks train to the end: the parts that they get, by shard and step."""
@@ -223,7 +312,7 @@ class Checkpoints:
                 has_moved |= not isinstance(answer, Refuse) or answer.reason is not Reason.EMPTY
                 if isinstance(answer, Deliver) and isinstance(answer.grant, Part):
                     done[index] = answer.grant.step
-                    parts[index, answer.grant.step] = [item.payload for item in answer.items]
+                    parts[index, answer.grant.step] = [_number(item) for item in answer.items]
                 elif isinstance(answer, Refuse) and answer.reason is not Reason.EMPTY:
                     del done[index]
         return parts
@@ -232,3 +321,7 @@ class Checkpoints:
 def _name_of(queue: QueueName) -> QueueName:
     """What the server calls a queue of the books."""
     return SubscriptionName(TAP) if queue == TAP else queue
+
+
+def _number(item: Item) -> int:
+    return number_of(item.payload.load())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from simulator.holders import Holders
 from simulator.host import Host
@@ -61,8 +62,11 @@ class Cluster:
         self.network = Network(world)
         self.server = Host(world, self.network, "server", machines)
         self.channel_host = self.server
-        self.processes = Processes(world, self.network, machines, self.server, on_nodes=script.has_holders)
         self.hosts: dict[str, Host] = {"server": self.server}
+        home = self.server
+        if script.durable:  # who finds the successors of a process is another one
+            home = self.hosts["home"] = Host(world, self.network, "home", machines)
+        self.processes = Processes(world, self.network, machines, home, on_nodes=script.has_holders)
         self.current: dict[int, Host] = {SERVER_NUMBER: self.server}
         self._parts: list[Part] = []
         self.holders: Holders | None = None
@@ -146,8 +150,16 @@ class Cluster:
         if not self.script.durable:
             self.bury(self.server)
         elif self.channel_host.alive:
-            self.bury(self.channel_host)
-            self.world.schedule(self.world.now_us + fault.for_us, None, self._start_server_again)
+            self.processes.kernel.disks[self.channel_host.name].doom(
+                partial(self.fail_over, self.channel_host, fault.for_us),
+                with_machine=self.script.survives == "machine",
+            )
+
+    def fail_over(self, host: Host, after_us: int) -> None:
+        """Let the process of a durable channel die, and another one hold it after a while."""
+        if host.alive:
+            self.bury(host)
+            self.world.schedule(self.world.now_us + after_us, None, self._start_server_again)
 
     def _start_server_again(self) -> None:
         name = f"server.{len(self.hosts)}"

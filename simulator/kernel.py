@@ -34,6 +34,7 @@ from rlinf_scheduler.comm.transfer import FOREVER_S
 from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched
+from simulator.disk import Files, SimulatedDisk
 from simulator.memory import Memory, SimulatedPayloads
 from simulator.network import SILENT_US, Network, delays
 from simulator.threads import SLOW_SHARE, SLOW_US, UserThread, hands_over, running
@@ -620,6 +621,7 @@ class Kernel:
         listeners: the sockets to which others connect, by address.
         owners: who listens, or has listened, at each.
         sockets: all that are open, by descriptor.
+        disks: the disk as each process sees it, by its name; it is the same.
         looks: what each process does when the network falls silent, or speaks again.
     """
 
@@ -641,6 +643,8 @@ class Kernel:
         self._names: dict[str, str] = {}  # of processes, by their ids
         self._memory = Memory()
         self._delays: dict[tuple[str, str], Callable[[], int]] = {}
+        self.disks: dict[str, SimulatedDisk] = {}
+        self._files = Files(world)
         network.kernels.append(self)
 
     # -- processes -----------------------------------------------------------------------------------
@@ -669,6 +673,7 @@ class Kernel:
                 payloads=partial(SimulatedPayloads, self._memory, process, is_near)
                 if has_memory
                 else Payloads,
+                disk=self.disks.setdefault(process.name, SimulatedDisk(self._files, process)),
                 run_beside=lambda _call_later, function, *args: process.later(
                     self.draw.randrange(BESIDE_US), function, *args
                 ),
@@ -685,6 +690,8 @@ class Kernel:
         """A process has died: the kernel closes what it had open."""
         for each in [each for each in self.sockets.values() if each.process.name == name]:
             each.close()
+        if name in self.disks:
+            self.disks[name].close_all()
 
     # -- sockets -------------------------------------------------------------------------------------
 

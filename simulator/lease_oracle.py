@@ -53,10 +53,9 @@ class LeaseOracle:
         """The dead letters."""
         return [item for _, item in self._dead.values()]
 
-    @property
-    def generations(self) -> list[int]:
-        """The leases that consumers have."""
-        return [generation for generation, held in self._held.items() if held.ticket != NOBODY]
+    def of(self, client: str) -> list[int]:
+        """Return the leases that a consumer has."""
+        return [generation for generation, held in self._held.items() if held.ticket[0] == client]
 
     def items(self, without: Collection[int]) -> list[Known]:
         """What is on lease, or comes back after a delay, but for some leases."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rlinf_scheduler.queueing import (
     Accept,
@@ -52,6 +52,7 @@ class Ledger:
 
     Attributes:
         leases: what is on lease.
+        on_saved: called at each look for a checkpoint, with the leases that are done with by that.
     """
 
     def __init__(
@@ -89,12 +90,18 @@ class Ledger:
         self._now_us = 0
         self._shards: dict[QueueName, ShardOracle] = {}
         self._again: tuple[Ticket, list[int]] | None = None
+        self.on_saved: Callable[[Collection[int]], None] | None = None
 
     def divide(self, queue: QueueName, plan: ShardPlan) -> None:
         """A queue is for data-parallel ranks."""
         self._shards[queue] = ShardOracle(plan, self._queue(queue))
 
     # -- what a checkpoint has ---------------------------------------------------------------------
+
+    def is_saved(self, done: Collection[int]) -> None:
+        """The channel is looked at, for a file in which these leases are done with."""
+        if self.on_saved is not None:
+            self.on_saved(done)
 
     def at_rest(self, done: Collection[int]) -> dict[QueueName, list[Known]]:
         """What a channel that nobody uses has of each queue, in the order in which it is given out.

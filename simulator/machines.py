@@ -15,10 +15,6 @@ from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import (
     ChannelState,
     Producers,
-    ServerStreams,
-    Snapshot,
-    Stream,
-    merged,
 )
 from rlinf_scheduler.queueing.client import ClientState
 
@@ -32,15 +28,11 @@ class Machines:
         producers: who has something to put, from how many they are.
         client: a process's side of a channel, from its credit in bytes.
         holder: what a node's holder has.
-        stream: what a client has said to a durable channel, and heard.
-        streams: the same of all of them, at its server.
-        journal: what a durable channel writes down; by default a file that keeps it.
         receiver: the queues of a mailbox.
         bucket_pool: the buckets of a device, from how much they take at most.
         open_buckets: those of others that a process has open.
         block_store: the blocks of an arena, from its layout, its table of holders, and what it asks of its shell.
         pins: what a process has pinned, from how much that is at most.
-        merged: of two looks at a channel, what is in its checkpoint.
         session: half of a session, from the own name, the other's, an id, and the time in seconds.
     """
 
@@ -48,13 +40,9 @@ class Machines:
     producers: Callable[[int], Producers] = Producers
     client: Callable[[int], ClientState] = ClientState
     holder: Callable[[], HeldItemTable[int]] = HeldItemTable
-    stream: Callable[[], Stream[Any]] = Stream
-    streams: Callable[[], ServerStreams[Any]] = ServerStreams
-    journal: Callable[[], Any] | None = None
     receiver: Callable[..., ChannelState] = ChannelState
     bucket_pool: Callable[[int], BucketPool] = BucketPool
     open_buckets: Callable[[], OpenBuckets] = OpenBuckets
     block_store: Callable[..., BlockStore] = BlockStore
     pins: Callable[[int], Pins] = Pins
-    merged: Callable[[Snapshot, Snapshot], Snapshot] = merged
     session: Callable[[str, str, int, float], PeerSession[Any]] = PeerSession

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
 from rlinf_scheduler.queueing.leases import MoveDead
+from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part
 from simulator.holders import FoundHolders
 from simulator.host import Host
@@ -102,9 +104,10 @@ class ProductPart(Part):
         if script.plan is not None:
             self.ledger.divide(SHARDS, script.plan)
         self._users: dict[str, ChannelUsers] = {}
-        self._server_process = cluster.processes.of(cluster.server)
-        self._server = self._make_server()
-        self._own = self._connection(self._server_process)
+        self.state: ChannelState | None = None
+        self._spec = self._make_spec()
+        self._start_server()
+        self._checkpoints = Checkpoints(cluster, script, self.ledger, self._spec, self._users)
 
     def _next_ticket(self) -> int:
         ticket, thread = next(self._tickets), running()
@@ -115,9 +118,9 @@ class ProductPart(Part):
 
     # -- processes -----------------------------------------------------------------------------------
 
-    def _make_server(self) -> server.ChannelServer:
+    def _make_spec(self, **options: Any) -> StorySpec:
         wait_us = self.script.priority_wait_us
-        self._spec = StorySpec(
+        return StorySpec(
             "channel",
             maxsize=self.script.maxsize,
             max_bytes=self.script.total_bytes,
@@ -129,33 +132,48 @@ class ProductPart(Part):
             priority_wait_s=None if wait_us is None else wait_us / 1e6,
             story_credit_bytes=self.script.credit_bytes,
             holds=HOLDS_NODE if self.script.has_holders else HOLDS_CHANNEL,
+            **options,
         )
-        self.state: ChannelState | None = None
+
+    def _start_server(self) -> None:
+        with self.watched():
+            server.ChannelServer(self._server_process.messenger, self._spec, FEATURES)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, a server that is made tells the books of every event."""
         with (
             replaced(spec, "ChannelState", self._make_state),
             replaced(successors, "Producers", self._make_producers),
         ):
-            return server.ChannelServer(self._server_process.messenger, self._spec, FEATURES)
+            yield
+
+    @property
+    def _server_process(self) -> ProductProcess:
+        """The process that holds the channel."""
+        return self.cluster.processes.of(self.cluster.channel_host)
+
+    @property
+    def _own(self) -> ChannelConnection:
+        """The connection of a process that nothing happens to but to the channel."""
+        return self._connection(self._server_process)
+
+    def _told(self) -> tuple[Any, Any, Any, Any]:
+        """What hears of every event: world, ledger, places and names."""
+        return self.cluster.world, self.ledger, self.places, self.names
 
     def _make_state(self, *args: Any, **bounds: Any) -> ChannelState:
         broken: Any = self.cluster.machines.server
         kind = WatchedState if broken is ChannelState else type("Watched", (WatchedState, broken), {})
-        self.state = kind(
-            self.cluster.world,
-            self.ledger,
-            self.places,
-            self.names,
-            self.cluster.holders,
-            self.script.successor_us,
-            *args,
-            **bounds,
-        )
+        about = (*self._told(), self.cluster.holders, self.script.successor_us)
+        self.state = kind(*about, *args, **bounds)
         return self.state
 
     def _make_producers(self, num_places: int) -> Producers:
         broken: Any = self.cluster.machines.producers
         kind = WatchedProducers if broken is Producers else type("Watched", (WatchedProducers, broken), {})
-        made: Producers = kind(self.cluster.world, self.places, self.names, num_places)
+        world, _, places, names = self._told()
+        made: Producers = kind(world, places, names, num_places)
         return made
 
     def _connection(self, process: ProductProcess) -> ChannelConnection:
@@ -199,6 +217,11 @@ class ProductPart(Part):
         """What can be closed is closed."""
         self._own.requests.begin(control_wire.Close(), control_wire.Done, 5.0)
 
+    @property
+    def _now_us(self) -> int:
+        """The time of the channel."""
+        return self.cluster.world.now_us
+
     def _hindered_us(self, host: Host) -> int:
         """How long a process and the server could not do or say anything, all in all."""
         pair = frozenset((host.name, self.cluster.server.name))
@@ -231,6 +254,7 @@ class ProductPart(Part):
             if users.host.alive:
                 users.check_calls()
         self.ledger.check_end(drained=server_lives)
+        self._checkpoints.check_files()
         if server_lives:
             for host in self.cluster.hosts.values():
                 if host.alive and host.name in self._users:
@@ -288,7 +312,7 @@ class ProductPart(Part):
         self.ledger.check_no_batch_ripens_for_ever()
         self.ledger.check_no_bytes_are_awaited()
         self.ledger.leases.check_rest()
-        now_us, ended = self.cluster.world.now_us, self._known_state.queues.has_ended("a queue of nobody")
+        now_us, ended = self._now_us, self._known_state.queues.has_ended("a queue of nobody")
         self.places.check_rest(now_us, ended=ended)
 
     def _check_nothing_is_left(self) -> None:

@@ -83,6 +83,8 @@ HEARD_US = 500_000
 NUM_POINTS = 8
 # So much later than it may an end come, on an I/O thread with much to do.
 LATE_US = 10_000
+# What items are filled with: nothing that is there where nothing was written.
+FILLING = b"\xe5"
 
 
 class ProductCall(UserCall):
@@ -140,6 +142,7 @@ class ChannelUsers:
     """Users of one channel in one process.
 
     Attributes:
+        connection: its connection to the channel.
         calls: everything that was asked, by number.
         ranks: who asks here for parts, by shard.
     """
@@ -160,7 +163,7 @@ class ChannelUsers:
         self.calls: dict[int, ProductCall] = {}
         self.ranks: dict[int, Rank] = {}
         self._messenger = messenger
-        self._connection = connection
+        self.connection = connection
         self._ledger = ledger
         self._names = names
         self._script = script
@@ -214,7 +217,7 @@ class ChannelUsers:
             self._block(call, operation, encoded)
             return
         operation.blocks = step.blocking
-        call.promise = self._connection.start(operation, encoded)
+        call.promise = self.connection.start(operation, encoded)
         call.promise.add_done_callback(partial(self._on_done, call))
 
     # -- threads that block --------------------------------------------------------------------------
@@ -234,10 +237,10 @@ class ChannelUsers:
         try:
             with working_in(call.scope):
                 if call.step.kind == "peek":
-                    self._connection.peek(operation.queue_name, 1)
+                    self.connection.peek(operation.queue_name, 1)
                     outcome = "dropped"
                 else:
-                    call.items = self._connection.run(operation, encoded, load)
+                    call.items = self.connection.run(operation, encoded, load)
         except (KeyboardInterrupt, asyncio.CancelledError):
             outcome = "dropped"
         except Exception as error:  # noqa: BLE001 - it is looked at, whatever it is
@@ -248,7 +251,7 @@ class ChannelUsers:
         """Read items, which are the user's from then on."""
         if isinstance(call.operation, ShardOperation):
             call.part_step, *_ = items.told.grant
-        return [_number(item.load()) for item in items]
+        return [number_of(item.load()) for item in items]
 
     def _on_send(self, thread: UserThread) -> None:
         """A thread is about to send an operation by itself."""
@@ -280,12 +283,12 @@ class ChannelUsers:
             KINDS.get(step.kind, "get_batch"),
             SubscriptionName(TAP) if step.queue == TAP else step.queue,
             timeout_s,
-            self._connection.now,
+            self.connection.now,
             wait=step.timeout_us != NOWAIT,
         )
         if isinstance(operation, BatchOperation):
             operation.batch_weight, operation.limits = weight, limits
-        operation.channel = self._connection.ref.spec.name
+        operation.channel = self.connection.ref.spec.name
         if step.kind == "put":
             operation.weight = step.weight
             if step.priority or step.group is not None:
@@ -309,7 +312,7 @@ class ChannelUsers:
         if call.operation is None:
             self._leave(call.step)
         elif call.step.blocking:
-            self._connection.drop(call.operation)
+            self.connection.drop(call.operation)
         call.promise = None
         self._end(call, "dropped")
 
@@ -350,7 +353,7 @@ class ChannelUsers:
         if isinstance(operation, LeaseOperation):
             self._open(call, operation, promise)
             return
-        take = partial(_take, self._connection, operation, partial(self._load, call))
+        take = partial(_take, self.connection, operation, partial(self._load, call))
         call.items = AsyncHandle(promise, take, operation.describe).wait()
         call.promise = None
         self._end(call, "taken")
@@ -380,7 +383,7 @@ class ChannelUsers:
     def _ask_after_puts(self, call: ProductCall) -> None:
         over: Promise[None] = Promise()
         over.add_done_callback(lambda _: self.host.later(self._draw.randrange(60), self._ask, call))
-        self._connection._client.hand_over(self._connection.requests.await_puts, over)
+        self.connection._client.hand_over(self.connection.requests.await_puts, over)
 
     def _ask(self, call: ProductCall) -> None:
         if call.outcome:
@@ -388,7 +391,7 @@ class ChannelUsers:
         # Its puts were waited for: that takes as long as it takes.
         call.began_us, call.paused_us = self.world.now_us, self.host.paused_us
         message, answer = self._request(call.step)
-        asked = self._connection.requests.begin(message, answer, ASK_S)
+        asked = self.connection.requests.begin(message, answer, ASK_S)
         asked.add_done_callback(partial(self._on_done, call))
 
     def _request(self, step: Call) -> tuple[Any, Any]:
@@ -411,14 +414,14 @@ class ChannelUsers:
         """Whoever is interrupted on the way in or out leaves as one who failed."""
         number = step.turn or step.number
         if step.kind in ("join", "leave"):
-            self._connection.requests.tell(control_wire.Leave(number, failed=True))
+            self.connection.requests.tell(control_wire.Leave(number, failed=True))
         elif step.kind in ("subscribe", "unsubscribe"):
-            self._connection.requests.tell(Unsubscribe(number, TAP, True))
+            self.connection.requests.tell(Unsubscribe(number, TAP, True))
 
     def acknowledge_part(self, index: int, step: int) -> None:
         """A rank is done with its part, and says so before it asks for the next one."""
         done = DonePart(SHARDS, index, step)
-        self._connection.requests.begin(done, control_wire.Done, ASK_S)
+        self.connection.requests.begin(done, control_wire.Done, ASK_S)
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -430,9 +433,9 @@ class ChannelUsers:
 
     def _open(self, call: ProductCall, operation: LeaseOperation, promise: OperationPromise) -> None:
         """The user's block begins; at its end it says what became of the items."""
-        context = LeaseContext(self._connection, operation, load_all)
+        context = LeaseContext(self.connection, operation, load_all)
         lease = call.lease = context._open(operation, promise.result(0))
-        call.items = [_number(item) for item in lease.items]
+        call.items = [number_of(item) for item in lease.items]
         self._end(call, "taken")
         if len(lease.items) > 1 and self._draw.random() < 0.5:
             # The first one is settled by itself.
@@ -484,7 +487,7 @@ class ChannelUsers:
 
     def check_nothing_is_open(self) -> None:
         """Check that nothing is under way that nobody waits for."""
-        client = self._connection._client
+        client = self.connection._client
         # A put goes on without its handle.
         dropped = {
             call.operation.ticket
@@ -508,6 +511,9 @@ class ChannelUsers:
             if call.limit_us is None:
                 continue
             may_take_us = call.limit_us + LATE_US
+            if self._script.durable and (call.operation is None or call.step.kind == "peek"):
+                # The time in which nobody holds the channel does not count, and then it begins anew.
+                may_take_us += call.limit_us + self._hindered_us()
             took_us = call.ended_us - call.began_us - (self.host.paused_us - call.paused_us)
             if took_us > may_take_us:
                 message = f"{call.step.kind} {number} took {took_us} µs of {call.limit_us}"
@@ -517,11 +523,12 @@ class ChannelUsers:
 def _payload(step: Call) -> bytes:
     # The books know nothing of parts of ranks that are lost with a node.
     size_bytes = min(step.size_bytes, 100_000) if step.queue == SHARDS else step.size_bytes
-    return step.number.to_bytes(8, "little") + bytes(size_bytes)
+    return step.number.to_bytes(8, "little") + FILLING * size_bytes
 
 
-def _number(payload: Any) -> int:
-    if not isinstance(payload, bytes) or any(payload[8:]):
+def number_of(payload: Any) -> int:
+    """Return the number of an item that was taken."""
+    if not isinstance(payload, bytes) or payload.count(FILLING, 8) < len(payload) - 8:
         message = "an item is not what was put"
         raise Violation(message)
     return int.from_bytes(payload[:8], "little")

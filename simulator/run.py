@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.admission import AdmissionPart
-from simulator.channel import ChannelPart
 from simulator.cluster import Cluster, Part
 from simulator.device_items import DeviceItemsPart
 from simulator.devices import DevicePart
+from simulator.durable_channel import DurableChannelPart
 from simulator.machines import Machines
 from simulator.mailbox import MailboxPart
 from simulator.pinning import PinningPart
@@ -21,7 +21,13 @@ from simulator.script import Script, draw_script
 from simulator.weights import WeightsPart
 from simulator.world import Violation, World
 
-PRODUCT = (ProductPart,)
+
+def product_channel(cluster: Cluster, script: Script) -> ProductPart:
+    """Return the channel of a story, of the product."""
+    return (DurableChannelPart if script.durable else ProductPart)(cluster, script)
+
+
+PRODUCT = (product_channel,)
 """The parts that run the product."""
 PARTS = (MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
 
@@ -63,7 +69,7 @@ def run_script(
     about: frozenset[Any] = frozenset()
     try:
         with errors_are_found():
-            Cluster(world, script, machines or Machines()).run(parts or _parts_of(script))
+            Cluster(world, script, machines or Machines()).run(parts or (*PARTS, *PRODUCT))
     except Violation as broken:
         violation, about = str(broken), broken.about
     except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise
@@ -72,8 +78,3 @@ def run_script(
     if violation is not None:
         world.note("checker", "finds", violation)
     return Report(script, violation, about, tuple(world.history), world.digest())
-
-
-def _parts_of(script: Script) -> tuple[Callable[..., Part], ...]:
-    # What outlives its process only the twin tells of.
-    return (ChannelPart, *PARTS) if script.durable else (*PARTS, *PRODUCT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from rlinf_scheduler.channel.deadlines import Survives
 from rlinf_scheduler.queueing import NO_LIMITS, POLICIES, Limits, ShardPlan, TapTerms
 
 NOWAIT = -1
@@ -108,6 +109,7 @@ class Script:
         tap: what the subscription is, which there is while it has members; None without.
         has_holders: large items stay on their producers' nodes.
         durable: the channel survives its process, and another one holds it after a while.
+        survives: what a durable one is to survive: with it, its process dies.
         priority_wait_us: how long an item is passed over by those of a higher priority; None for ever.
     """
 
@@ -125,6 +127,7 @@ class Script:
     max_leased: int = 0
     has_holders: bool = False
     durable: bool = False
+    survives: Survives = "machine"
     priority_wait_us: int | None = None
 
     @property
@@ -183,6 +186,7 @@ def draw_script(seed: int) -> Script:
         tap,
         Random(f"bound of leases {seed}").choice((0, 0, 1, 3)),  # noqa: S311 - not for secrets
         durable=durable,
+        survives=Random(f"machine {seed}").choice(("machine", "machine", "process")),  # noqa: S311 - not for secrets
         priority_wait_us=_draw_patience(seed),
     )
     return _with_holders(script, length_us)

@@ -5,7 +5,7 @@ The order of events is that of the server, whatever carries them there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from rlinf_scheduler.queueing import (
     OperationOver,
     Producers,
     QueueName,
+    Snapshot,
     StartClock,
     StopClock,
     SubscriptionName,
@@ -185,6 +186,11 @@ class WatchedState(ChannelState):
         self._ledger.loses_items(numbers)
         return self._follow_up(out)
 
+    def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:
+        if at_rest:
+            self._ledger.is_saved(done)
+        return super().snapshot(at_rest=at_rest, done=done)
+
     def set_clock(self, now: float) -> None:
         self._ledger.ticks(round(now * 1e6))
         super().set_clock(now)
@@ -207,7 +213,7 @@ class WatchedState(ChannelState):
                 ledger.leases.hear(name, generation, now_us)
             case Lapse(generation):
                 self._hear("lapse", generation)
-                ledger.leases.lapse(generation, now_us)
+                ledger.leases.lapse(generation, self._world.latest_us)
             case MoveDead(number, again):
                 self._moves(number, ledger.leases.put_back if again else ledger.leases.discard)
             case Subscribe(number):
@@ -263,7 +269,7 @@ class WatchedState(ChannelState):
             case Subscribe(number, _, queue, maxsize, max_bytes):
                 ledger.subscribes(name, number, TapTerms(queue, maxsize, max_bytes or 0))
             case GiveUpTap() if not refused:
-                ledger.subscription_ends(self._world.now_us)
+                ledger.subscription_ends(self._world.latest_us)
 
     def _puts(self, put: messages.Put, client: str, item: Item) -> None:
         payload = item.payload
@@ -370,7 +376,7 @@ class WatchedProducers(Producers):
 
     def give_up(self, vacancy: int) -> None:
         super().give_up(vacancy)
-        self._places.given_up(self._world.now_us)
+        self._places.given_up(self._world.latest_us)
 
 
 def _short(instruction: Any) -> tuple[Any, ...]:

@@ -26,6 +26,10 @@ class Violation(BaseException):
         self.about = frozenset(about)
 
 
+class Killed(BaseException):
+    """The process that this unwinds has died in a call of the kernel."""
+
+
 class Process:
     """One process of the world, and its `Clock`. It may be paused (its events wait) and may die (they are dropped).
 
@@ -54,11 +58,6 @@ class Process:
     def now(self) -> float:
         """Return the time, in seconds since some moment."""
         return self.world.now_us / 1e6
-
-    @property
-    def heard_us(self) -> int:
-        """When it heard what it is at, by the clock of the world."""
-        return self.world.now_us
 
     @property
     def paused_us(self) -> int:
@@ -105,8 +104,11 @@ class Process:
             return
         if self._paused_at is not None:
             self._backlog.append((action, args))
-        else:
+            return
+        try:
             action(*args)
+        except Killed:
+            return
 
 
 def _ring(timer: Timer) -> None:
@@ -130,6 +132,11 @@ class World:
         self._events: list[tuple[int, int, Process | None, Callable[..., None], tuple[Any, ...]]] = []
         self._num_scheduled = 0
         self._looks: set[int] = set()
+
+    @property
+    def latest_us(self) -> int:
+        """What the time may be by a clock that goes right."""
+        return self.now_us
 
     def randomness(self, *purpose: object) -> Random:
         """Return a source of its own for one purpose: what others draw does not shift it."""

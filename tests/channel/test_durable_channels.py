@@ -496,6 +496,16 @@ def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
     assert channel.get(timeout_s=DEADLINE_S) == "item"
 
 
+def test_a_look_waits_for_the_next_process_and_sees_what_it_holds(holders):
+    channel = holders.start()
+    channel.put("first")
+    holders.kill()
+    with ThreadPoolExecutor(1) as pool:
+        looked = pool.submit(channel.peek)
+        holders.start()
+        assert looked.result(DEADLINE_S) == "first"
+
+
 def test_a_full_disk_ends_the_channel_with_the_reason_and_loses_nothing_that_was_answered(holders):
     channel = holders.start(disk_bytes=100_000)
     put = []

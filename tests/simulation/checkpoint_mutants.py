@@ -7,7 +7,9 @@ from copy import copy
 from dataclasses import replace
 
 from msgspec.structs import replace as changed
+from product_mutants import Mutant
 
+from rlinf_scheduler.channel.features import checkpoints
 from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
 from rlinf_scheduler.queueing.sharding import ShardState
 from rlinf_scheduler.queueing.snapshot import Taker
@@ -163,6 +165,10 @@ def _server(server):
     return replace(Machines(), server=server)
 
 
+def _with_merged(merged):
+    return Mutant(checkpoints, "merged", lambda _whole: merged)
+
+
 CHECKPOINT_MUTANTS = {
     "leaves out what is on lease": _with_taker(_LeavesOutWhatIsOnLease),
     "leaves out what is on its way": _with_taker(_LeavesOutWhatIsOnItsWay),
@@ -180,8 +186,11 @@ CHECKPOINT_MUTANTS = {
     "opens a closed channel by a restart": _server(ForgetsThatItIsClosed),
     "forgets dead letters at a restart": _server(ForgetsTheDead),
     "counts anew after a restart": _server(CountsAnew),
-    "saves the second look only": replace(Machines(), merged=_second_look_only),
-    "saves the first look only": replace(Machines(), merged=_first_look_only),
-    "does not save what comes and goes between two looks": replace(Machines(), merged=_without_what_passed),
-    "saves twice what is there at both looks": replace(Machines(), merged=_all_of_both),
+}
+
+MERGE_MUTANTS = {
+    "saves the second look only": _with_merged(_second_look_only),
+    "saves the first look only": _with_merged(_first_look_only),
+    "does not save what comes and goes between two looks": _with_merged(_without_what_passed),
+    "saves twice what is there at both looks": _with_merged(_all_of_both),
 }

@@ -33,6 +33,8 @@ def first_broken(story: Callable[[int], Report]) -> int | None:
 
 
 def _main() -> None:
+    from checkpoint_mutants import MERGE_MUTANTS
+    from durable_mutants import DURABLE_MUTANTS
     from mailbox_mutants import MAILBOX_MUTANTS
     from mutants import MUTANTS
     from product_mutants import PRODUCT_MUTANTS
@@ -41,7 +43,7 @@ def _main() -> None:
     known = known_seeds() if FILE.exists() else {}
     seeds = {}
     stories = {name: partial(simulate, machines=machines) for name, machines in MUTANTS.items()}
-    broken = PRODUCT_MUTANTS | SHORTCUT_MUTANTS | MAILBOX_MUTANTS
+    broken = PRODUCT_MUTANTS | SHORTCUT_MUTANTS | DURABLE_MUTANTS | MERGE_MUTANTS | MAILBOX_MUTANTS
     stories |= {name: mutant.story for name, mutant in broken.items()}
     for name, story in sorted(stories.items()):
         still = name in known and story(known[name]).violation

@@ -8,7 +8,6 @@ from dataclasses import replace
 from admission_mutants import ADMISSION_MUTANTS
 from checkpoint_mutants import CHECKPOINT_MUTANTS
 from device_mutants import DEVICE_MUTANTS, ITEM_MUTANTS
-from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
 from holder_mutants import HOLDER_MUTANTS
 from lease_mutants import LEASE_MUTANTS
@@ -165,7 +164,6 @@ MUTANTS = {
     **DEVICE_MUTANTS,
     **ITEM_MUTANTS,
     **PINNING_MUTANTS,
-    **DURABLE_MUTANTS,
     **FEEDING_MUTANTS,
     **HOLDER_MUTANTS,
     **LEASE_MUTANTS,

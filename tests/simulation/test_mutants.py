@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from checkpoint_mutants import MERGE_MUTANTS
 from device_mutants import ITEM_MUTANTS
+from durable_mutants import DURABLE_MUTANTS
 from mailbox_mutants import MAILBOX_MUTANTS
 from mutant_seeds import WITHIN_SEEDS, first_broken, first_found, known_seeds
 from mutants import MUTANTS
@@ -14,7 +16,7 @@ from shortcut_mutants import SHORTCUT_MUTANTS
 
 from simulator import Machines, shrink, simulate, tell
 
-PRODUCT_MUTANTS = PRODUCT_MUTANTS | SHORTCUT_MUTANTS
+PRODUCT_MUTANTS = PRODUCT_MUTANTS | SHORTCUT_MUTANTS | DURABLE_MUTANTS | MERGE_MUTANTS
 KNOWN = known_seeds()
 BROKEN = {**PRODUCT_MUTANTS, **MAILBOX_MUTANTS}
 # A story about items on devices that finds each of the machines of which these have to tell.

@@ -76,8 +76,8 @@ class JournaledRequest:
         self.frames = frames
         self.head: Any = None
 
-    def reply(self, head: Any, frames: Sequence[Buffer] = ()) -> bool:
-        """Answer."""
+    def reply(self, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True) -> bool:
+        """Answer; the frames are kept as they are until the client has them."""
         return self._answer(REPLY, head, list(frames))
 
     def fail(self, error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from rlinf_scheduler.channel.found_journal import (
 from rlinf_scheduler.channel.journal import Journal, NewJournal
 from rlinf_scheduler.channel.refusals import why_unregistered
 from rlinf_scheduler.channel.server import ChannelServer
-from rlinf_scheduler.channel.spec import KIND, ChannelSpec
+from rlinf_scheduler.channel.spec import KIND, ChannelRef, ChannelSpec
 from rlinf_scheduler.channel.watching import watch_channel
 from rlinf_scheduler.comm.directory import RETURNS, Entry
 from rlinf_scheduler.comm.framing import Buffer, total_bytes
@@ -287,9 +287,8 @@ class _DurableOpening:
             self._fail(channel, error)
 
     def _on_taken(self, channel: DurableChannel, taken: NameTaken, found: Promise[Entry]) -> None:
-        """Whoever has the name is this channel's last process, which is dead, or somebody else."""
-        info = {} if found.exception(0) is not None else found.result(0).info
-        if found.exception(0) is None and info.get(KIND, {}).get("channel_id") != channel.spec.channel_id:
+        """Try again if the name is free by now, or of this channel's last process, which is dead."""
+        if found.exception(0) is None and not _is_of(found.result(0), channel.spec):
             self._fail(channel, taken)
         else:
             self._session.messenger.call_later(AGAIN_S, partial(self._register, channel))
@@ -297,6 +296,11 @@ class _DurableOpening:
     def _fail(self, channel: DurableChannel, error: BaseException) -> None:
         channel.stop()
         self.opened.set_exception(why_unregistered(channel.spec.name, error))
+
+
+def _is_of(entry: Entry, spec: ChannelSpec) -> bool:
+    """Whether an entry is of a process that holds, or has held, a channel."""
+    return KIND in entry.info and ChannelRef.from_entry(spec.name, entry).spec.channel_id == spec.channel_id
 
 
 def _read_saved(session: Session, spec: ChannelSpec) -> SavedChannel | None:
