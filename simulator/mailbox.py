@@ -22,7 +22,7 @@ from rlinf_scheduler.mailbox.mailbox import Mailbox
 from rlinf_scheduler.mailbox.members import parse_members
 from rlinf_scheduler.queueing import ChannelState, Item, QueueName, messages
 from simulator.cluster import Cluster, Part
-from simulator.handle_users import HandleCall, HandleUsers
+from simulator.handle_users import LATE_US, HandleCall, HandleUsers
 from simulator.host import Host
 from simulator.ledger import Ledger
 from simulator.processes import ProductProcess, replaced
@@ -219,8 +219,21 @@ class MailUsers(HandleUsers):
         if isinstance(error, PeerNotFound):
             return "not found"
         if isinstance(error, CommTimeout):
+            self._check_is_there(call)
             return "unanswered" if "its acknowledgement" in error.waiting_for else "timed out"
         raise Violation(f"{call.step.kind} {call.step.number} fails with {error!r}", (call.step.number,))
+
+    def _check_is_there(self, call: HandleCall) -> None:
+        """Check that what ran into its deadline was not to end before, with its peer."""
+        peer = self._part.cluster.current[call.step.peer]
+        since_us = self.process.given_up.get(peer.name, -1)
+        if (
+            not peer.alive
+            and not self._part.returns(call.step)
+            and call.began_us <= since_us < self.world.now_us - LATE_US
+        ):
+            message = f"{call.step.kind} {call.step.number} waits for {peer.name}, which is gone"
+            raise Violation(message, (call.step.number,))
 
     def took(self, call: HandleCall, value: Any) -> list[int]:
         """Return what is to be noted of what a user has taken."""

@@ -9,7 +9,6 @@ from rlinf_scheduler.comm.replication.publisher import Publisher
 from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.transfer import Transfer
 from rlinf_scheduler.mailbox.inbox import Inbox
-from rlinf_scheduler.mailbox.outbox import Outbox
 from rlinf_scheduler.mailbox.records import PutOutcome
 from rlinf_scheduler.weights.versions import Versions
 from simulator.mailbox import MailboxPart
@@ -84,7 +83,6 @@ MAILBOX_MUTANTS = {
     ),
     "takes a letter whose recv was dropped": Mutant(Inbox, "_finish_one", _takes_what_is_dropped, MAIL),
     "keeps recvs from the dead": Mutant(Inbox, "note_found", nothing, MAIL),
-    "hears of no end of a receiver": Mutant(Outbox, "_on_peer_lost", nothing, MAIL),
     "leaves what begins after its deadline": Mutant(Transfer, "_found", _leaves_what_begins_late, MAIL),
     "forgets who asks for what is released": Mutant(Publisher, "release", _forgets_who_asks, WEIGHTS),
     "tells no replica that a version is over": Mutant(Publisher, "release", _tells_no_replica, WEIGHTS),
