@@ -27,18 +27,32 @@ class WatchedTable(HeldItemTable[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.given_up: set[int] = set()
+        self._was_claimed: set[int] = set()
+        self._loses = False
+
+    def claim(self, keeper: str, numbers: Iterable[int]) -> None:
+        numbers = list(numbers)
+        self._was_claimed.update(numbers)
+        super().claim(keeper, numbers)
 
     def drop(self, producer: str, number: int) -> None:
         self._give_up([number])
         super().drop(producer, number)
 
+    def lose(self, process: str) -> list[int]:
+        self._loses = True  # what it leaves may be claimed for a while
+        try:
+            return super().lose(process)
+        finally:
+            self._loses = False
+
     def expire(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
-        self._give_up(numbers)
+        self._give_up([] if self._loses else numbers)
         super().expire(numbers)
 
     def _give_up(self, numbers: Iterable[int]) -> None:
-        self.given_up.update(n for n in numbers if n in self._items and not self._items[n].claimed)
+        self.given_up.update(number for number in numbers if number not in self._was_claimed)
 
 
 class FoundHolders(Starter):

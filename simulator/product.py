@@ -255,14 +255,18 @@ class ProductPart(Part):
                 users.check_calls()
         self.ledger.check_end(drained=server_lives)
         self._checkpoints.check_files()
+        yield from self._check_holders()
         if server_lives:
             for host in self.cluster.hosts.values():
                 if host.alive and host.name in self._users:
                     self.cluster.bury(host)
             yield
             self._check_nothing_is_left()
+            yield from self._check_holders()
+
+    def _check_holders(self) -> Iterator[None]:
+        """Check that no holder has anything, when what left the queues was released."""
         if self.cluster.holders is not None:
-            # What left the queues is released by then.
             world = self.cluster.world
             world.schedule(world.now_us + 2_000_000, None, world.note, ("world", "looks at holders"))
             yield
