@@ -7,7 +7,7 @@ world.py           virtual time, processes, the history
 network.py         streams between processes
 peer_sessions.py   the real sessions over them: nothing lost and nothing twice
 host.py            a process: its sessions and the services on them
-users.py           the users' threads of a process
+users.py           a call of a user
 cluster.py         all processes, what breaks, and the parts that run there
 holders.py         the processes that hold the items of nodes, with the product's `NodeHolder`
 memory.py          memory that processes of one machine share
