@@ -128,6 +128,12 @@ class Ledger:
         return [name for name in self._queues if name not in self._shards and name != TAP]
 
     @property
+    def marked(self) -> set[int]:
+        """The items that were taken, as whoever writes a file may see."""
+        items = self._items.values()
+        return {item.number for item in items if item.taken_by and item.size_bytes > MARKED_BYTES}
+
+    @property
     def gone(self) -> set[int]:
         """The items whose bytes are lost."""
         return {item.number for item in self._items.values() if item.is_gone}
