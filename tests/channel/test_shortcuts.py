@@ -36,6 +36,7 @@ from rlinf_scheduler.errors import (
     ChannelLost,
     ChannelTimeout,
     ChannelUnanswered,
+    SlotExpired,
 )
 from served import served
 from waits import wait_until
@@ -385,6 +386,18 @@ def test_a_put_whose_shortcut_breaks_puts_its_item_once():
                 assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", number]
                 waits.result(DEADLINE_S)
                 assert channel.empty()
+
+
+def test_a_put_with_a_slot_whose_shortcut_breaks_has_its_slot():
+    with LocalRuntime():
+        channel = Channel.create("breaks")
+        channel.set_version(0, batch_items=4)
+        take_own_shortcut(channel).end()
+        with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as slot:
+            channel.put("made", slot=slot, timeout_s=DEADLINE_S)
+        assert channel.get(timeout_s=DEADLINE_S) == "made"
+        with pytest.raises(SlotExpired):
+            channel.put("once more", slot=slot, timeout_s=DEADLINE_S)
 
 
 def take_own_shortcut(channel):

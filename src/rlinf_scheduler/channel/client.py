@@ -508,7 +508,8 @@ class ChannelClient:
             # An unanswered one keeps its item: the server may still read it.
             del self.operations[ticket]
             operation.payload = None
-            if operation.item is not None:
+            # A caller that blocks and gave it up itself begins anew, with the same slot.
+            if operation.item is not None and not (operation.blocks and ending is Ending.CANCELLED):
                 operation.item.end(is_put=False)
             if operation.has_hooks:
                 operation.over(self)
