@@ -2,7 +2,9 @@
 
 import contextlib
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from held_roles import (
@@ -10,6 +12,7 @@ from held_roles import (
     array,
     give_up_a_put,
     hold,
+    look,
     number_in,
     put,
     put_large_and_small,
@@ -19,6 +22,7 @@ from held_roles import (
 )
 from job_processes import DEADLINE_S, THERE, Job
 from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel.features.explain import ExplainFeature
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelTimeout, ItemsLost, PeerDied
 from waits import wait_until
 
@@ -198,6 +202,28 @@ def test_items_that_come_back_are_still_there(job, holder):
     assert number_in(channel.peek()) == 1
     give_back(channel)
     assert [number_in(channel.get(timeout_s=DEADLINE_S)) for _ in range(2)] == [1, 2]
+
+
+def test_what_another_machine_looks_at_is_whole_though_it_is_taken_and_written_to(job, monkeypatch):
+    """Whoever looks is stopped as it is answered, so most of the answer is still here then."""
+    channel, show, peers = Channel.create("items"), ExplainFeature._show, []
+
+    def show_to_one_that_is_stopped(*about):
+        peers[0].stop()
+        show(*about)
+
+    monkeypatch.setattr(ExplainFeature, "_show", show_to_one_that_is_stopped)
+    channel.put(np.zeros(64 << 20, np.uint8))
+    peers.append(job.start(look, "items", where=THERE))
+    wait_until(lambda: _is_stopped(peers[0]))
+    item = channel.get(timeout_s=DEADLINE_S)
+    item[:] = 7
+    peers[0].go_on()
+    assert peers[0].result() == {0}
+
+
+def _is_stopped(peer):
+    return "State:\tT" in Path(f"/proc/{peer.pid}/status").read_text(encoding="ascii")
 
 
 def test_the_bound_in_bytes_counts_what_is_elsewhere(job, holder):

@@ -43,6 +43,12 @@ def put(pipe, _member, name, numbers, queue="default"):
     stay(pipe)
 
 
+def look(_pipe, _member, name):
+    """Looks at the first item, and gives all the bytes that are in it."""
+    item = Channel.connect(name, timeout_s=DEADLINE_S).peek()
+    return set(np.unique(item).tolist())
+
+
 def put_twice(pipe, _member, name):
     """Puts, and puts again when it is told to; gives why the second one came to nothing."""
     channel = Channel.connect(name, timeout_s=DEADLINE_S)

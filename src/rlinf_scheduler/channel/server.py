@@ -186,11 +186,12 @@ class ChannelServer:
         """Have the queues do what a client asks for; answer why not, if they do not."""
         self.tick()
         try:
-            self.carry_out(self.state.apply(request.head, request.peer_id))
+            out = self.state.apply(request.head, request.peer_id)
         except ValueError as error:
             request.reply(control_wire.Done(str(error)))
-        else:
-            request.reply(control_wire.Done(""))
+            return
+        self.carry_out(out)
+        request.reply(control_wire.Done(""))
 
     def refuse(self, known: KnownClient, tickets: Iterable[int], error: Exception) -> None:
         """Respond that operations have failed."""

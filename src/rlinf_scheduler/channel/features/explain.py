@@ -16,7 +16,7 @@ from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.observe.status import MAX_QUEUES
 from rlinf_scheduler.queueing import (
     ChannelStats,
@@ -83,8 +83,11 @@ class ExplainFeature:
         if not parts:
             reason, peeked.state = self._server.state.queues.why_empty(name)
             peeked.reason = reason.value
-        # What lies in shared memory may be written by who takes it meanwhile.
-        request.reply(peeked, [frame for part in parts for frame in part], snapshot=request.head.as_bytes)
+        # What goes as bytes out of shared memory may be written by who takes it meanwhile.
+        is_copied = any(
+            item.payload.block is not None and is_here(part) for item, part in zip(items, parts, strict=True)
+        )
+        request.reply(peeked, [frame for part in parts for frame in part], snapshot=is_copied)
 
     def _frames_for(self, request: Request, arrived: ReceivedPayload | RemoteItem) -> list[Buffer]:
         known = self._server.clients.get(request.peer_id)
