@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.queueing import (
@@ -39,8 +39,12 @@ from simulator.queue_oracle import Asked
 from simulator.script import TAP
 from simulator.world import World
 
-if TYPE_CHECKING:
-    from simulator.holders import Holders
+
+class ChecksLost(Protocol):
+    """What is known of items that are elsewhere: `Holders`."""
+
+    def check_lost(self, server: str, items: Iterable[RemoteItem]) -> None:
+        """Check that items of which the server says so are lost."""
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ class WatchedState(ChannelState):
         ledger: Ledger,
         places: ProducerOracle,
         names: Names,
-        holders: Holders | None,
+        holders: ChecksLost | None,
         successor_us: int,
         *args: Any,
         **bounds: Any,

@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING
 from rlinf_scheduler.lazy import loader
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
-    from rlinf_scheduler.channel.admission import Slot
     from rlinf_scheduler.channel.answering import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.batch import Batch, GroupBatch
     from rlinf_scheduler.channel.channel import Channel
@@ -56,6 +55,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
     from rlinf_scheduler.channel.server import ChannelServer
     from rlinf_scheduler.channel.shard import Shard, ShardBatch, ShardLease
+    from rlinf_scheduler.channel.slot import Slot
     from rlinf_scheduler.channel.spec import (
         ChannelRef,
         ChannelSpec,
@@ -93,7 +93,7 @@ _MODULES = {
     "Shard": "rlinf_scheduler.channel.shard",
     "ShardBatch": "rlinf_scheduler.channel.shard",
     "ShardLease": "rlinf_scheduler.channel.shard",
-    "Slot": "rlinf_scheduler.channel.admission",
+    "Slot": "rlinf_scheduler.channel.slot",
     "StartChannel": "rlinf_scheduler.channel.starting",
     "Starter": "rlinf_scheduler.channel.starting",
     "Subscription": "rlinf_scheduler.channel.subscription",

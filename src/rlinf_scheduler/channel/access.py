@@ -40,7 +40,7 @@ from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape.work import Work, current_work
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.channel import Slot
+    from rlinf_scheduler.channel.slot import Slot
 
 
 # Methods, and what they are for, in a word.

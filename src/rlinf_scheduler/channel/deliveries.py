@@ -7,13 +7,9 @@ looked at soon, so that it is confirmed; the rest now and then, for a dropped ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ClientParts, Operation
 from rlinf_scheduler.comm.loop import Timer
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.client import ChannelClient
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002
@@ -32,9 +28,7 @@ class Deliveries:
         looks_soon: it will look by itself what became of delivered items.
     """
 
-    def __init__(
-        self, client: ChannelClient, call_later: Callable[[float, Callable[[], None]], Timer]
-    ) -> None:
+    def __init__(self, client: ClientParts, call_later: Callable[[float, Callable[[], None]], Timer]) -> None:
         self.looks_soon = False
         self._client = client
         self._call_later = call_later

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import BatchOperation
 from rlinf_scheduler.channel.copies import Ends
-from rlinf_scheduler.channel.operation import ANSWER_S
+from rlinf_scheduler.channel.operation import ANSWER_S, ClientParts
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -24,7 +24,6 @@ from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
 from rlinf_scheduler.queueing.leases import Extend, MoveDead, Settle
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.channel.client import ChannelClient
     from rlinf_scheduler.channel.connection import ChannelConnection
 
 # Of the time that a lease lasts, how much passes before it is kept alive again: two such messages may be late.
@@ -67,20 +66,20 @@ class LeaseOperation(BatchOperation):
         get.grant = self.terms
         return get
 
-    def arriving(self, client: ChannelClient, told: wire.Delivered) -> None:
+    def arriving(self, client: ClientParts, told: wire.Delivered) -> None:
         """Keep alive what is on its way."""
         client.feature(LeaseRenewal).begin(self, told)
 
-    def delivered(self, client: ChannelClient, told: wire.Delivered) -> None:
+    def delivered(self, client: ClientParts, told: wire.Delivered) -> None:
         """Keep it alive: its server keeps the items, wherever they are, until they are settled."""
         client.feature(LeaseRenewal).begin(self, told)
         client.deliveries.look_later()
 
-    def unwanted(self, client: ChannelClient) -> None:
+    def unwanted(self, client: ClientParts) -> None:
         """Say first what became of items."""
         client.feature(LeaseRenewal).settle(self)
 
-    def over(self, client: ChannelClient) -> None:
+    def over(self, client: ClientParts) -> None:
         """Keep it alive no more."""
         client.feature(LeaseRenewal).end(self.ticket)
 
@@ -95,7 +94,7 @@ def settle(
     return connection.requests.request("settle", _settle, operation, answer)
 
 
-def _settle(client: ChannelClient, operation: LeaseOperation, _answer: Promise[Any]) -> None:
+def _settle(client: ClientParts, operation: LeaseOperation, _answer: Promise[Any]) -> None:
     client.feature(LeaseRenewal).settle(operation)
 
 
@@ -104,7 +103,7 @@ def extend(connection: ChannelConnection, operation: LeaseOperation, message: Ex
     return connection.requests.request("extend", partial(_extend, message=message), operation, Promise())
 
 
-def _extend(client: ChannelClient, operation: LeaseOperation, answer: Promise[Any], message: Extend) -> None:
+def _extend(client: ClientParts, operation: LeaseOperation, answer: Promise[Any], message: Extend) -> None:
     client.feature(LeaseRenewal).extend(operation.ticket, message.for_s or 0.0)
     client.requests.send_at_once(message, control_wire.Done, "extend", ANSWER_S, answer)
 
@@ -128,7 +127,7 @@ class LeaseRenewal:
         client: this process's of that channel.
     """
 
-    def __init__(self, client: ChannelClient) -> None:
+    def __init__(self, client: ClientParts) -> None:
         self._client = client
         self._messenger = client.messenger
         self._kept: dict[int, _Kept] = {}

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import Fetching, HeldAt
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ClientParts, Operation
 from rlinf_scheduler.comm.device.landing import Landing
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer
@@ -23,9 +22,6 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.errors import SharedMemoryUnreadable
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.client import ChannelClient
 
 logger = Reporter(__name__)
 
@@ -44,7 +40,7 @@ class Receiving:
     """
 
     def __init__(
-        self, client: ChannelClient, messenger: Messenger, on_devices: DeviceItems | None = None
+        self, client: ClientParts, messenger: Messenger, on_devices: DeviceItems | None = None
     ) -> None:
         self._client = client
         self._messenger = messenger

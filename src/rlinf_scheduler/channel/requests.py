@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, ClientParts, Operation
 from rlinf_scheduler.channel.refusals import request_error
 from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.comm.device.landing import land
@@ -18,9 +18,6 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.client import ChannelClient
 
 OperationT = TypeVar("OperationT", bound=Operation)
 
@@ -49,7 +46,7 @@ class Requests:
         awaited_puts: who waits until certain puts are over, and for which; on the I/O thread.
     """
 
-    def __init__(self, client: ChannelClient, transport: ServerTransport) -> None:
+    def __init__(self, client: ClientParts, transport: ServerTransport) -> None:
         self.awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
         self._client = client
         self._transport = transport
@@ -109,7 +106,7 @@ class Requests:
     def request(
         self,
         what: str,
-        step: Callable[[ChannelClient, OperationT, Promise[Any]], None],
+        step: Callable[[ClientParts, OperationT, Promise[Any]], None],
         operation: OperationT,
         answer: Promise[Any],
     ) -> Promise[Any]:
