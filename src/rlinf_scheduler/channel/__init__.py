@@ -3,7 +3,7 @@
 What users hold:
 - `channel.py`: made of `access.py`, `inspecting.py` (with `peeking.py`), `saving.py`, and of features, each with its
   operations: `batch.py` and `batches.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py`
-  (`question.py` travels), `admission.py`, `shard.py`, `subscription.py`; `arguments.py`: what they accept; `local.py`:
+  (`question.py` travels), `admission.py` (`slot.py`), `shard.py`, `subscription.py`; `arguments.py`: what they accept; `local.py`:
   one inside a process
 
 A process's side:
