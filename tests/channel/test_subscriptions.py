@@ -267,6 +267,8 @@ def test_it_is_gone_with_its_last_member(backend):
     wait_until(lambda: not channel.stats().subscriptions)
     with pytest.raises(ChannelClosed):
         mine.get(timeout_s=DEADLINE_S)
+    with pytest.raises(ChannelClosed):
+        mine.peek()
     assert list(mine) == []
     assert channel.drain() == [0, 1]
 

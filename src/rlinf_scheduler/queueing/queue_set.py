@@ -17,6 +17,7 @@ from rlinf_scheduler.queueing.wanted import Wanted
 from rlinf_scheduler.queueing.watch import Watch
 from rlinf_scheduler.queueing.weights import check_maxsize
 
+UNSUBSCRIBED = "there is no such subscription any more"
 # So many other queues are named to a get that does not come, of so many that are looked at for that.
 NUM_NAMED, NUM_LOOKED_AT = 3, 256
 
@@ -184,7 +185,10 @@ class QueueSet:
 
     def why_empty(self, queue_name: QueueName) -> tuple[Reason, str]:
         """Return why a getter that does not wait can take nothing of a queue, and what that looks like, in a phrase."""
-        queue = self._queues.get(queue_name) or self.queue_type(queue_name, self._gate, self.tally)
+        queue = self._queues.get(queue_name)
+        if queue is None and type(queue_name) is SubscriptionName:
+            return Reason.ENDED, UNSUBSCRIBED
+        queue = queue or self.queue_type(queue_name, self._gate, self.tally)
         is_last = self.is_over(queue_name) and not (queue.putters or queue.reserved)
         reason = queue.why_over(self.closed) if is_last and not queue.may_come_back() else Reason.EMPTY
         return reason, queue.describe()
@@ -283,7 +287,7 @@ class QueueSet:
 
     def refuse_unsubscribed(self, client: str, ticket: int) -> list[Instruction]:
         """Return that a subscription is not there."""
-        return [Refuse(client, ticket, Reason.ENDED, "there is no such subscription any more")]
+        return [Refuse(client, ticket, Reason.ENDED, UNSUBSCRIBED)]
 
     def knows(self, client: str, ticket: int) -> bool:
         """Return whether an operation waits, or what it was given is not confirmed."""
