@@ -6,6 +6,7 @@ import pytest
 
 from comm_fixtures import secret, session
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.observe import survey
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.own_activity import OwnActivity
@@ -80,3 +81,47 @@ def test_one_that_fails_is_told_of_with_its_error(ask):
     assert (process, found.heads) == ("env", (0,))
     assert "no space left" in detail
     assert found.took_s < DEADLINE_S
+
+
+def test_one_that_answers_in_another_shape_is_told_of_at_once(ask):
+    found = ask(Inquiry(QUESTION, DEADLINE_S, 1, is_patient=True), env=lambda question: "two")
+    ((process, detail),) = [(each.process, each.detail) for each in found.silent]
+    assert process == "env"
+    assert "another shape" in detail
+    assert found.took_s < DEADLINE_S
+
+
+class Later(Promise):
+    """Of a value that comes once somebody waits for it."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def add_done_callback(self, tell):
+        super().add_done_callback(tell)
+        self.set_result(self.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "beside"),
+    [
+        (lambda _about: "\ud800", False),
+        (lambda _about: "\ud800", True),
+        (lambda _about: Later("\ud800"), False),
+        (failing, True),
+    ],
+)
+def test_what_cannot_be_answered_fails_the_question_at_once(session, answer, beside):
+    level = Level("test", str)
+    session.service(Levels).add(level, answer, beside=beside)
+    asked = level.ask(session.messenger, session.home, timeout_s=DEADLINE_S)
+    with pytest.raises((UnicodeError, OSError), match=r"surrogates|no space left"):
+        asked.result(DEADLINE_S)
+
+
+def test_an_answer_of_another_shape_is_said_to_be_one(session):
+    session.service(Levels).add(Level("test", str), lambda _about: "two")
+    asked = QUESTION.ask(session.messenger, session.home, timeout_s=DEADLINE_S)
+    with pytest.raises(CommError, match="another shape"):
+        QUESTION.answer(asked.result(DEADLINE_S))

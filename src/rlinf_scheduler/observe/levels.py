@@ -57,15 +57,23 @@ class Level(NamedTuple):
         messenger.notify(process, SURVEY, LevelRequest(self.name, msgspec.Raw(msgspec.msgpack.encode(about))))
 
     def answer(self, reply: Reply) -> Any:
-        """Return what was answered."""
-        return msgspec.msgpack.decode(reply.frames[0], type=self.reply)
+        """Return what was answered.
+
+        Raises:
+            CommError: it has another shape.
+        """
+        try:
+            return msgspec.msgpack.decode(reply.frames[0], type=self.reply)
+        except (IndexError, msgspec.DecodeError) as error:
+            message = f"the answer at level {self.name!r} has another shape: {error}"
+            raise CommError(message) from error
 
     def answer_of_home(self, asked: Promise[Reply]) -> Any:
         """Return what the job's home answers; waits for it.
 
         Raises:
             ClusterError: the home does not answer.
-            CommError: it is gone.
+            CommError: it is gone, it answers by an error, or its answer has another shape.
         """
         return self.answer(_reply_of_home(asked, self.what))
 
@@ -112,7 +120,9 @@ class Levels:
         level, answer, beside = self._answers[asked.level]
         answered = partial(answer, msgspec.msgpack.decode(asked.about, type=level.question))
         if beside:
-            run_beside_in_time(self._call_later, _answer, request, answered)
+            found: Promise[Any] = Promise()
+            found.add_done_callback(partial(_pass_on, request))
+            run_beside_in_time(self._call_later, found.set_from, answered)
         else:
             _answer(request, answered)
 
@@ -126,11 +136,12 @@ def _answer(request: Request, answered: Callable[[], Any]) -> None:
 
 
 def _pass_on(request: Request, found: Promise[Any]) -> None:
-    error = found.exception(0)
-    if error is None:
-        request.reply(None, [msgspec.msgpack.encode(found.result(0))])
-    else:
+    try:
+        answer = msgspec.msgpack.encode(found.result(0))
+    except Exception as error:  # noqa: BLE001 - it belongs to the process that has asked
         request.fail(error)
+    else:
+        request.reply(None, [answer])
 
 
 class Additions(Generic[T]):

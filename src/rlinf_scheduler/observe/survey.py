@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rlinf_scheduler.comm import Endpoint, Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
-from rlinf_scheduler.errors import CommTimeout
+from rlinf_scheduler.errors import CommError, CommTimeout
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.outside import STACKS_S, look_at
 from rlinf_scheduler.observe.own_activity import ACTIVITY, ENLIST, LOOK_AT, LookAt, OwnActivity, silence
@@ -155,7 +155,12 @@ class Poll:
         error = answer.exception(0)
         if isinstance(error, CommTimeout):
             return  # the time of all is over, too
-        said = None if error is not None else self._inquiry.level.answer(answer.result(0))
+        said = None
+        if error is None:
+            try:
+                said = self._inquiry.level.answer(answer.result(0))
+            except CommError as unread:
+                error = unread
         self._silent.pop(process_id, None)
         name, known = self._missing.pop(process_id)
         if error is None:
@@ -316,10 +321,10 @@ class Survey:
             if self._present is not None and self._present.serves(wanted, now):
                 return self._present.found
         look = _Look(wanted, now, Promise())
+        asked = self.ask(Inquiry(ACTIVITY, wanted.within_s, by_signal=wanted.by_signal), wanted.names)
         if not wanted.names:
             self._present = look
-        inquiry = Inquiry(ACTIVITY, wanted.within_s, by_signal=wanted.by_signal)
-        self.ask(inquiry, wanted.names).add_done_callback(partial(self._on_found, look))
+        asked.add_done_callback(partial(self._on_found, look))
         return look.found
 
     def _on_found(self, look: _Look, asked: Promise[Poll]) -> None:
