@@ -20,10 +20,12 @@ from rlinf_scheduler.errors import (
     WorkerError,
 )
 from rlinf_scheduler.host import protocol
+from rlinf_scheduler.observe.levels import Additions
+from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.worker import call as call_module
 from rlinf_scheduler.worker import group_calls
 from rlinf_scheduler.worker.call import Call, Target
-from rlinf_scheduler.worker.group_calls import PendingCalls
+from rlinf_scheduler.worker.group_calls import MAX_UNTAKEN, PendingCalls, UntakenFailures
 from rlinf_scheduler.worker.result import GroupResult
 
 
@@ -251,3 +253,32 @@ def test_how_long_a_rank_was_at_a_call_counts_from_when_it_was_sent_there(monkey
     clock.now += 0.5
     assert not call.awaits(1)
     assert pending.end_of(1) == "0.5 s into act()"
+
+
+def test_what_has_failed_is_told_of_in_a_line_while_nobody_has_taken_it():
+    ranks, activity, idle = Ranks(1), Additions(), Activity("driver", 1, "here")
+    untaken = UntakenFailures(SimpleNamespace(service=lambda _kind: activity))
+
+    def fail(text):
+        call, result = ranks.call()
+        ranks.fail(0, ValueError(text))
+        untaken.note(call)
+        ranks.asked["process 0"].clear()
+        return result
+
+    # Of those whose results nobody has, nothing stays.
+    for _ in range(100):
+        fail("dropped")
+    assert len(activity._additions) == 1
+    assert activity.applied(idle) == idle
+    assert activity._additions == {}
+
+    kept = [fail(f"{number} \x1b[2J" + "x" * 1000 + "\nand so on") for number in range(2 * MAX_UNTAKEN)]
+    told = activity.applied(idle).failures
+    assert [line.split()[6] for line in told] == [str(each) for each in range(MAX_UNTAKEN, 2 * MAX_UNTAKEN)]
+    assert all(line.startswith("g:0 has failed in act(): ValueError: ") for line in told)
+    assert all(len(line) < 400 and line.isprintable() for line in told)
+    for result in kept:
+        result.results(return_exceptions=True)
+    assert activity.applied(idle) == idle
+    assert activity._additions == {}

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
-from rlinf_scheduler.comm.failure import Failure, load_failure
+from rlinf_scheduler.comm.failure import Failure, load_failure, sendable
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -20,7 +20,10 @@ from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.waits import RESULT, Cause
 from rlinf_scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf_scheduler.host import protocol
+from rlinf_scheduler.wording import printable
 
+# Of what a method has raised, so much is told of while its caller has not taken it: a text may be a log.
+MAX_FAILURE_CHARS = 300
 # Of a call, and of each value that is asked for.
 next_number = itertools.count(1).__next__
 
@@ -145,12 +148,13 @@ class Call:
         return self._began if self.outcomes[index] is None else math.inf
 
     def untaken_failure(self) -> str:
-        """Return the failure of a rank that the caller has not taken yet, in words; "" without one."""
+        """Return the failure of a rank that the caller has not taken yet, in a line; "" without one."""
         if self.is_read and self.complete.done():
             return ""
         for address, outcome in zip(self.addresses, self.outcomes, strict=True):
             if isinstance(outcome, Failure):
-                return f"{address} has failed in {self.method}(): {outcome.text}"
+                line = sendable(outcome.text.partition("\n")[0], MAX_FAILURE_CHARS)
+                return f"{address} has failed in {self.method}(): {printable(line)}"
         return ""
 
     @property

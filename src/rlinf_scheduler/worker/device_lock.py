@@ -188,7 +188,7 @@ class _OwnTurns:
             self._messenger.call_later(_SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Tell of the turn that is dropped, unless an interruption came in between."""
+        """Tell of turns that were dropped where an interruption kept their owner from it."""
         self._sweep_due = False
         self._drain()
         self._sweep_later()

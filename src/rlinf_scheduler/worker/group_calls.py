@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
@@ -31,6 +31,8 @@ from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.stalls import watch_stalls
 
 UNREAD_GRACE_S = 3.0
+# Of the calls of a group that have failed, so many are told of to who asks what this process is at.
+MAX_UNTAKEN = 8
 TERMINATED = "the group was terminated"
 
 
@@ -97,6 +99,7 @@ class GroupCalls(ABC, Generic[RankT]):
         self._stall_after_s = stall_after_s
         self._deaths = Deaths(name, on_failure)
         self._pending = PendingCalls()
+        self._untaken = UntakenFailures(session)
 
     # -- who supervises it -----------------------------------------------------------------------
 
@@ -216,20 +219,6 @@ class GroupCalls(ABC, Generic[RankT]):
         silence = "" if rank.endpoint is None else self.session.why_silent(rank.endpoint.process_id)
         return ("unresponsive", silence) if silence else ("alive", "")
 
-    def _tell_of_failure(self, call: Call) -> None:
-        """Let `why` say what the caller has not taken yet; on the I/O thread."""
-        kept = ref(call)
-
-        def add(activity: Activity) -> Activity:
-            there = kept()
-            failure = "" if there is None else there.untaken_failure()
-            if failure:
-                return replace(activity, failures=(*activity.failures, failure))
-            forget()
-            return activity
-
-        forget = self.session.service(OwnActivity).add(add)
-
     def _watch_unread(self, call: Call) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed, or ever can.
 
@@ -245,7 +234,7 @@ class GroupCalls(ABC, Generic[RankT]):
         def settled(_: Promise[None]) -> None:
             if call.failed:
                 messenger.call_later(UNREAD_GRACE_S, report)
-                self._tell_of_failure(call)
+                self._untaken.note(call)
 
         messenger = self.session.messenger
         call.settled.add_done_callback(settled)
@@ -294,3 +283,30 @@ class PendingCalls:
             until = call.answered_at[index] or time.monotonic()
             return f"{until - max(since, call.sent_at[index]):.1f} s into {call.method}()"
         return ""
+
+
+class UntakenFailures:
+    """The last calls of a group that have failed, for `why` to tell of while nobody has taken that. On the I/O thread.
+
+    It keeps none of them: a result that is dropped is not waited for.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._calls: list[ref[Call]] = []
+        self._forget: Callable[[], None] = lambda: None
+
+    def note(self, call: Call) -> None:
+        """A call has failed."""
+        if not self._calls:
+            self._forget = self._session.service(OwnActivity).add(self.add_to)
+        self._calls = [*self._calls, ref(call)][-MAX_UNTAKEN:]
+
+    def add_to(self, activity: Activity) -> Activity:
+        """Add them to what this process is at."""
+        known = [(kept, call) for kept in self._calls if (call := kept()) is not None]
+        told = {kept: failure for kept, call in known if (failure := call.untaken_failure())}
+        self._calls = list(told)
+        if not told:
+            self._forget()
+        return replace(activity, failures=(*activity.failures, *told.values()))

@@ -127,7 +127,7 @@ class NodeWatch:
         self._lose(gone.node_id, f"{gone.cause} at {clock_text(gone.at)}")
         rank = self.states.rank_of(gone.node_id)
         if rank is not None:
-            # The launching thread: it ends now.
+            # The process that tells of it ends now, too, whichever launch it is of.
             self._session.deaths.declare(Death(notice.peer_id, notice.peer_name, self.states.lost[rank]))
 
     def _on_peer_lost(self, process_id: str) -> None:

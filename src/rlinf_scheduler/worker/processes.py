@@ -72,7 +72,7 @@ class Processes:
         self._holds = DeviceHolds(job, holder)
         # Held while some are taken or given back: what is about to go back counts as taken still.
         self._changing = threading.Lock()
-        # How many launches count on each device, each that took it.
+        # How many launches count on each device, whichever of them took it.
         self._relied: Counter[tuple[str, str]] = Counter()
         # What was taken by launches that count on it no more, with the devices; others do.
         self._unused: list[tuple[Sequence[PlacementGroup], set[tuple[str, str]]]] = []
