@@ -455,6 +455,7 @@ class SimulatedLoop(IoLoop):
         self._kernel = kernel
         self._process = process
         self._due_us: int | None = None
+        self._look = 0  # the event in which it only looks again
         super().__init__(name, on_failed)
         self.now = process.now
 
@@ -507,11 +508,13 @@ class SimulatedLoop(IoLoop):
         world = self._process.world
         at_us = world.now_us + delay_us
         if self._due_us is None or at_us < self._due_us:
-            self._due_us = at_us
+            self._due_us, self._look = at_us, 0
             if looks:
-                world.schedule_look(at_us, self._process, self._turn, at_us)
+                self._look = world.schedule_look(at_us, self._process, self._turn, at_us)
             else:
                 self._process.later(delay_us, self._turn, at_us)
+        elif not looks:
+            world.is_no_look(self._look)
 
     def _turn(self, at_us: int) -> None:
         if at_us != self._due_us:  # it had its turn before

@@ -47,11 +47,12 @@ class StoryWeights(Weights):
         )
         self.done: Promise[object] = Promise()
 
-    def claim(self, name: str) -> None:
-        """Begin to publish under a name."""
+    def claim(self, name: str) -> Promise[Any]:
+        """Begin to publish under a name, which is known once the promise is kept."""
         self._versions.expect(name)
-        self._directory._request(Register(Entry(entry_of(name), self._messenger.endpoint), True))
+        claimed = self._directory._request(Register(Entry(entry_of(name), self._messenger.endpoint), True))
         self._claimed.add(name)
+        return claimed
 
     def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
         self.done = self._begin_to_put(name, version, new)
@@ -66,6 +67,7 @@ class Publisher:
         begun: the newest that is published, or is about to be.
         published_us: when each was.
         weights: the product's.
+        claimed: done once its name is known.
     """
 
     def __init__(self, process: ProductProcess, num_values: int) -> None:
@@ -74,7 +76,7 @@ class Publisher:
         self.published_us = {-1: 0}
         self.process = process
         self.weights = StoryWeights(process)
-        self.weights.claim(NAME)
+        self.claimed = self.weights.claim(NAME)
         self._num_values = num_values
         self.publish()
 
@@ -254,8 +256,9 @@ class WeightsPart(Part):
     def finish(self) -> Iterator[None]:
         """End the story and check it; the world comes to rest before the first step, and after each."""
         publisher, live = self._publisher, [each for each in self._readers.values() if each.host.alive]
+        # A name that its process has not lived to take is waited for, as long as the user says.
         for reader in live:
-            reader.check_calls()
+            reader.check_calls(for_ever=not publisher.claimed.done())
         if publisher.host.alive:
             self._check_publisher()
         for reader in live:

@@ -153,10 +153,15 @@ class World:
         self._num_scheduled += 1
         heapq.heappush(self._events, (at_us, self._num_scheduled, process, action, args))
 
-    def schedule_look(self, at_us: int, process: Process, action: Callable[..., None], *args: Any) -> None:
-        """Let a process look at something again, as it does for ever: the world may rest before that."""
+    def schedule_look(self, at_us: int, process: Process, action: Callable[..., None], *args: Any) -> int:
+        """Let a process look at something again, as it does for ever: the world may rest before that; its number."""
         self.schedule(at_us, process, action, args)
         self._looks.add(self._num_scheduled)
+        return self._num_scheduled
+
+    def is_no_look(self, number: int) -> None:
+        """What was to be a look does something else, too: the world does not rest before it."""
+        self._looks.discard(number)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Let everything happen that is to happen, or what happens until a condition holds.
