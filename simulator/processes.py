@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.channel import admission, connection, shortcut_opening
+from rlinf_scheduler.channel import connection, shortcut_opening, slot
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -244,7 +244,7 @@ def errors_are_found() -> Iterator[None]:
             replaced(Promise, "wait", refuse_to_wait),
             replaced(threading.Thread, "start", refuse_to_start),
             replaced(connection, "MIN_OPERATIONS", 1),
-            replaced(admission, "secrets", _Keys()),
+            replaced(slot, "secrets", _Keys()),
             replaced(shortcut_opening, "OwnedSocket", OwnedDatagrams),
         ):
             yield
