@@ -13,6 +13,7 @@ from held_roles import (
     give_up_a_put,
     hold,
     look,
+    look_by_way_of_the_channel,
     number_in,
     put,
     put_large_and_small,
@@ -220,6 +221,13 @@ def test_what_another_machine_looks_at_is_whole_though_it_is_taken_and_written_t
     item[:] = 7
     peers[0].go_on()
     assert peers[0].result() == {0}
+
+
+def test_who_does_not_reach_the_holder_looks_by_way_of_the_channel(job, holder):
+    channel = Channel.create("items")
+    producer_of(job, 1)
+    assert job.start(look_by_way_of_the_channel, "items", where="elsewhere").result() == {1}
+    assert number_in(channel.get(timeout_s=DEADLINE_S)) == 1
 
 
 def _is_stopped(peer):

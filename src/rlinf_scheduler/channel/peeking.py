@@ -79,8 +79,8 @@ def _received(requests: Requests, messenger: Messenger, parts: list[list[Buffer]
 def _end(
     fetched: Promise[list[ReceivedPayload]], items: list[ReceivedPayload] | None, error: Exception | None
 ) -> None:
-    if error is not None:
-        fetched.set_exception(error)
+    if error is not None:  # whatever it is, they can come by way of the channel
+        fetched.set_exception(NotHeld(str(error)))
     else:
         fetched.set_result(items or [])
 
