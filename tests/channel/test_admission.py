@@ -240,6 +240,31 @@ def test_admission_is_a_bound_though_nobody_keeps_the_slots_that_were_sent(backe
     assert channel.get_batch(min_items=3, timeout_s=DEADLINE_S) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("wrong", [{"weight": -1}, {"sources": object()}], ids=["weight", "sources"])
+def test_a_put_that_is_wrong_has_not_begun_to_use_its_slot(backend, wrong):
+    channel = admitting(backend)
+    with channel.admit(max_lag=1, timeout_s=DEADLINE_S) as slot, pytest.raises(ChannelArgumentError):
+        channel.put("wrong", slot=slot, **wrong)
+    assert num_making(channel) == 0
+    assert slot.number
+
+
+class _Interrupting:
+    def __reduce__(self):
+        raise KeyboardInterrupt
+
+
+def test_a_put_that_is_interrupted_before_it_begins_does_not_use_its_slot(backend):
+    channel = admitting(backend)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        channel.admit(max_lag=1, timeout_s=DEADLINE_S) as slot,
+    ):
+        channel.put(_Interrupting(), slot=slot)
+    assert num_making(channel) == 0
+    assert slot.number
+
+
 def test_a_copy_that_is_taken_and_dropped_goes_back_and_is_counted(backend):
     channel, prompts = admitting(backend, batch_items=1), backend.create()
     send_slot(channel, prompts)

@@ -86,12 +86,12 @@ class ChannelAccess:
         self, item: Any, weight: float, operation: Operation, async_op: bool
     ) -> AsyncHandle[None] | None:
         operation.channel = self._name
-        operation.weight = checked_weight(self._name, weight)
-        if Work.has_taken or operation.step is not None:
-            _trace(operation)
-        connection = self._connection()
         num_copies = SENT_COPIES.number
         try:
+            operation.weight = checked_weight(self._name, weight)
+            if Work.has_taken or operation.step is not None:
+                _trace(operation)
+            connection = self._connection()
             encoded = encode(item, connection.device_of)
             if async_op:
                 promise = connection.start(operation, encoded)
@@ -100,11 +100,12 @@ class ChannelAccess:
                 return AsyncHandle(promise, None, operation.describe)
             connection.run(operation, encoded)
         except BaseException as error:
-            was_put = isinstance(error, ChannelUnanswered) or not isinstance(error, SchedulerError)
-            if SENT_COPIES.number != num_copies and not (was_put and operation.has_begun):
-                forget(SENT_COPIES.since(num_copies))
-            if operation.item is not None and not was_put:
-                operation.item.end(is_put=False)
+            is_known = isinstance(error, SchedulerError) and not isinstance(error, ChannelUnanswered)
+            if is_known or not operation.has_begun:  # else it may have been put
+                if SENT_COPIES.number != num_copies:
+                    forget(SENT_COPIES.since(num_copies))
+                if operation.item is not None:
+                    operation.item.end(is_put=False)
             raise
         if operation.item is not None:
             operation.item.end(is_put=True)
@@ -304,10 +305,10 @@ class Putting(ChannelAccess):
             item.group = checked_group(self._name, group)
         if version is not None:
             item.version = checked_version(self._name, version)
-        if slot is not None:
-            self._use(slot, operation)
         if sources is not None:
             item.trace = trace_of(self._name, sources)
+        if slot is not None:  # last: it is in use from now on
+            self._use(slot, operation)
 
 
 class Getting(ChannelAccess):
