@@ -51,7 +51,7 @@ class OpenRequest(Request):
     __slots__ = ("_cancel_callbacks", "_ident", "_is_open", "_requests")
 
     def __init__(self, peer: Peer, ident: int, frames: list[Buffer]) -> None:
-        super().__init__(peer, frames)
+        Request.__init__(self, peer, frames)
         self._requests = peer.requests
         self._ident = ident
         self._is_open = True

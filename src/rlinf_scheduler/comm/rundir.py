@@ -22,7 +22,7 @@ SOCKET_NAME = "s"
 LOCK_NAME = "lock"
 # What a driver says of its job; see `session.job_file`.
 JOB_NAME = "job"
-# What a process writes its stacks to when it is asked by a signal; see `observe.stack_file`.
+# What a process writes its stacks to when it is asked by a signal; see `observe.outside`.
 STACKS_NAME = "stacks"
 # Where a thread that stands at a breakpoint is debugged; its process's id and a number follow. See `host.breakpoints`.
 DEBUGGER_NAME = "d"
