@@ -1,6 +1,8 @@
 """Many are asked at once: who is late, who fails, and when each was asked."""
 
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -12,6 +14,7 @@ from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.survey import Inquiry, Poll
 from rlinf_scheduler.session import Session
+from waits import wait_until
 
 __all__ = ["secret", "session"]
 DEADLINE_S = 30.0
@@ -31,9 +34,10 @@ def ask(session, monkeypatch):
             members.append(member)
             member.service(Levels).add(QUESTION, answer)
             known[member.messenger.endpoint.process_id] = name, member.service(OwnActivity).enlisted
-        asking = Poll(session, inquiry, known, [each for _, each in known.values()], (0,))
+        done = Promise()
+        asking = Poll(session, inquiry, known, [each for _, each in known.values()], done, (0,))
         session.messenger.submit(asking.begin)
-        return asking.done.result(DEADLINE_S)
+        return done.result(DEADLINE_S)
 
     yield asked
     for member in members:
@@ -81,6 +85,15 @@ def test_one_that_fails_is_told_of_with_its_error(ask):
     assert (process, found.heads) == ("env", (0,))
     assert "no space left" in detail
     assert found.took_s < DEADLINE_S
+
+
+def test_what_all_have_said_goes_without_a_collector(ask):
+    gc.disable()
+    try:
+        found = weakref.ref(ask(Inquiry(QUESTION, 0.5, 1), env=lambda question: question))
+        wait_until(lambda: found() is None)  # its deadline has it until then
+    finally:
+        gc.enable()
 
 
 def test_one_that_answers_in_another_shape_is_told_of_at_once(ask):

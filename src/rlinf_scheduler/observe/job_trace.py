@@ -388,9 +388,10 @@ class TraceService:
     def _tell_end(self, members: dict[str, tuple[str, Enlist]], order: TraceOff) -> dict[str, str]:
         """Have all write what is left; return the processes that did not say so, and why."""
         inquiry = Inquiry(TRACE, TOLD_S, order, is_patient=True)
-        poll = Poll(self._session, inquiry, members, [known for _, known in members.values()])
-        self._messenger.submit(ending(poll.begin, poll.done.set_exception))
-        return {each.process: each.detail for each in _result(poll.done).silent}
+        told: Promise[Poll] = Promise()
+        asking = Poll(self._session, inquiry, members, [known for _, known in members.values()], told)
+        self._messenger.submit(ending(asking.begin, told.set_exception))
+        return {each.process: each.detail for each in _result(told).silent}
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:
         done: Promise[Any] = Promise()

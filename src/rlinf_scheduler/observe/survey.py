@@ -94,10 +94,10 @@ class Poll:
         inquiry: what they are asked.
         asked: who: by their processes' ids, their names and how they are looked at from outside.
         everybody: all who may look at one of these.
+        done: completed with this, once all have answered or are looked at, or the time is over.
         own: what the home answers itself, if it is asked, too.
 
     Attributes:
-        done: the same, once all have answered or are looked at, or the time is over.
         answers: of the others.
         took_s: how long it took, in seconds, once it is done.
     """
@@ -108,10 +108,10 @@ class Poll:
         inquiry: Inquiry,
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
+        done: Promise[Poll],
         own: tuple[Any, ...] = (),
     ) -> None:
         self._began = time.monotonic()
-        self.done: Promise[Poll] = Promise()
         self.answers: list[Answer] = []
         self.took_s = 0.0
         self._own = own
@@ -122,6 +122,7 @@ class Poll:
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
         self._failed: list[Silent] = []
+        self._done: Promise[Poll] | None = done
 
     @property
     def silent(self) -> tuple[Silent, ...]:
@@ -175,7 +176,7 @@ class Poll:
 
     def _look(self) -> None:
         """Have those looked at that have not answered yet."""
-        if self.done.done():
+        if self._done is None:
             return
         here = self._messenger.endpoint.machine_id
         own = [(process_id, *about) for process_id, about in self._missing.items()]
@@ -229,13 +230,15 @@ class Poll:
             self._end_if_known()
 
     def _end(self) -> None:
-        if self.done.done():
+        # What it is completed with, it is not kept by: no collector is needed for what many processes have said.
+        done, self._done = self._done, None
+        if done is None:
             return
         for process_id, (name, known) in self._missing.items():
             found = silence(name, known, "it does not answer")
             self._silent.setdefault(process_id, replace(found, process_id=process_id))
         self.took_s = time.monotonic() - self._began
-        self.done.set_result(self)
+        done.set_result(self)
 
 
 class _Look(NamedTuple):
@@ -308,9 +311,9 @@ class Survey:
         everybody = [known for _, known in self._enlisted.values()]
         is_asked = not names or self._session.name in names
         own = (self._levels.now(inquiry.level, inquiry.about),) if is_asked else ()
-        poll = Poll(self._session, inquiry, asked, everybody, own)
-        poll.begin()
-        return poll.done
+        done: Promise[Poll] = Promise()
+        Poll(self._session, inquiry, asked, everybody, done, own).begin()
+        return done
 
     def activity(self, wanted: AskActivity) -> Promise[JobActivity]:
         """Ask what all are at, unless somebody has just done so."""
