@@ -472,11 +472,7 @@ class Messenger:
 
     def _serve(self, peer: Peer, message: Message) -> None:
         _, ident, name, head, _ = msgspec.structs.astuple(message.envelope)
-        request: Request
-        if ident:
-            request = peer.requests.incoming[ident] = OpenRequest(peer, ident, message.frames)
-        else:
-            request = Request(peer, message.frames)
+        request = OpenRequest(peer, ident, message.frames) if ident else Request(peer, message.frames)
         try:
             service = self._services.get(name) or self._begun(name)
             if service is None:

@@ -40,7 +40,7 @@ class RequestFuture(Promise[Reply]):
 
 
 class OpenRequest(Request):
-    """A request from another process, until it is answered or given up.
+    """A request from another process: one of its `incoming` ones, until it is answered or given up.
 
     Args:
         peer: the sender.
@@ -54,6 +54,7 @@ class OpenRequest(Request):
         Request.__init__(self, peer, frames)
         self._requests = peer.requests
         self._ident = ident
+        self._requests.incoming[ident] = self
         self._is_open = True
         self._cancel_callbacks: list[Callable[[], None]] | None = None
 
