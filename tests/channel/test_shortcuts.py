@@ -400,6 +400,45 @@ def test_a_put_with_a_slot_whose_shortcut_breaks_has_its_slot():
             channel.put("once more", slot=slot, timeout_s=DEADLINE_S)
 
 
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("by_shortcut", [False, True])
+def test_a_put_that_is_interrupted_gives_its_slot_back_once_its_block_is_left(by_shortcut):
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with LocalRuntime():
+            channel = Channel.create("full", max_bytes=1500)
+            channel.set_version(0, batch_items=4)
+            with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as first:
+                channel.put(bytes(1000), slot=first, timeout_s=DEADLINE_S)
+            if by_shortcut:
+                take_own_shortcut(channel)
+            interrupts = threading.Thread(target=interrupt_once_it_waits, args=(channel,))
+            interrupts.start()
+            with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as slot, pytest.raises(Interrupted):
+                channel.put(bytes(1000), slot=slot, timeout_s=DEADLINE_S)
+            interrupts.join(DEADLINE_S)
+            wait_until(lambda: not any(held.operation.startswith("slot") for held in held_of(channel)))
+            with pytest.raises(SlotExpired):
+                channel.put(bytes(1000), slot=slot, timeout_s=DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupt_once_it_waits(channel):
+    wait_until(lambda: any(depth.num_putters for depth in channel.stats().queues))
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+
+def held_of(channel):
+    return [held for queue in channel.explain().queues for held in queue.held]
+
+
 def take_own_shortcut(channel):
     """Use the channel until this thread has a shortcut; it."""
     own = connection_of(channel)._own

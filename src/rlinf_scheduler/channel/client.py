@@ -319,7 +319,7 @@ class ChannelClient:
         if self.hands_over:
             for ticket in responses.accepted:
                 self._note_accepted(ticket)
-        self._answer(responses.accepted, self._state.accepted_run(responses.accepted))
+        self._answer(responses.accepted, self._state.accepted_run(responses.accepted), is_put=True)
         frames = iter(request.frames)
         for answer in responses.others:
             if isinstance(answer, wire.Handed):
@@ -375,6 +375,8 @@ class ChannelClient:
             self._carry_out(self._state.drop(operation.ticket))
             if not self._state.knows(operation.ticket):
                 self._forget(operation)
+                if operation.item is not None:
+                    operation.item.end(is_put=False)
 
     def _start_clock(self, operation: Operation) -> None:
         left_s = operation.left_s
@@ -480,7 +482,9 @@ class ChannelClient:
         self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, problem)))
         self.outbox.append((wire.Withdraw(ticket), []))
 
-    def _answer(self, tickets: Iterable[int], instructions: list[ClientInstruction]) -> None:
+    def _answer(
+        self, tickets: Iterable[int], instructions: list[ClientInstruction], *, is_put: bool = False
+    ) -> None:
         self._carry_out(instructions)
         for ticket in tickets:
             operation = self.operations.get(ticket)
@@ -488,6 +492,8 @@ class ChannelClient:
                 self._receiving.stop(ticket)
                 operation.stop_clock()
                 self._forget(operation)
+                if operation.item is not None:
+                    operation.item.end(is_put=is_put)
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self.operations[ticket]

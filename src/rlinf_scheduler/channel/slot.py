@@ -55,6 +55,7 @@ class Slot:
         self._place = 0
         self._is_over = False  # as far as this copy is concerned
         self._is_used = False  # by a put that may be under way
+        self._is_left = False  # it goes back unless an item was put with it
         self._was_sent = False
 
     @classmethod
@@ -87,7 +88,8 @@ class Slot:
         return self._ref.spec.channel_id
 
     def give_back(self) -> None:
-        """Let go of it, unless an item was put with it or is about to be; without waiting."""
+        """Let go of it, unless an item was put with it, or is about to be and then is; without waiting."""
+        self._is_left = True  # before it is looked whether a put has it: else that lets go of it
         if not (self._is_over or self._is_used):
             self._let_go(self._source)
 
@@ -99,6 +101,8 @@ class Slot:
     def unused(self) -> None:
         """A put with it has put nothing. Not for users."""
         self._is_used = False
+        if self._is_left and not self._is_over:
+            self._let_go(self._source)
 
     def used(self) -> None:
         """An item was put with it. Not for users."""
