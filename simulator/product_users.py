@@ -16,6 +16,7 @@ from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import _take
 from rlinf_scheduler.channel.batch import BatchOperation, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
+from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation
 from rlinf_scheduler.channel.operation import ItemTerms, Operation
@@ -514,6 +515,9 @@ class ChannelUsers:
             if self._script.durable and (call.operation is None or call.step.kind == "peek"):
                 # The time in which nobody holds the channel does not count, and then it begins anew.
                 may_take_us += call.limit_us + self._hindered_us()
+            if self._script.has_holders and call.step.kind == "peek":
+                # A node's holder has its own time to answer.
+                may_take_us += int(FETCH_TIMEOUT_S * 1e6)
             took_us = call.ended_us - call.began_us - (self.host.paused_us - call.paused_us)
             if took_us > may_take_us:
                 message = f"{call.step.kind} {number} took {took_us} µs of {call.limit_us}"

@@ -17,6 +17,7 @@ from held_roles import (
     number_in,
     put,
     put_large_and_small,
+    put_past_a_holder,
     put_twice,
     take,
     take_by_way_of_the_channel,
@@ -358,6 +359,21 @@ def test_a_put_that_is_late_says_that_the_holder_has_not_taken_it(job, holder):
     assert isinstance(error, ChannelTimeout)
     assert "the process that holds this node's items has not taken it yet" in str(error)
     until_held(holder, 1)
+
+
+def test_what_a_holder_takes_too_late_is_dropped_there(job, holder):
+    channel = Channel.create("items")
+    peer = job.start(put_past_a_holder, "items", where=THERE)
+    assert peer.receive() == "put"
+    holder.stop()
+    peer.pipe.send("put another")
+    assert peer.receive() == "put"
+    holder.go_on()
+    peer.pipe.send("put a third")
+    assert peer.receive() == "put"
+    until_held(holder, 2)
+    assert [number_in(channel.get(timeout_s=DEADLINE_S)) for _ in range(3)] == [1, 2, 3]
+    until_held(holder, 0)
 
 
 @pytest.mark.usefixtures("patient")

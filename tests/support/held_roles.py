@@ -4,7 +4,7 @@ import numpy as np
 
 from job_processes import DEADLINE_S, stay
 from rlinf.testing.local import hold_items
-from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel import Channel, holding
 from rlinf_scheduler.channel.held import Fetching
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelTimeout, CommError
@@ -65,6 +65,17 @@ def look_by_way_of_the_channel(pipe, member, name):
     """Looks at the first item, and reaches no holder."""
     Fetching.begin = lambda self: self._end(None, CommError("it is not reached from here"))
     return look(pipe, member, name)
+
+
+def put_past_a_holder(pipe, _member, name):
+    """Puts three: one that is held, one that the holder is too late for, and one that is held again."""
+    channel = Channel.connect(name, timeout_s=DEADLINE_S)
+    for number in (1, 2, 3):
+        channel.put(array(number), timeout_s=DEADLINE_S)
+        pipe.send("put")
+        pipe.recv()
+        holding.HOLD_TIMEOUT_S = 0.2 if number == 1 else DEADLINE_S
+    stay(pipe)
 
 
 def take_by_way_of_the_channel(pipe, member, name, count):

@@ -10,6 +10,7 @@ from rlinf_scheduler.channel.held import HOLDER, DropHeld, Held, HeldAt, HoldIte
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
@@ -181,28 +182,41 @@ class Holding:
             HoldItem(keeper),
             payload.frames_for(holder),
             snapshot=False,
-            timeout_s=HOLD_TIMEOUT_S,
             reply_type=Held,
         )
-        asked.add_done_callback(partial(self._on_held, holder, payload, done))
+        # Not withdrawn: what the holder takes later is to be dropped there, so its number must come.
+        late = self._messenger.call_later(HOLD_TIMEOUT_S, partial(self._on_late, done))
+        asked.add_done_callback(partial(self._on_held, holder, payload, done, late))
+
+    def _on_late(self, done: Callable[[HeldPayload | None], None]) -> None:
+        """The holder does not answer: the item goes as its bytes."""
+        why = f"the process that is to hold it has not answered for {HOLD_TIMEOUT_S:.0f} s"
+        logger.warning("an item passes its channel's machine: %s", why)
+        done(None)
 
     def _on_held(
         self,
         holder: Endpoint,
         payload: Payload,
         done: Callable[[HeldPayload | None], None],
+        late: Timer,
         asked: Promise[Reply],
     ) -> None:
+        was_late = late.callback is None
+        late.cancel()
         error = asked.exception(0)
         held: Held | None = None if error is not None else asked.result(0).head
-        if held is None or held.problem:
+        if held is not None and not held.problem:
+            at = HeldAt(holder, held.number, payload.size_bytes, held.node)
+            if was_late:
+                self._drop(at)
+            else:
+                done(HeldPayload(payload, at, self._drop))
+        elif not was_late:
             logger.warning(
                 "an item passes its channel's machine: %s", error if held is None else held.problem
             )
             done(None)
-        else:
-            at = HeldAt(holder, held.number, payload.size_bytes, held.node)
-            done(HeldPayload(payload, at, self._drop))
 
     def _drop(self, at: HeldAt) -> None:
         with suppress(CommError):  # in a forked child it is the parent's
