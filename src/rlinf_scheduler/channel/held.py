@@ -9,7 +9,7 @@ the put (*claims* it) and when the item is gone, and consumers fetch from the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -113,7 +113,16 @@ SLOW_BYTES_PER_S = 4 << 20
 
 
 class NotHeld(Exception):
-    """A holder does not have what it is asked for."""
+    """A holder does not have what it is asked for.
+
+    Args:
+        text: says so.
+        missing: the numbers of what it does not have.
+    """
+
+    def __init__(self, text: str, missing: Iterable[int] = ()) -> None:
+        super().__init__(text)
+        self.missing = frozenset(missing)
 
 
 class Fetching:
@@ -186,7 +195,8 @@ class Fetching:
         fetched: Fetched = request.result(0).head
         if fetched.missing:
             number = len(fetched.missing)
-            self._end(None, NotHeld(f"{first.node} does not have {number} of {len(places)} items any more"))
+            text = f"{first.node} does not have {number} of {len(places)} items any more"
+            self._end(None, NotHeld(text, fetched.missing))
             return
         frames = iter(request.result(0).frames)
         try:

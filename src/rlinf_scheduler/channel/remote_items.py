@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from rlinf_scheduler.channel.held import HOLDER, Fetching, HeldAt, Keep
+from rlinf_scheduler.channel.held import HOLDER, Fetching, HeldAt, Keep, NotHeld
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.runtime import Runtime
@@ -125,6 +125,24 @@ class RemoteItems:
 
     def bring(self, items: Iterable[Item], then: Callable[[], None]) -> None:
         """Fetch items, whose consumers cannot fetch them themselves, and go on when they are here or lost."""
+        of_holders: dict[str, list[Item]] = {}
+        for item in items:
+            if isinstance(item.payload, RemoteItem) and not item.lost:
+                of_holders.setdefault(item.payload.at.holder.process_id, []).append(item)
+        left = dict.fromkeys(of_holders)
+
+        def go_on(process_id: str) -> None:
+            left.pop(process_id, None)
+            if not left:
+                then()
+
+        if not left:
+            then()
+        # Each by itself: what goes wrong with one of them says nothing about what others have.
+        for process_id, wanted in of_holders.items():
+            self._bring_from_one(wanted, partial(go_on, process_id))
+
+    def _bring_from_one(self, items: list[Item], then: Callable[[], None]) -> None:
         wanted = [item for item in items if isinstance(item.payload, RemoteItem) and not item.lost]
         if not wanted:
             then()
@@ -134,7 +152,7 @@ class RemoteItems:
 
     def _brought(
         self,
-        items: Sequence[Item],
+        items: list[Item],
         then: Callable[[], None],
         arrived: list[ReceivedPayload] | None,
         error: Exception | None,
@@ -142,14 +160,15 @@ class RemoteItems:
         if arrived is not None:
             for item, payload in zip(items, arrived, strict=True):
                 item.payload = payload
-        elif isinstance(error, CommTimeout):
-            # It is neither here nor lost.
-            self.bring(items, then)
+            then()
             return
-        else:
-            gone = {id(item.payload) for item in items}
+        gone: set[int] = set()
+        if not isinstance(error, CommTimeout):  # after which they are neither here nor lost
+            remote = [item.payload for item in items if isinstance(item.payload, RemoteItem)]
+            missing = isinstance(error, NotHeld) and error.missing
+            gone = {id(each) for each in remote if not missing or each.at.number in missing}
             self._on_lost(partial(_why_lost, lambda item: id(item) in gone))
-        then()
+        self._bring_from_one([item for item in items if id(item.payload) not in gone], then)
 
     def close(self) -> None:
         """The channel is no more: its holders drop all that they have for it."""
