@@ -491,6 +491,7 @@ class ChannelClient:
             if operation is not None:  # its caller was told before, or is gone; its items may be on their way
                 self._receiving.stop(ticket)
                 operation.stop_clock()
+                operation.payload = None
                 self._forget(operation)
                 if operation.item is not None:
                     operation.item.end(is_put=is_put)
@@ -584,6 +585,7 @@ class ChannelClient:
         self._carry_out(self._state.lose())
         for operation in self.operations.values():
             operation.stop_clock()
+            operation.payload = None  # of one that was not answered: nobody reads it any more
         for held in (self.operations, self._held, self._receiving, self.deliveries):
             held.clear()
         self.requests.look_at_puts()
