@@ -15,7 +15,7 @@ class Producer:
         self.now, self.due, self.asked_at = 0.0, [], []
         # An item that does not come is on its way for ever.
         on_its_way = SimpleNamespace(cancel=lambda: None)
-        self.leases = SimpleNamespace(end=lambda _ticket: None)
+        self.operations = {}
         self.receiving = Receiving(self, self)
         self.receiving._fetches[7] = on_its_way
 

@@ -149,14 +149,14 @@ def test_a_dead_producer_without_a_successor_ends_the_channel(sockets):
 
 def test_whoever_is_interrupted_on_the_way_in_leaves_a_vacancy(in_process, monkeypatch):
     channel = Channel.create(in_process.name(), producers=1, successor_s=0.05)
-    connection = channel._connection()
-    ask = connection.ask
+    requests = channel._connection().requests
+    ask = requests.ask
 
     def interrupted(*args, **options):
         ask(*args, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(connection, "ask", interrupted)
+    monkeypatch.setattr(requests, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt), channel.producer():
         pytest.fail("nobody was in")
     monkeypatch.undo()
