@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +62,18 @@ def simulate(seed: int, machines: Machines | None = None) -> Report:
     return run_script(draw_script(seed), machines)
 
 
+@contextmanager
+def collected_between_stories() -> Iterator[None]:
+    """Let the collector run behind a story only: what it drops is said in the story, whenever it comes."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def run_script(
     script: Script, machines: Machines | None = None, parts: tuple[Callable[..., Part], ...] = ()
 ) -> Report:
@@ -68,7 +82,7 @@ def run_script(
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
-        with errors_are_found():
+        with errors_are_found(), collected_between_stories():
             Cluster(world, script, machines or Machines()).run(parts or (*PARTS, *PRODUCT))
     except Violation as broken:
         violation, about = str(broken), broken.about
