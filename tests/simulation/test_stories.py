@@ -88,9 +88,9 @@ def test_stories_are_about_leases_that_are_kept_given_back_and_lapse():
     for seed in range(200):
         history = told_of(seed).history
         became |= {event[5] for event in history if event[2:4] == ("ends", "lease")}
-        said |= {(event[4], event[5] > 0) for event in history if event[2] == "settles"}
+        said |= {event[4] for event in history if event[2] == "settles lease"}
     assert became >= {"taken", "dropped", "timed out", "cancelled", "lost", "closed"}
-    assert said == {(True, False), (False, False), (False, True)}
+    assert said >= {"done", "failed", "failed, later", "late", "left"}
 
 
 def test_stories_are_about_channels_that_are_saved():
@@ -102,13 +102,9 @@ def test_stories_are_about_channels_that_are_saved():
 
 
 def test_stories_are_about_items_that_stay_on_their_nodes_and_are_lost_with_them():
-    heard, told = set(), set()
-    for seed in range(300):
-        history = told_of(seed).history
-        heard |= {event[4] for event in history if event[2] == "hears"}
-        told |= {event[3:4] + event[6:] for event in history if event[2] == "says" and event[3] == "Refuse"}
-    assert heard >= {"Hold", "Keep", "Fetch", "Drop", "Resend"}
-    assert ("Refuse", "lost") in told
+    told = [event for seed in range(200) for event in told_of(seed).history]
+    assert sum(event[2] == "looks at holders" for event in told) > 50
+    assert any(event[2:4] == ("says", "Refuse") and event[6:] == ("lost",) for event in told)
 
 
 def test_stories_are_about_weights_on_devices_whose_owner_or_readers_die():
