@@ -83,6 +83,7 @@ class Ledger:
         self._taps: list[TapOracle] = []
         self._marks = marks
         self._marked: set[int] = set()  # of those that several read: by somebody
+        self._beside_marked: set[int] = set()  # came with a marked one, so their taker has them, too
         self._deliveries: dict[Ticket, list[Known]] = {}
         self._inline: dict[Ticket, bool] = {}
         self._unaccepted_bytes: dict[tuple[str, QueueName], int] = {}
@@ -131,7 +132,8 @@ class Ledger:
     def marked(self) -> set[int]:
         """The items that were taken, as whoever writes a file may see."""
         items = self._items.values()
-        return {item.number for item in items if item.taken_by and item.size_bytes > MARKED_BYTES}
+        large = {item.number for item in items if item.taken_by and item.size_bytes > MARKED_BYTES}
+        return large | self._beside_marked
 
     @property
     def gone(self) -> set[int]:
@@ -184,6 +186,8 @@ class Ledger:
 
     def takes(self, client: str, items: Sequence[int], queue: QueueName | None = None) -> None:
         """Items become a user's; a large one is marked."""
+        if queue != TAP and any(self._items[item].size_bytes > MARKED_BYTES for item in items):
+            self._beside_marked.update(items)
         for item in items:
             known = self._seen(item) if queue == TAP else self._items[item]
             if self._marks and known.size_bytes > MARKED_BYTES:
