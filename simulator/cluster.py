@@ -150,6 +150,7 @@ class Cluster:
         if not self.script.durable:
             self.bury(self.server)
         elif self.channel_host.alive:
+            self.processes.of(self.channel_host)  # no part may have asked for what runs there
             self.processes.kernel.disks[self.channel_host.name].doom(
                 partial(self.fail_over, self.channel_host, fault.for_us),
                 with_machine=self.script.survives == "machine",

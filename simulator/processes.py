@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.channel import connection, shortcut_opening, slot
+from rlinf_scheduler.channel import connection, operation, shortcut_opening, slot
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -92,6 +92,9 @@ class Processes:
     def __init__(
         self, world: World, network: Network, machines: Machines, home: Host, *, on_nodes: bool = False
     ) -> None:
+        # One telling is as the other, also in how many bytes a ticket takes.
+        operation._next_ticket = itertools.count(1).__next__
+        shortcut_opening._next_number = itertools.count(1).__next__
         self.kernel = Kernel(world, network, machines.session)
         self.names = Names()
         self._world = world

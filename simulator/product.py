@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from rlinf_scheduler.channel import control_wire, operation, server, shortcut_opening, spec
+from rlinf_scheduler.channel import control_wire, operation, server, spec
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.features import FEATURES, successors
@@ -84,10 +84,8 @@ class ProductPart(Part):
         self.cluster = cluster
         self.script = script
         self.names = cluster.processes.names
-        # One telling is as the other, also in how many bytes a ticket takes.
         self._tickets = itertools.count(1)
         operation._next_ticket = self._next_ticket
-        shortcut_opening._next_number = itertools.count(1).__next__
         self.ledger = Ledger(
             script.sole_consumers,
             maxsize=script.maxsize,

@@ -43,6 +43,11 @@ def _says_nothing_again(resume):
     return silent
 
 
+def _believes_the_lost(resume):
+    """Who was given up, and all that it had begun undone, goes on as if nothing had been."""
+    return lambda streams, client, heard, *, begun: resume(streams, client, heard, begun=False)
+
+
 # -- the journal ------------------------------------------------------------------------------------
 
 
@@ -196,6 +201,7 @@ def _drops_some(send):
 DURABLE_MUTANTS = {
     "forgets what clients have said": Mutant(ServerStreams, "apply", _forgets_numbers),
     "says nothing again after a death": Mutant(ServerStreams, "resume", _says_nothing_again),
+    "believes a client that was given up": Mutant(ServerStreams, "resume", _believes_the_lost),
     "keeps nothing of what it has said": Mutant(Stream, "after", lambda _after: lambda _stream, _number: []),
     "answers before its journal is on the disk": Mutant(Journal, "append", _without_syncing),
     "answers before it writes": Mutant(Journal, "append", _answers_first),

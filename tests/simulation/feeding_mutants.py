@@ -173,8 +173,12 @@ class IgnoresPriorities(ChannelState):
 class _Starving(RankedItems):
     """A lower one waits for all that are higher, however long."""
 
-    def __init__(self, clock):
-        super().__init__(QueueClock())
+    def _next(self):
+        clock, self._clock = self._clock, QueueClock()
+        try:
+            return super()._next()
+        finally:
+            self._clock = clock
 
 
 class _OldestOfNine(RankedItems):
@@ -332,7 +336,9 @@ class _DropsEmptyParts(ShardingState):
 class _HoldsNobodyUp(ShardingState):
     """Ranks may lag as far as they like."""
 
-    may_cut = True
+    @property
+    def may_cut(self):
+        return True
 
 
 class _DealsFromTheFirst(ShardingState):

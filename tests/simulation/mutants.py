@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from admission_mutants import ADMISSION_MUTANTS
-from checkpoint_mutants import CHECKPOINT_MUTANTS
+from checkpoint_mutants import CHECKPOINT_MUTANTS, MERGE_MUTANTS
 from device_mutants import DEVICE_MUTANTS, ITEM_MUTANTS
+from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
+from harder import (
+    of_marks,
+    with_bursts,
+    with_lost_nodes,
+    with_members,
+    with_pauses_of_the_server,
+    with_slow_nodes,
+)
 from holder_mutants import HOLDER_MUTANTS
 from lease_mutants import LEASE_MUTANTS
+from mailbox_mutants import MAILBOX_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
+from product_mutants import PRODUCT_MUTANTS
+from shortcut_mutants import SHORTCUT_MUTANTS
 from tap_mutants import TAP_MUTANTS
 
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.queue import Queue
-from simulator import Machines
+from simulator import Machines, Report, Script, draw_script, run_script
+from simulator.admission import AdmissionPart
+from simulator.cluster import Part
+from simulator.device_items import DeviceItemsPart
+from simulator.devices import DevicePart
+from simulator.mailbox import MailboxPart
+from simulator.pinning import PinningPart
+from simulator.run import PRODUCT
 
 # -- the channel's server -------------------------------------------------------------------------
 
@@ -149,26 +170,7 @@ class NeverGivesUp(PeerSession):
         return super()._grace_ends(since) + 3600
 
 
-# -- mailboxes ------------------------------------------------------------------------------------
-
-
-class HoldsLettersWithoutEnd(ChannelState):
-    """There is room for every letter."""
-
-    def __init__(self, **_bounds):
-        super().__init__()
-
-
-MUTANTS = {
-    **ADMISSION_MUTANTS,
-    **DEVICE_MUTANTS,
-    **ITEM_MUTANTS,
-    **PINNING_MUTANTS,
-    **FEEDING_MUTANTS,
-    **HOLDER_MUTANTS,
-    **LEASE_MUTANTS,
-    **TAP_MUTANTS,
-    **CHECKPOINT_MUTANTS,
+_MACHINES = {
     "confirms what arrived": replace(Machines(), server=ConfirmsWhatArrived),
     "forgets the dead": replace(Machines(), server=ForgetsTheDead),
     "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),
@@ -180,11 +182,77 @@ MUTANTS = {
     "lets nobody enter after a run of gets": replace(Machines(), server=with_queue(_ForgetfulQueue)),
     "admits one too many": replace(Machines(), server=with_queue(_RoomyQueue)),
     "lets puts overtake an announced one": replace(Machines(), server=with_queue(_StreamlessQueue)),
-    "gives letters back to the tail": replace(Machines(), receiver=with_queue(_TailQueue)),
-    "holds letters without end": replace(Machines(), receiver=HoldsLettersWithoutEnd),
     "acknowledges one too many": replace(Machines(), session=AcknowledgesOneTooMany),
     "drops what was under way": replace(Machines(), session=DropsWhatWasUnderWay),
     "sends again what arrived": replace(Machines(), session=SendsAgainWhatArrived),
     "gives up at the first cut": replace(Machines(), session=GivesUpAtTheFirstCut),
     "never gives up": replace(Machines(), session=NeverGivesUp),
+}
+
+_MAILBOXES = {
+    "gives letters back to the tail": replace(Machines(), receiver=with_queue(_TailQueue)),
+    "holds letters without end": replace(Machines(), receiver=with_queue(_BoundlessQueue)),
+}
+
+
+class BrokenMachine(NamedTuple):
+    """A machine that is broken for the stories of the parts that run it."""
+
+    machines: Machines
+    parts: tuple[Callable[..., Part], ...]
+    script: Callable[[int], Script] = draw_script
+
+    def story(self, seed: int) -> Report:
+        """The story of a seed, told by it."""
+        return run_script(self.script(seed), self.machines, self.parts)
+
+    def whole_story(self, seed: int) -> Report:
+        """The same, told by what is not broken."""
+        return run_script(self.script(seed), None, self.parts)
+
+
+def _in(*parts, of):
+    return {name: BrokenMachine(machines, parts) for name, machines in of.items()}
+
+
+# These are rare in what is drawn for all.
+_HARDER = {
+    "believes every mark": of_marks,
+    "delivers what is lost": with_lost_nodes,
+    "forgets losses": with_lost_nodes,
+    "loses what consumers have": with_lost_nodes,
+    "tells everybody of a loss": with_lost_nodes,
+    "tells nobody of a loss": with_lost_nodes,
+    "forgets claims": with_slow_nodes,
+    "keeps the items of failed puts": with_slow_nodes,
+    "lets items die with their producers": with_slow_nodes,
+    "counts one too many": with_pauses_of_the_server,
+    "ignores what stands before": with_pauses_of_the_server,
+    "recalls without reading": with_pauses_of_the_server,
+    "says accepted to every recall": with_pauses_of_the_server,
+    "gives the items of a run to each other's gets": with_bursts,
+    "lets a run pass those in line": with_bursts,
+    "lets others pass a put that is not ready": with_bursts,
+    "lets small puts pass": with_bursts,
+    "forgets vacancies of subscriptions": with_members,
+    "leaves readers of a subscription that is gone": with_members,
+}
+
+MUTANTS = {
+    **_in(*PRODUCT, of=_MACHINES | FEEDING_MUTANTS | HOLDER_MUTANTS | LEASE_MUTANTS),
+    **_in(*PRODUCT, of=TAP_MUTANTS | CHECKPOINT_MUTANTS),
+    **_in(MailboxPart, of=_MAILBOXES),
+    **_in(AdmissionPart, of=ADMISSION_MUTANTS),
+    **_in(DevicePart, DeviceItemsPart, of=DEVICE_MUTANTS),
+    **_in(DeviceItemsPart, of=ITEM_MUTANTS),
+    **_in(PinningPart, of=PINNING_MUTANTS),
+    **PRODUCT_MUTANTS,
+    **SHORTCUT_MUTANTS,
+    **DURABLE_MUTANTS,
+    **MERGE_MUTANTS,
+    **MAILBOX_MUTANTS,
+}
+MUTANTS |= {
+    name: MUTANTS[name]._replace(script=lambda seed, change=change: change(draw_script(seed)))
+    for name, change in _HARDER.items()
 }

@@ -19,9 +19,8 @@ class IgnoresWhatStandsBefore(DirectOperations):
 class CountsOneTooMany(DirectOperations):
     """A message is counted as read before it is."""
 
-    def __init__(self):
-        super().__init__()
-        self._num_read = 1
+    def arrive(self, way, ticket, operation, after):
+        return super().arrive(way, ticket, operation, after - 1)
 
 
 class ForgetsTheEarly(DirectOperations):

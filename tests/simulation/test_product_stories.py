@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import harder
 import pytest
 
 from effort import tries
@@ -49,6 +50,12 @@ def test_the_product_keeps_every_promise_in_a_story_that_has_found_it_broken(see
 @pytest.mark.parametrize("seed", [70338, 72110])
 def test_every_promise_is_kept_in_a_whole_story_that_has_found_it_broken(seed):
     assert simulate(seed).violation is None
+
+
+@pytest.mark.parametrize("name", [name for name in vars(harder) if name.startswith(("of_", "with_"))])
+def test_the_product_keeps_every_promise_in_stories_that_are_drawn_for_mutants(name):
+    for seed in range(4, 15):
+        assert run_script(getattr(harder, name)(draw_script(seed)), None, PRODUCT).violation is None
 
 
 # A send that found its receiver after its deadline, and was told that there is none.
