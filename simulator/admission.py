@@ -76,7 +76,9 @@ class WatchedAdmission(ChannelState):
         """Items were taken."""
         tickets = list(tickets)
         for ticket in tickets if not self._is_inside else ():
-            self._oracle.settles((self._names.processes[client], ticket))
+            who = self._names.processes[client], ticket
+            if who not in self._leases.values():  # what is on lease is taken when that is settled
+                self._oracle.settles(who)
         out = super().confirm(client, tickets)
         return out if self._is_inside else self._follow(out)
 
