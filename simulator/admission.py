@@ -141,6 +141,7 @@ class AdmissionPart(Part):
         draw = self._draw = Random(f"admission {script.seed}")  # noqa: S311 - not for secrets
         self._cluster = cluster
         self._is_told = draw.random() < 0.4
+        self._is_hasty = Random(f"haste {script.seed}").random() < 0.3  # noqa: S311 - not for secrets
         self._batch_items = draw.randint(1, 4)
         self._mean_us = draw.choice((1_000, 10_000, 100_000))
         self._max_lags = draw.choice(((0,), (1,), (2,), (0, 1), (1, 3), (0, 0, 4)))
@@ -189,7 +190,7 @@ class AdmissionPart(Part):
             return
         # A successor goes on from a checkpoint.
         begins_at = max(0, self._oracle.version - draw.randint(0, 2)) if number == 0 else None
-        taker = Taker(self._batch_items, num_steps, begins_at)
+        taker = Taker(self._batch_items, num_steps, begins_at, is_hasty=self._is_hasty)
         taker.program = self._begin(host, "taker", taker.run)
 
     def died(self, host: Host) -> None:

@@ -43,9 +43,13 @@ def _says_nothing_again(resume):
     return silent
 
 
-def _believes_the_lost(resume):
+def _believes_the_lost(on_look_up):
     """Who was given up, and all that it had begun undone, goes on as if nothing had been."""
-    return lambda streams, client, heard, *, begun: resume(streams, client, heard, begun=False)
+
+    def believe(runtime, request, look_up):
+        on_look_up(runtime, request, replace(look_up, begun=False))
+
+    return believe
 
 
 # -- the journal ------------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ def _drops_some(send):
 DURABLE_MUTANTS = {
     "forgets what clients have said": Mutant(ServerStreams, "apply", _forgets_numbers),
     "says nothing again after a death": Mutant(ServerStreams, "resume", _says_nothing_again),
-    "believes a client that was given up": Mutant(ServerStreams, "resume", _believes_the_lost),
+    "believes a client that was given up": Mutant(WriteAheadRuntime, "_on_look_up", _believes_the_lost),
     "keeps nothing of what it has said": Mutant(Stream, "after", lambda _after: lambda _stream, _number: []),
     "answers before its journal is on the disk": Mutant(Journal, "append", _without_syncing),
     "answers before it writes": Mutant(Journal, "append", _answers_first),

@@ -10,6 +10,8 @@ from simulator.script import FIRST_HOLDER, LONG_US, NUM_NODES, SERVER_NUMBER, TA
 
 # So large an item lies in shared memory, or stays on its producer's node.
 LARGE_BYTES = 140_000
+# About so long makers and takers are at work.
+ADMISSION_US = 400_000
 NUM_TURNS, NUM_GETS = 8, 4
 
 
@@ -92,6 +94,16 @@ def with_absences(script: Script) -> Script:
         faults += [Fault(at_us, "pause", client, LONG_US) for client in range(script.num_clients)][1:]
         faults.append(Fault(at_us + 1_000, "kill server", 0, 1_000))
     return _with(script, list(script.steps), faults)
+
+
+def with_slow_takers(script: Script) -> Script:
+    """Who takes items of a queue that admits, besides its trainer, does nothing for a while, again and again."""
+    draw, _ = _drawn(script)
+    faults = [
+        Fault(draw.randrange(ADMISSION_US), "pause", 1, draw.choice((3_000, 30_000, 300_000)))
+        for _ in range(20)
+    ]
+    return _with(replace(script, num_clients=max(2, script.num_clients)), list(script.steps), faults)
 
 
 def with_bursts(script: Script) -> Script:

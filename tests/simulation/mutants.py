@@ -14,11 +14,13 @@ from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
 from harder import (
     of_marks,
+    with_absences,
     with_bursts,
     with_lost_nodes,
     with_members,
     with_pauses_of_the_server,
     with_slow_nodes,
+    with_slow_takers,
 )
 from holder_mutants import HOLDER_MUTANTS
 from lease_mutants import LEASE_MUTANTS
@@ -234,6 +236,9 @@ _HARDER = {
     "lets a run pass those in line": with_bursts,
     "lets others pass a put that is not ready": with_bursts,
     "lets small puts pass": with_bursts,
+    "believes a client that was given up": with_absences,
+    "moves on before all is settled": with_slow_takers,
+    "never moves on later": with_slow_takers,
     "forgets vacancies of subscriptions": with_members,
     "leaves readers of a subscription that is gone": with_members,
 }
