@@ -37,9 +37,10 @@ def is_called(story: Callable[[int], Report], seeds: Iterable[int] = range(60)) 
     """Whether anything of a mutant is called in its stories: if nothing is, what it breaks is somewhere else now."""
     called = set()
 
-    def note(frame: FrameType, _event: str, _about: object) -> None:
+    def note(frame: FrameType, event: str, _about: object) -> None:
         code, by = frame.f_code, frame.f_back
-        if code.co_filename.startswith(f"{HERE}/") and by is not None and by.f_code.co_name != "at_work":
+        is_making = by is None or by.f_code.co_name == "at_work"
+        if event == "call" and not is_making and code.co_filename.startswith(f"{HERE}/"):
             called.add(code.co_name)
 
     for seed in seeds:
