@@ -102,7 +102,6 @@ DEVICE_MUTANTS = {
     "never closes a bucket": _opened(NeverCloses),
     "keeps the buckets of the dead": _opened(KeepsBucketsOfTheDead),
 }
-# Of what those break the stories of items on devices have to tell, whatever others tell.
 ITEM_MUTANTS = {
     "names no item that went with its producer": replace(Machines(), server=NamesNoLostItem),
     "gives what was taken on a device to another": replace(Machines(), server=GivesTakenItemsAgain),
