@@ -67,7 +67,6 @@ class Publisher:
         begun: the newest that is published, or is about to be.
         published_us: when each was.
         weights: the product's.
-        claimed: done once its name is known.
     """
 
     def __init__(self, process: ProductProcess, num_values: int) -> None:
@@ -76,7 +75,7 @@ class Publisher:
         self.published_us = {-1: 0}
         self.process = process
         self.weights = StoryWeights(process)
-        self.claimed = self.weights.claim(NAME)
+        self._claimed = self.weights.claim(NAME)
         self._num_values = num_values
         self.publish()
 
@@ -84,6 +83,11 @@ class Publisher:
     def published(self) -> dict[Key, Any]:
         """What others may read."""
         return self.weights._versions._publisher._published
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it knows that the directory has its name."""
+        return self._claimed.done() and self._claimed.exception(0) is None
 
     def publish(self) -> None:
         """Publish the next version."""
@@ -258,7 +262,7 @@ class WeightsPart(Part):
         publisher, live = self._publisher, [each for each in self._readers.values() if each.host.alive]
         # A name that its process has not lived to take is waited for, as long as the user says.
         for reader in live:
-            reader.check_calls(for_ever=not publisher.claimed.done())
+            reader.check_calls(for_ever=not publisher.is_known)
         if publisher.host.alive:
             self._check_publisher()
         for reader in live:
