@@ -227,10 +227,11 @@ class MailUsers(HandleUsers):
         """Check that what ran into its deadline was not to end before, with its peer."""
         peer = self._part.cluster.current[call.step.peer]
         since_us = self.process.given_up.get(peer.name, -1)
+        until_us = call.began_us + (call.step.timeout_us or 0)
         if (
             not peer.alive
             and not self._part.returns(call.step)
-            and call.began_us <= since_us < self.world.now_us - LATE_US
+            and call.began_us <= since_us < min(until_us, self.world.now_us - LATE_US)
         ):
             message = f"{call.step.kind} {call.step.number} waits for {peer.name}, which is gone"
             raise Violation(message, (call.step.number,))
