@@ -108,6 +108,7 @@ def test_dead_clients_leave_nothing_behind():
 
 def test_deleted_channels_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(timekeeping, "MAX_SUMS", 40)  # of waits, a thousand are told apart by their channels
+    monkeypatch.setattr(timekeeping, "_words", timekeeping._words.__wrapped__)  # kept of as many
     with Job():
 
         def make_and_delete(first, num_channels):

@@ -11,6 +11,7 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler import errors
 from rlinf_scheduler.channel.features.ends import ARRIVAL_S
+from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.journaled import RETURN_S
 from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.channel.requests import RESTART_S
@@ -98,6 +99,7 @@ def test_fixed_waits_are_those_of_the_code():
         "a channel's process that does not read what the channel is restored from": RESTORE_TIMEOUT_S,
         "a durable channel that no process holds": RESTART_S,
         "a durable channel's process that does not come to the end of its journal": RECOVER_TIMEOUT_S,
+        "a process that holds items of its node, and does not answer a `peek` that copies one": FETCH_TIMEOUT_S,
         "clients of a durable channel that do not come back when another process holds it are lost": RETURN_S,
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,

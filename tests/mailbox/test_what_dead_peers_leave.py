@@ -41,6 +41,7 @@ def trade(env, peer, number):
 
 def test_peers_that_come_and_go_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(timekeeping, "MAX_SUMS", 0)  # two thousand waits are told apart, and no more
+    monkeypatch.setattr(timekeeping, "_words", timekeeping._words.__wrapped__)  # kept of as many
     secret = ClusterSecret.generate()
     with member(secret, "env:0") as (messenger, env):
 
