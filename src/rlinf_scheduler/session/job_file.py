@@ -147,8 +147,7 @@ def find_job(which: int | str | None = None) -> RunningJob:
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")
     raise ClusterError(
-        f"there are several jobs; say which, `--job {_names(jobs)[0]}` for one: "
-        f"{_known(jobs)}"
+        f"there are several jobs; say which, `--job {_names(jobs)[0]}` for one: {_known(jobs)}"
     )
 
 
