@@ -47,6 +47,13 @@ __main__.py        many stories on all cores
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+if find_spec("greenlet") is None:
+    raise ImportError(
+        "users' threads in the simulator are greenlets: install the extra `dev`, or greenlet alone"
+    )
+
 from simulator.machines import Machines
 from simulator.run import Report, run_script, simulate
 from simulator.script import Script, draw_script
