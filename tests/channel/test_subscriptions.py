@@ -340,7 +340,7 @@ def test_a_channel_explains_who_reads_what(in_process):
         text = str(report)
         assert "subscription 'log': 1 item of weight 1" in text
         assert "2 items dropped" in text
-        assert "it sees queue 'default', may hold at most 1 item and 1" in text
+        assert "it sees queue 'default', may hold at most 1 item and " in text
         assert "read by" in text
         found = next(each for each in report.to_dict()["queues"] if each["subscription"])
         assert found["depth"]["name"] == {"subscription": "log"}
