@@ -115,7 +115,7 @@ class PretendDevice:
 
     @contextmanager
     def copying(self, device: str, mark: Any = None) -> Iterator[None]:
-        """What is copied in this block comes after what was marked, and is there when the block has ended."""
+        """Copy in this block after what was marked; the copies are there when the block has ended."""
         del device, mark
         yield
 

@@ -86,14 +86,14 @@ class Pending(Promise[ReceivedPayload]):
         return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; None where that is not known here. From any thread."""
+        """Return what a wait for it is for, None where that is not known here. From any thread."""
         name, waited_s = self.ref.spec.name, self.now() - self._started
         queue = "" if self._queue == "default" else f", {self._queue!r}"
         about = f"ask('{name}'{queue})", waited_s
         return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
 
     def cause(self) -> Cause:
-        """What a wait for it is counted as; None: as what the function that waits says."""
+        """Return what a wait for it is counted as; None: as what the function that waits says."""
         return Cause(CHANNEL, "ask", self.ref.spec.name)
 
     def timeout(self) -> ChannelTimeout:

@@ -87,7 +87,7 @@ class Delivery(list[ReceivedPayload]):
 
 
 class BatchLimitOptions(TypedDict, total=False):
-    """What a batch has to be besides its weight."""
+    """Bounds of a batch, beside its weight."""
 
     max_items: int | None
     max_bytes: int | None

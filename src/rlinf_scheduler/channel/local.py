@@ -214,7 +214,7 @@ _starting = threading.RLock()
 
 
 class Local(NamedTuple):
-    """What was delivered.
+    """Items that were delivered.
 
     Attributes:
         items: the objects themselves.

@@ -44,7 +44,7 @@ MIN_GRACE_S = 0.1
 
 @dataclass(slots=True)
 class ItemTerms:
-    """What a put says of its item.
+    """Terms of a put for its item.
 
     Attributes:
         priority: items of a higher one are taken first.

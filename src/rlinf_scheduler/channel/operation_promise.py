@@ -69,11 +69,11 @@ class OperationPromise(Promise[Any]):
         self.note: Note | None = None
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; None where that is not known here. From any thread."""
+        """Return what a wait for it is for, None where that is not known here. From any thread."""
         return self._owner.awaits(self._operation)
 
     def cause(self) -> Cause:
-        """What a wait for it is counted as: of many small operations, words for each would cost most."""
+        """Return what a wait for it is counted as: of many small operations, words for each would cost most."""
         return self._owner.cause(self._operation)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:

@@ -92,7 +92,7 @@ class _AllDone(Promise[None]):
         return structs.replace(waits[0], operation=self._what, peers=tuple(peers))
 
     def cause(self) -> Cause | None:
-        """What a wait for it is counted as; None: as what the function that waits says."""
+        """Return what a wait for it is counted as; None: as what the function that waits says."""
         first = self.handles[0].settled.cause() if self.handles else None
         if first is None or first.kind in (CHANNEL, WEIGHTS):
             return first

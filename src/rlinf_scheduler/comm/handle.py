@@ -106,7 +106,7 @@ class AsyncHandle(Generic[T]):
         return self.settled.awaits() or Wait(OTHER, self.describe())
 
     def cause(self) -> Cause:
-        """What a wait for it is counted as."""
+        """Return what a wait for it is counted as."""
         return self.settled.cause() or Cause(OTHER, self.describe())
 
     @classmethod

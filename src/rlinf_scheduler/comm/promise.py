@@ -191,11 +191,11 @@ class Promise(Generic[T]):
             gate.release()
 
     def awaits(self) -> Wait | None:
-        """What a wait for it is for; None where that is not known here. From any thread."""
+        """Return what a wait for it is for, None where that is not known here. From any thread."""
         return None
 
     def cause(self) -> Cause | None:
-        """What a wait for it is counted as; None: as what the function that waits says."""
+        """Return what a wait for it is counted as; None: as what the function that waits says."""
         return None
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:

@@ -72,11 +72,11 @@ class OwnedPromise(Promise[Any]):
         self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def awaits(self) -> Wait:
-        """What a wait for it is for; None where that is not known here. From any thread."""
+        """Return what a wait for it is for, None where that is not known here. From any thread."""
         return self._about()
 
     def cause(self) -> Cause:
-        """What a wait for it is counted as; None: as what the function that waits says."""
+        """Return what a wait for it is counted as; None: as what the function that waits says."""
         return self._cause
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:

@@ -57,7 +57,7 @@ class CallEnd(Promise[None]):
         self.by = by
 
     def cause(self) -> Cause:
-        """What a wait for it is counted as; None: as what the waiting thread says."""
+        """Return what a wait for it is counted as; None: as what the waiting thread says."""
         return Cause(RESULT, self._title)
 
 

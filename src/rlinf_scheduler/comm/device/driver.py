@@ -100,4 +100,4 @@ class DeviceDriver(Protocol):
         """What this thread has asked of a device until now, for `copying`."""
 
     def copying(self, device: str, mark: Any = None) -> AbstractContextManager[None]:
-        """What is copied in this block comes after what was marked, and is there when the block has ended."""
+        """Copy in this block after what was marked; the copies are there when the block has ended."""
