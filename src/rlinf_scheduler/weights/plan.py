@@ -1,0 +1,335 @@
+"""Who reads which bytes of a version from whom: from the layouts of publishers and of readers to a plan. Pure.
+
+Each byte of a reader's tensors comes from one process: from the nearest that has it (on the same device, on the same
+node, anywhere), and from several that are as near in turn, so replicas share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlinf_scheduler.weights.layout import Index, Layout, Manifest, Part, Piece
+from rlinf_scheduler.weights.sources import LENGTH, BoxCopy, Ints, Match, Place, Problem, Sources, Way, way
+
+# Each of several processes that have the same gives so many stretches of the model to a reader.
+STRIPES = 8
+
+
+class Rows(NamedTuple):
+    """Rows of a published tensor.
+
+    Attributes:
+        key: which tensor.
+        start: the first row.
+        stop: the row behind the last one; None: to its end.
+    """
+
+    key: str
+    start: int = 0
+    stop: int | None = None
+
+    def __str__(self) -> str:
+        if self.start == 0 and self.stop is None:
+            return f"'{self.key}'"
+        return f"rows {self.start} to {'the end' if self.stop is None else self.stop} of '{self.key}'"
+
+
+Origin: TypeAlias = "str | Rows | Sequence[str | Rows]"
+
+
+class Read(NamedTuple):
+    """What a reader copies of one tensor from one process.
+
+    Attributes:
+        key: the tensor, as it is published.
+        into: the reader's tensor.
+        source: the number of the process.
+        source_shape: of the local tensor there.
+        copies: the boxes.
+    """
+
+    key: str
+    into: str
+    source: int
+    source_shape: Index
+    copies: tuple[BoxCopy, ...]
+
+
+class Flow(NamedTuple):
+    """How much one reader reads from one process.
+
+    Attributes:
+        source: the number of the process.
+        num_bytes: how much, in bytes, as it is published.
+        way: "device" (both have it on the same one), "node" (shared memory) or "network".
+    """
+
+    source: int
+    num_bytes: int
+    way: Way
+
+
+class Run(NamedTuple):
+    """Bytes that lie at regular distances in two local tensors.
+
+    Attributes:
+        source_offset: where the first ones are in the source's tensor, in bytes.
+        target_offset: where they go in the reader's.
+        num_bytes: how many lie together in both.
+        counts: how many such runs there are, in each dimension, the outer one first; () if it is one.
+        source_strides: how far apart they are in the source's tensor, in bytes, in each of these dimensions.
+        target_strides: how far apart in the reader's.
+    """
+
+    source_offset: int
+    target_offset: int
+    num_bytes: int
+    counts: Index
+    source_strides: Index
+    target_strides: Index
+
+
+class _Shift(NamedTuple):
+    """From rows of a reader's tensor to rows of a published one: those from `begin` to `end` begin there at `to`."""
+
+    begin: int
+    end: int
+    to: int
+
+
+class Wants:
+    """What readers with the same tensors want of a version; see `plan`.
+
+    Args:
+        sources: the version.
+        manifest: the reader's tensors.
+        origins: from where a tensor of a reader comes, by its key: from a published one that is called otherwise, rows
+            of one, or several that follow each other along the first dimension (a fused parameter). A tensor that is
+            not named comes from the one of its own name.
+
+    Attributes:
+        problems: why something cannot be had.
+        unused: the published tensors that nobody of these wants.
+    """
+
+    def __init__(
+        self, sources: Sources, manifest: Manifest, origins: Mapping[str, Origin] | None = None
+    ) -> None:
+        self._sources = sources
+        self._manifest = manifest
+        self.problems: list[Problem] = []
+        self._shifts = {_Shift(0, 0, 0): 0}  # the first one stands for none
+        rows: list[tuple[int, int, int]] = []
+        for index, (key, _, shape) in enumerate(manifest.rows()):
+            origin: Any = (origins or {}).get(key, key)
+            whence = [origin] if isinstance(origin, str | Rows) else list(origin)
+            found = self._rows(shape, [Rows(each) if isinstance(each, str) else each for each in whence])
+            if isinstance(found, str):
+                self.problems.append(Problem(key, found))
+            else:
+                rows += [(index, number, shift) for number, shift in found]
+        table = np.array(rows, np.int64).reshape(-1, 3)
+        # One row for each published tensor that something of a reader's tensor comes from.
+        self._into, self._from, self._shift = table[:, 0], table[:, 1], table[:, 2]
+        used = set(self._from.tolist())
+        self.unused = tuple(key for key, index in sources.indices.items() if index not in used)
+        self._parts: dict[tuple[int, int, Part], Part] = {}
+
+    def plan(self, layout: Layout, place: Place, reader: int = 0, readers: int = 1) -> ReaderPlan:
+        """Return the plan of one reader.
+
+        Args:
+            layout: what it has of the manifest.
+            place: where it is.
+            reader: its number among those that share the sources between them.
+            readers: how many they are.
+        """
+        part_of = np.array(layout.part_of, np.int64)[self._into]
+        cut_of = self._sources.cut_of[self._from]
+        digits = [cut_of, part_of, self._shift, self._sources.item_sizes[self._from]]
+        bases = [int(each.max()) + 1 if len(each) else 1 for each in digits]
+        codes, group_of = np.unique(np.ravel_multi_index(digits, bases), return_inverse=True)
+        groups = [
+            _Group(self._sources, cut, self._shifted(cut, shift, layout.parts[part]), item_bytes, place)
+            for cut, part, shift, item_bytes in np.stack(np.unravel_index(codes, bases), axis=1).tolist()
+        ]
+        share = _Share(place, reader, readers)
+        return ReaderPlan(self._sources, self._manifest, groups, group_of, self._into, self._from, share)
+
+    def _rows(self, shape: Index, origin: Sequence[Rows]) -> list[tuple[int, int]] | str:
+        """Find which published tensors one comes from, and by which shift; or why it cannot be had."""
+        found, at = [], 0
+        for each in origin:
+            index = self._sources.indices.get(each.key)
+            if index is None:
+                return f"nobody publishes '{each.key}'"
+            there = self._sources.shapes[index]
+            if each == Rows(each.key) and there == shape and len(origin) == 1:
+                return [(index, 0)]
+            if not shape or len(there) != len(shape) or there[1:] != shape[1:]:
+                return f"it has shape {shape}, and '{each.key}' {there}"
+            stop = there[0] if each.stop is None else each.stop
+            if not 0 <= each.start <= stop <= there[0]:
+                return f"there are no {each}, which has shape {there}"
+            shift = _Shift(at, at + stop - each.start, each.start)
+            found.append((index, self._shifts.setdefault(shift, len(self._shifts))))
+            at = shift.end
+        if at != shape[0]:
+            return f"it has shape {shape}, and {' and '.join(map(str, origin))} {at} rows"
+        return found
+
+    def _shifted(self, cut: int, shift: int, part: Part) -> Part:
+        """Return a part of a reader in the coordinates of a published tensor."""
+        if shift == 0:
+            return part
+        found = self._parts.get((cut, shift, part))
+        if found is None:
+            pieces = tuple(_clipped(part, tuple(self._shifts)[shift]))
+            found = Part(self._sources.cuts[cut].shape, part.local_shape, pieces)
+            self._parts[cut, shift, part] = found
+        return found
+
+
+class _Share(NamedTuple):
+    """Where a reader is, and which of the processes that are as near it takes."""
+
+    place: Place
+    reader: int
+    readers: int
+
+    def turns(self, positions: Ints, count: int) -> Ints:
+        """Return for tensors at these positions of a model whose turn it is, of so many processes."""
+        first = self.reader * max(count // self.readers, 1)
+        return (positions * (count * STRIPES) // LENGTH + first) % count
+
+
+class _Group:
+    """What a reader wants of tensors that are cut alike."""
+
+    __slots__ = ("cut", "item_bytes", "match", "nearest")
+
+    def __init__(self, sources: Sources, cut: int, part: Part, item_bytes: int, place: Place) -> None:
+        self.cut = sources.cuts[cut]
+        self.item_bytes = item_bytes
+        self.match: Match | None = sources.match(cut, part) if part.pieces else None
+        self.nearest = self.cut.nearest(place, sources.places)
+
+
+class ReaderPlan:
+    """What one reader reads from whom; see `Wants.plan`.
+
+    Attributes:
+        flows: how much comes from whom, by the number of the source.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        manifest: Manifest,
+        groups: Sequence[_Group],
+        group_of: Ints,
+        into: Ints,
+        whence: Ints,
+        share: _Share,
+    ) -> None:
+        self._sources = sources
+        self._manifest = manifest
+        self._groups = groups
+        self._group_of, self._into, self._from = group_of, into, whence
+        self._share = share
+        self.flows = tuple(self._count())
+
+    @property
+    def num_bytes(self) -> int:
+        """How much it reads in all, in bytes as they are published."""
+        return sum(flow.num_bytes for flow in self.flows)
+
+    def reads(self) -> Iterator[Read]:
+        """Yield what is read, tensor by tensor, each byte of the reader's once."""
+        keys = tuple(self._sources.indices)
+        rows = zip(self._group_of.tolist(), self._into.tolist(), self._from.tolist(), strict=True)
+        for number, into, index in rows:
+            alike = self._groups[number]
+            if alike.match is None:
+                continue
+            position = self._sources.positions[index]
+            for at, group in enumerate(alike.match.groups.tolist()):
+                those = alike.nearest[group]
+                source = those[0]
+                if len(those) > 1:
+                    source = those[(group + int(self._share.turns(position, len(those)))) % len(those)]
+                shape = alike.cut.parts[source].local_shape
+                copies = alike.match.copies(at, source)
+                yield Read(keys[index], self._manifest.keys[into], source, shape, copies)
+
+    def _count(self) -> Iterator[Flow]:
+        sent = np.zeros(len(self._sources.places), np.int64)
+        positions = self._sources.positions[self._from]
+        for number, alike in enumerate(self._groups):
+            if alike.match is not None:
+                self._add(sent, alike, alike.match, positions[self._group_of == number])
+        for source in np.flatnonzero(sent).tolist():
+            yield Flow(source, int(sent[source]), way(self._share.place, self._sources.places[source]))
+
+    def _add(self, sent: Ints, alike: _Group, match: Match, positions: Ints) -> None:
+        """Add what is read of tensors that are cut alike, one at each of these positions."""
+        sizes = match.sizes * alike.item_bytes
+        only = alike.cut.only[match.groups]
+        np.add.at(sent, only[only >= 0], sizes[only >= 0] * len(positions))
+        for at in np.flatnonzero(only < 0).tolist():
+            group = int(match.groups[at])
+            those = np.array(alike.nearest[group])
+            turns = (self._share.turns(positions, len(those)) + group) % len(those)
+            np.add.at(sent, those, np.bincount(turns, minlength=len(those)) * sizes[at])
+
+
+def runs(copy: BoxCopy, source_shape: Index, target_shape: Index, item_bytes: int) -> Run:
+    """Return the bytes of a copied box as few and as long runs as there are.
+
+    >>> runs(BoxCopy((2, 0), (0, 0), (2, 8)), (4, 8), (2, 8), 4)
+    Run(source_offset=64, target_offset=0, num_bytes=64, counts=(), source_strides=(), target_strides=())
+    """
+    source, target = _strides(source_shape, item_bytes), _strides(target_shape, item_bytes)
+    num_bytes = item_bytes
+    dims: list[
+        tuple[int, int, int]
+    ] = []  # of what does not lie together: how many, how far apart there and here
+    for count, there, here in zip(reversed(copy.shape), reversed(source), reversed(target), strict=True):
+        if count == 1:
+            continue
+        if not dims and there == here == num_bytes:
+            num_bytes *= count
+        elif dims and there == dims[-1][0] * dims[-1][1] and here == dims[-1][0] * dims[-1][2]:
+            dims[-1] = (dims[-1][0] * count, dims[-1][1], dims[-1][2])
+        else:
+            dims.append((count, there, here))
+    dims.reverse()
+    return Run(
+        sum(a * b for a, b in zip(copy.source_start, source, strict=True)),
+        sum(a * b for a, b in zip(copy.target_start, target, strict=True)),
+        num_bytes,
+        *(tuple(each[column] for each in dims) for column in range(3)),
+    )
+
+
+def _strides(shape: Index, item_bytes: int) -> Index:
+    strides = [item_bytes]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides[: len(shape)]))
+
+
+def _clipped(part: Part, by: _Shift) -> Iterator[Piece]:
+    """Yield what lies between two rows, in the coordinates of the published tensor."""
+    for piece in part.pieces:
+        first = piece.start[0]
+        low, high = max(first, by.begin), min(first + piece.shape[0], by.end)
+        if low < high:
+            yield Piece(
+                (low - by.begin + by.to, *piece.start[1:]),
+                (high - low, *piece.shape[1:]),
+                (piece.local_start[0] + low - first, *piece.local_start[1:]),
+            )

@@ -1,0 +1,298 @@
+"""The layouts of all that publish a version as one, and what a reader has in common with it. Pure.
+
+Tensors that are cut alike (the same shape, the same parts in the same processes) are one *cut*, so what is found out
+about one is known of all: a model of ten thousand tensors has some ten cuts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlinf_scheduler.weights.layout import Box, Index, Layout, Part, item_size, uncovered
+
+Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Way: TypeAlias = Literal["device", "node", "network"]
+
+# The whole length of a model, of which each tensor has its position.
+LENGTH = 1 << 20
+
+
+class Place(NamedTuple):
+    """Where the tensors of a process lie.
+
+    Attributes:
+        node: a name of its machine.
+        device: a name of the device that has them; "" for host memory.
+    """
+
+    node: str
+    device: str = ""
+
+
+class Problem(NamedTuple):
+    """What is wrong with layouts, for one tensor.
+
+    Attributes:
+        key: which.
+        text: what is wrong, with boxes and the numbers of processes.
+    """
+
+    key: str
+    text: str
+
+
+class BoxCopy(NamedTuple):
+    """One box to copy from one local tensor to another one.
+
+    Attributes:
+        source_start: its first index in the local tensor of its source, in each dimension.
+        target_start: its first index in the local tensor of its reader.
+        shape: its size in each dimension.
+    """
+
+    source_start: Index
+    target_start: Index
+    shape: Index
+
+
+class Cut:
+    """How a tensor is cut over all sources: its boxes, in groups of those that the same processes have.
+
+    Args:
+        shape: of the tensor.
+        parts: what each process has of it, by its number.
+    """
+
+    def __init__(self, shape: Index, parts: Sequence[tuple[int, Part]]) -> None:
+        self.shape = shape
+        self.parts = dict(parts)
+        self._local: dict[tuple[Box, int], Index] = {}
+        owners: dict[Box, list[int]] = {}
+        for number, part in parts:
+            for piece in part.pieces:
+                owners.setdefault(piece.box, []).append(number)
+                self._local[piece.box, number] = piece.local_start
+        self.boxes = sorted(owners)
+        groups: dict[tuple[int, ...], int] = {}
+        numbers = [groups.setdefault(tuple(owners[box]), len(groups)) for box in self.boxes]
+        self.groups = tuple(groups)
+        self.group_of: Ints = np.array(numbers, np.int64)
+        corners = len(self.boxes), len(shape)
+        self.low: Ints = np.array([box.start for box in self.boxes], np.int64).reshape(corners)
+        self.high: Ints = np.array([box.end for box in self.boxes], np.int64).reshape(corners)
+        self._nearest: dict[Place, tuple[tuple[int, ...], ...]] = {}
+        # The process that has a group, where it is one.
+        self.only: Ints = np.array([each[0] if len(each) == 1 else -1 for each in groups], np.int64)
+
+    def problem(self) -> str:
+        """Say why it is no whole tensor; "" if it is."""
+        if missing := uncovered(self.shape, self.boxes):
+            return f"nobody has {', '.join(map(str, missing))}"
+        if sum(box.size for box in self.boxes) == math.prod(self.shape):
+            return ""
+        one, other = next(
+            (first, second)
+            for index, first in enumerate(self.boxes)
+            for second in self.boxes[index + 1 :]
+            if first.overlaps(second)
+        )
+        have = [f"{box} of {_numbers(self.groups[self._group(box)])}" for box in (one, other)]
+        return f"shards overlap and are not the same: {' and '.join(have)}"
+
+    def nearest(self, place: Place, places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
+        """Return for each group the processes that have it and are nearest to a place."""
+        found = self._nearest.get(place)
+        if found is None:
+            found = tuple(_nearest(group, place, places) for group in self.groups)
+            self._nearest[place] = found
+        return found
+
+    def local_start(self, box: int, number: int) -> Index:
+        """Return where a box lies in the local tensor of a process."""
+        return self._local[self.boxes[box], number]
+
+    def _group(self, box: Box) -> int:
+        return int(self.group_of[self.boxes.index(box)])
+
+
+class Match:
+    """What a part of a reader has in common with the boxes of a cut.
+
+    Attributes:
+        groups: the groups of boxes of which it has something.
+        sizes: how many elements it has of each of these.
+    """
+
+    def __init__(self, cut: Cut, part: Part) -> None:
+        self._cut = cut
+        rows: list[tuple[Ints, ...]] = []
+        for piece in part.pieces:
+            start = np.array(piece.start, np.int64)
+            low = np.maximum(cut.low, start)
+            size = np.minimum(cut.high, start + np.array(piece.shape, np.int64)) - low
+            hit = np.flatnonzero((size > 0).all(axis=1))
+            here = low[hit] - start + np.array(piece.local_start, np.int64)
+            rows.append((hit, low[hit] - cut.low[hit], here, size[hit]))
+        self._box, self._within, self._target, self._shape = map(np.concatenate, zip(*rows, strict=True))
+        order = np.argsort(cut.group_of[self._box], kind="stable")
+        self._box, self._within = self._box[order], self._within[order]
+        self._target, self._shape = self._target[order], self._shape[order]
+        self.groups, self._first = np.unique(cut.group_of[self._box], return_index=True)
+        self.sizes: Ints = np.add.reduceat(self._shape.prod(axis=1), self._first)
+        self._copies: dict[tuple[int, int], tuple[BoxCopy, ...]] = {}
+
+    def copies(self, index: int, number: int) -> tuple[BoxCopy, ...]:
+        """Return the boxes of the `index`-th of its groups, copied from one process that has them."""
+        found = self._copies.get((index, number))
+        if found is None:
+            found = self._copies[index, number] = tuple(_merged(list(self._of(index, number))))
+        return found
+
+    def _of(self, index: int, number: int) -> Iterator[BoxCopy]:
+        end = self._first[index + 1] if index + 1 < len(self._first) else len(self._box)
+        for row in range(self._first[index], end):
+            there = np.array(self._cut.local_start(int(self._box[row]), number), np.int64)
+            three = there + self._within[row], self._target[row], self._shape[row]
+            yield BoxCopy(*(tuple(each.tolist()) for each in three))
+
+
+class Sources:
+    """The layouts of all processes that publish a version, as one.
+
+    Args:
+        layouts: of each process; its number is its place in this sequence.
+        places: where each is.
+
+    Attributes:
+        problems: what is wrong: tensors of which something is missing or overlaps, or that are not the same everywhere.
+        indices: the number of each tensor, by its key.
+        dtypes: of each tensor.
+        shapes: of each, whole.
+        cuts: the ways in which tensors are cut.
+        cut_of: the number of each tensor's.
+        item_sizes: how many bytes an element has, of each tensor.
+        positions: where each begins in the model, of its `LENGTH`, by bytes.
+    """
+
+    def __init__(self, layouts: Sequence[Layout], places: Sequence[Place]) -> None:
+        self.places = tuple(places)
+        self.layouts = tuple(layouts)
+        self.indices: dict[str, int] = {}
+        self.dtypes: list[str] = []
+        self.shapes: list[Index] = []
+        self.problems: list[Problem] = []
+        self.cuts: list[Cut] = []
+        self.cut_of: Ints = np.array(self._classify(self._numbered()), np.int64)
+        self._find_problems()
+        self.item_sizes: Ints = np.array([item_size(dtype) for dtype in self.dtypes], np.int64)
+        sizes = np.array([math.prod(shape) for shape in self.shapes], np.int64) * self.item_sizes
+        before = np.cumsum(sizes) - sizes
+        self.positions: Ints = before * LENGTH // max(int(sizes.sum()), 1)
+        self._matches: dict[tuple[int, Part], Match] = {}
+
+    def match(self, cut: int, part: Part) -> Match:
+        """Return what is common to a cut, by its number, and a part of a reader, which is not empty."""
+        found = self._matches.get((cut, part))
+        if found is None:
+            found = self._matches[cut, part] = Match(self.cuts[cut], part)
+        return found
+
+    def _numbered(self) -> list[Ints]:
+        """Number the tensors of all layouts; return for each layout the numbers of its own."""
+        seen: dict[int, Ints] = {}
+        for rank, each in enumerate(self.layouts):
+            if id(each.manifest) not in seen:
+                numbers = [self._number(rank, *row) for row in each.manifest.rows()]
+                seen[id(each.manifest)] = np.array(numbers, np.int64)
+        return [seen[id(each.manifest)] for each in self.layouts]
+
+    def _number(self, rank: int, key: str, dtype: str, shape: Index) -> int:
+        index = self.indices.setdefault(key, len(self.dtypes))
+        if index == len(self.dtypes):
+            self.dtypes.append(dtype)
+            self.shapes.append(shape)
+        elif (self.dtypes[index], self.shapes[index]) != (dtype, shape):
+            had = f"{self.dtypes[index]} {self.shapes[index]}"
+            self.problems.append(
+                Problem(key, f"it is {dtype} {shape} in process {rank}, and {had} in others")
+            )
+        return index
+
+    def _classify(self, numbers: Sequence[Ints]) -> list[int]:
+        """Find which tensors are cut alike; the number of the cut of each."""
+        parts: dict[Part, int] = {}
+        table = np.full((len(self.dtypes), len(self.layouts)), -1, np.int32)
+        for rank, (each, indices) in enumerate(zip(self.layouts, numbers, strict=True)):
+            known = np.array([parts.setdefault(part, len(parts)) for part in each.parts], np.int32)
+            if len(indices):
+                table[indices, rank] = known[np.array(each.part_of, np.int64)]
+        of_number = tuple(parts)
+        seen: dict[bytes, int] = {}
+        cut_of: list[int] = []
+        for shape, row in zip(self.shapes, table, strict=True):
+            number = seen.setdefault(row.tobytes(), len(self.cuts))
+            if number == len(self.cuts):
+                held = [(int(rank), of_number[row[rank]]) for rank in np.flatnonzero(row >= 0)]
+                self.cuts.append(Cut(shape, [each for each in held if each[1].shape == shape]))
+            cut_of.append(number)
+        return cut_of
+
+    def _find_problems(self) -> None:
+        told = [cut.problem() for cut in self.cuts]
+        for key, index in self.indices.items():
+            if text := told[self.cut_of[index]]:
+                self.problems.append(Problem(key, text))
+
+
+def way(reader: Place, source: Place) -> Way:
+    """Return by which way bytes come from one place to another."""
+    if reader.node != source.node:
+        return "network"
+    return "device" if reader.device and reader.device == source.device else "node"
+
+
+def _nearest(group: tuple[int, ...], place: Place, places: Sequence[Place]) -> tuple[int, ...]:
+    if len(group) == 1:
+        return group
+    ways = [way(place, places[number]) for number in group]
+    best = next((each for each in ("device", "node") if each in ways), "network")
+    return tuple(number for number, each in zip(group, ways, strict=True) if each == best)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:4])) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
+    return f"process{'es' if len(numbers) > 1 else ''} {shown}"
+
+
+def _merged(copies: list[BoxCopy]) -> list[BoxCopy]:
+    """Join boxes that lie beside each other in both tensors."""
+    for dim in range(len(copies[0].shape)) if len(copies) > 1 else ():
+        copies.sort(key=lambda copy: _across(copy, dim))
+        joined = copies[:1]
+        for copy in copies[1:]:
+            last = joined[-1]
+            if _follows(last, copy, dim):
+                size = last.shape[dim] + copy.shape[dim]
+                joined[-1] = last._replace(shape=(*last.shape[:dim], size, *last.shape[dim + 1 :]))
+            else:
+                joined.append(copy)
+        copies = joined
+    return copies
+
+
+def _follows(last: BoxCopy, copy: BoxCopy, dim: int) -> bool:
+    size = last.shape[dim]
+    return (
+        copy.source_start[dim] == last.source_start[dim] + size
+        and copy.target_start[dim] == last.target_start[dim] + size
+        and _across(last, dim)[:3] == _across(copy, dim)[:3]
+    )
+
+
+def _across(copy: BoxCopy, dim: int) -> tuple[Index, ...]:
+    """Return a key by which boxes that may be joined along a dimension come after each other."""
+    return (*(each[:dim] + each[dim + 1 :] for each in copy), (copy.source_start[dim],))
