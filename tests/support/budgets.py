@@ -23,6 +23,7 @@ MANY_OPTIONS = 7
 FACES = {"Channel", "Cluster", "GroupBuilder", "PackedPlacementStrategy", "Worker"}
 COMMANDS = "src/rlinf_scheduler/cli/"
 FACE = "src/rlinf/scheduler/"
+WEIGHTS = "src/rlinf_scheduler/weights/"
 SIMULATOR = "simulator/"
 QUEUES = ("src/rlinf_scheduler/channel/", "src/rlinf_scheduler/queueing/")
 FEATURES = {
@@ -62,9 +63,11 @@ def figures_of_sources(root: Path = ROOT) -> dict[str, int]:
     }
     glossary = (root / "docs/glossary.md").read_text(encoding="utf-8")
     everything, simulator = _lines(files.values()), _lines(_within(files, SIMULATOR))
+    weights = _lines(_within(files, WEIGHTS))
     return {
         "lines of src and the simulator": everything,
-        "lines of src": everything - simulator,
+        "lines of src": everything - simulator - weights,
+        "lines of weights": weights,
         "lines of the face": _lines(_within(files, FACE)),
         "words of the glossary": len(re.findall(r"^\| \*\*", glossary, re.MULTILINE)),
         "functions with seven options": len(functions_with_many_options(files)),
