@@ -12,18 +12,10 @@ from rlinf_scheduler.channel.channel import Channel
 from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, ChannelRef, ChannelSpec
 from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, SchedulerError
-from rlinf_scheduler.queueing import (
-    ChannelState,
-    Deliver,
-    Instruction,
-    Reason,
-    Refuse,
-    StartClock,
-    StopClock,
-    messages,
-)
+from rlinf_scheduler.queueing import ChannelState, Deliver, Instruction, Reason, Refuse, messages
 from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
-from rlinf_scheduler.queueing.leases import Lapse, Settle
+from rlinf_scheduler.queueing.leases import Lapse, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.stats import depths_of
 from simulator.admission_oracle import AdmissionOracle
 from simulator.cluster import Cluster, Part
 from simulator.host import Host
@@ -126,7 +118,8 @@ class WatchedAdmission(ChannelState):
             if isinstance(each, StartClock):
                 self._leases[each.generation] = who
                 continue
-            said: Any = each._replace(client=who[0])
+            said: Any = each
+            said = said._replace(client=who[0])
             if isinstance(each, Deliver):
                 said = said._replace(items=[Told(self._names.number_of(item)) for item in each.items])
             told.append(said)
@@ -245,6 +238,6 @@ class AdmissionPart(Part):
 
     def _check_drained(self) -> None:
         oracle = self._oracle
-        left = () if self._state is None else self._state.queues.depths()
+        left = () if self._state is None else depths_of(self._state.queues)
         if oracle.open or oracle.num_taken != oracle.num_accepted or any(depth.num_items for depth in left):
             raise Violation(f"of {oracle.num_accepted} items {oracle.num_taken} are taken", list(oracle.open))

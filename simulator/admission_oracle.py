@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rlinf_scheduler.queueing import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
+from rlinf_scheduler.queueing.admission import OnSlot
 from simulator.world import Violation
 
 Ticket = tuple[str, int]

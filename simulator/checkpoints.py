@@ -26,17 +26,14 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Instruction,
     Item,
-    LeaseTerms,
-    OnLease,
     QueueName,
     Reason,
     Refuse,
     SubscriptionName,
-    WantedPart,
 )
-from rlinf_scheduler.queueing.instructions import Part
-from rlinf_scheduler.queueing.leases import Leases, Settle
+from rlinf_scheduler.queueing.leases import Leases, LeaseTerms, OnLease, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
+from rlinf_scheduler.queueing.sharding import Part, WantedPart
 from rlinf_scheduler.queueing.taps import Taps
 from simulator.cluster import Cluster
 from simulator.host import Host

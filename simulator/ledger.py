@@ -11,16 +11,15 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Grant,
     Instruction,
-    OnLease,
     QueueName,
     Reason,
     Refuse,
-    ShardPlan,
-    StartClock,
     SubscriptionName,
-    TapTerms,
 )
-from rlinf_scheduler.queueing.instructions import Part
+from rlinf_scheduler.queueing.leases import OnLease, StartClock
+from rlinf_scheduler.queueing.sharding import Part, ShardPlan
+from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.taps import TapTerms
 from simulator.bounds import Bounds
 from simulator.lease_oracle import NOBODY, LeaseOracle
 from simulator.queue_oracle import Asked, Known, Patience, QueueOracle, Ticket
@@ -522,7 +521,7 @@ class Ledger:
         num_lost = sum(item.is_lost for item in self._items.values())
         if state.queues.num_lost != num_lost:
             raise Violation(f"{state.queues.num_lost} items are counted as lost; it should be {num_lost}")
-        held = {depth.name: depth for depth in state.queues.depths()}
+        held = {depth.name: depth for depth in depths_of(state.queues)}
         for name, queue in self._queues.items():
             depth = held.get(SubscriptionName(TAP) if name == TAP else name)
             if isinstance(queue, TapOracle) and (depth is None or depth.num_dropped != queue.num_dropped):

@@ -21,6 +21,7 @@ from rlinf_scheduler.mailbox import inbox
 from rlinf_scheduler.mailbox.mailbox import Mailbox
 from rlinf_scheduler.mailbox.members import parse_members
 from rlinf_scheduler.queueing import ChannelState, Item, QueueName, messages
+from rlinf_scheduler.queueing.stats import depths_of
 from simulator.cluster import Cluster, Part
 from simulator.handle_users import LATE_US, HandleCall, HandleUsers
 from simulator.host import Host
@@ -276,7 +277,7 @@ class MailUsers(HandleUsers):
     def check_empty(self) -> None:
         """Check that nothing is left in a mailbox that was emptied, of which nobody wants anything."""
         own_inbox, outbox = self.mailbox._inbox, self.mailbox._outbox
-        queues = own_inbox._state.queues.depths()
+        queues = depths_of(own_inbox._state.queues)
         waiting = (own_inbox._coming, own_inbox._receiving, own_inbox._receiving_from, own_inbox._delivered)
         sending = [
             (recipient.sendings, recipient.client.num_open)
@@ -351,7 +352,7 @@ class MailboxPart(Part):
         live = [users for users in self.users.values() if users.host.alive]
         number = AUDITOR
         for users in live:
-            for depth in users.mailbox._inbox._state.queues.depths():
+            for depth in depths_of(users.mailbox._inbox._state.queues):
                 name: Any = depth.name
                 peer, topic = int(name[0].partition(":")[2]), name[1]
                 for _ in range(depth.num_items + depth.num_putters):

@@ -17,6 +17,7 @@ from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
 from rlinf_scheduler.queueing.leases import MoveDead
+from rlinf_scheduler.queueing.stats import depths_of
 from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part
 from simulator.holders import FoundHolders
@@ -307,7 +308,7 @@ class ProductPart(Part):
                 number += 1
 
     def _check_nobody_waits_in_vain(self) -> None:
-        for depth in self._known_state.queues.depths():
+        for depth in depths_of(self._known_state.queues):
             if depth.num_delivering and not self._known_state.queues.closed:
                 message = f"{depth.name} has a delivery that nobody settles"
                 raise Violation(message, (depth.name,))
@@ -318,7 +319,7 @@ class ProductPart(Part):
         self.places.check_rest(now_us, ended=ended)
 
     def _check_nothing_is_left(self) -> None:
-        left = self._known_state.queues.depths()
+        left = depths_of(self._known_state.queues)
         if left:
             message = f"the server keeps {left} when everybody has gone"
             raise Violation(message)

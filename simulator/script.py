@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from rlinf_scheduler.channel.deadlines import Survives
-from rlinf_scheduler.queueing import NO_LIMITS, POLICIES, Limits, ShardPlan, TapTerms
+from rlinf_scheduler.queueing import NO_LIMITS, Limits
+from rlinf_scheduler.queueing.sharding import POLICIES, ShardPlan
+from rlinf_scheduler.queueing.taps import TapTerms
 
 NOWAIT = -1
 BATCHES = ("batch", "drain")

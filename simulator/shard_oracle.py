@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rlinf_scheduler.queueing import Limits, Part, Reason, ShardPlan
+from rlinf_scheduler.queueing import Limits, Reason
+from rlinf_scheduler.queueing.sharding import Part, ShardPlan
 from simulator.queue_oracle import Asked, Known, QueueOracle, Ticket
 from simulator.world import Violation
 

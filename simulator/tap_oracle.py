@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 
-from rlinf_scheduler.queueing import TapTerms
+from rlinf_scheduler.queueing.taps import TapTerms
 from simulator.queue_oracle import Known, QueueOracle
 from simulator.script import TAP
 from simulator.world import Violation

@@ -21,18 +21,13 @@ from rlinf_scheduler.queueing import (
     Producers,
     QueueName,
     Snapshot,
-    StartClock,
-    StopClock,
     SubscriptionName,
-    TapTerms,
-    Vacate,
-    WantedPart,
     as_name,
     messages,
 )
-from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, MoveDead, Settle
-from rlinf_scheduler.queueing.sharding import DonePart
-from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Unsubscribe
+from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, MoveDead, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
+from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapTerms, Unsubscribe, Vacate
 from simulator.ledger import Ledger
 from simulator.producer_oracle import ProducerOracle
 from simulator.queue_oracle import Asked
@@ -300,7 +295,7 @@ class WatchedState(ChannelState):
                 numbers = [self._names.number_of(item) for item in each.items]
                 self._ledger.delivers_again(*self._names.of(client, ticket), numbers)
 
-    def _asks(self, get: messages.Get, name: str, number: int) -> None:
+    def _asks(self, get: messages.Get[Any], name: str, number: int) -> None:
         queue_name = as_name(get.queue)
         if isinstance(get.grant, WantedPart):
             about = get.grant.index, get.grant.done_step

@@ -17,9 +17,10 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import LeaseExpired
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Limits, OperationOver
-from rlinf_scheduler.queueing.leases import Lapse, Leases, Settle
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Limits, OperationOver
+from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put
+from rlinf_scheduler.queueing.stats import depths_of
 from simulator import Machines
 from simulator.host import Host
 from simulator.network import Network
@@ -90,7 +91,7 @@ class OnStateMachine:
         self.state.apply(EndQueue(Q))
 
     def counts(self):
-        sums = [(depth.num_items, depth.num_leased, depth.num_dead) for depth in self.state.queues.depths()]
+        sums = [(depth.num_items, depth.num_leased, depth.num_dead) for depth in depths_of(self.state.queues)]
         return sums[0] if sums else (0, 0, 0)
 
     def dead(self):
@@ -164,7 +165,7 @@ class OnSimulator:
         return self._settle(held, "nack", only)
 
     def _wait_until_nothing_is_leased(self):
-        self.world.run(lambda: not self.server.state.queues.depths()[0].num_leased)
+        self.world.run(lambda: not depths_of(self.server.state.queues)[0].num_leased)
 
     def hang(self, consumer):
         self.hosts[consumer].pause()

@@ -11,8 +11,9 @@ from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseOperation, LeaseRenewal
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.queueing import Item, LeaseTerms, OnLease, StartClock
-from rlinf_scheduler.queueing.leases import Extend, Settle
+from rlinf_scheduler.queueing import Item
+from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle, StartClock
+from rlinf_scheduler.queueing.stats import depths_of
 from served import DrivenRuntime, served
 
 
@@ -123,7 +124,7 @@ def lend(clock, ttl_s=10.0):
     clock.run_until(0)
     leases = server.feature(LeasesFeature)
     extend = Extend(1)
-    return leases, lambda: carry_out(state.apply(extend, "c")), lambda: state.queues.depths()[0].num_leased
+    return leases, lambda: carry_out(state.apply(extend, "c")), lambda: depths_of(state.queues)[0].num_leased
 
 
 def test_a_lease_of_which_nothing_is_heard_lapses(clock):

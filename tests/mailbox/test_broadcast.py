@@ -11,6 +11,7 @@ from rlinf_scheduler.comm.replication import Replicas
 from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf_scheduler.mailbox import Mailbox
 from rlinf_scheduler.mailbox.members import Members, parse_members
+from rlinf_scheduler.queueing.stats import depths_of
 from weights_job import wait_until
 
 DEADLINE_S = 60.0
@@ -273,7 +274,7 @@ def test_a_finished_broadcast_leaves_nothing_behind(party):
             assert party.call(name).wait()[-1] == turn
     party.others(), party.others()  # given up at once
     for name, box in party.boxes.items():
-        wait_until(lambda box=box: not box._inbox._state.queues.depths(), party.messengers[name])
+        wait_until(lambda box=box: not depths_of(box._inbox._state.queues), party.messengers[name])
     wait_until(lambda: not holders(party), party.messengers["rollout:0"])
 
 

@@ -11,6 +11,7 @@ from code_steps import lines_run
 from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied
 from rlinf_scheduler.mailbox import Mailbox
+from rlinf_scheduler.queueing.stats import depths_of
 from weights_job import wait_until
 
 DEADLINE_S = 60.0
@@ -28,7 +29,7 @@ def boxes(pair, names):
 def nothing_is_left(box):
     inbox, outbox = box._inbox, box._outbox
     return not (
-        inbox._state.queues.depths()
+        depths_of(inbox._state.queues)
         or inbox._coming
         or inbox._receiving
         or inbox._receiving_from

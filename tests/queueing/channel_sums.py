@@ -4,6 +4,7 @@ import msgspec
 
 from rlinf_scheduler.queueing import ChannelData, OperationOver, SubscriptionName
 from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.stats import counts_of, depth_of
 
 
 def restore(state, snapshot):
@@ -15,9 +16,9 @@ def restore(state, snapshot):
 def check_sums(state):
     """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
     queues = [queue for queue in state.queues.all() if not isinstance(queue.name, SubscriptionName)]
-    depths = [queue.depth() for queue in queues]
+    depths = [depth_of(queue) for queue in queues]
     letters = state.policy(Leases).dead.values()
-    stats = state.queues.stats()
+    stats = counts_of(state.queues)
     assert (stats.num_items, stats.size_bytes, stats.num_leased, stats.num_dead, stats.num_queues) == (
         sum(depth.num_items for depth in depths),
         sum(depth.size_bytes for depth in depths),

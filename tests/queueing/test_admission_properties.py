@@ -7,21 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effort import tries
-from rlinf_scheduler.queueing import (
-    Accept,
-    ChannelState,
-    Deliver,
-    Item,
-    LeaseTerms,
-    Limits,
-    OnSlot,
-    Reason,
-    Refuse,
-    StartClock,
-    StopClock,
-)
-from rlinf_scheduler.queueing.admission import Admit, SetVersion
-from rlinf_scheduler.queueing.leases import Lapse, Settle
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Reason, Refuse
+from rlinf_scheduler.queueing.admission import Admit, OnSlot, SetVersion
+from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
 
 MAKERS = st.sampled_from(["maker0", "maker1"])

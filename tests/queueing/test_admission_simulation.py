@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, OnSlot
-from rlinf_scheduler.queueing.admission import Admit, SetVersion
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits
+from rlinf_scheduler.queueing.admission import Admit, OnSlot, SetVersion
 from rlinf_scheduler.queueing.messages import Get, Put
 
 NUM_ITEMS = 100_000

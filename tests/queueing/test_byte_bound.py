@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Reason, Refuse
 from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.stats import depths_of
 
 
 def kinds(instructions):
@@ -97,7 +98,7 @@ def test_in_any_order_nobody_waits_for_an_item_that_waits_and_the_count_is_right
             granted += [i for i in more if type(i).__name__ == "Grant"]
             out = [*out, *more]
         delivered += [(i.client, i.ticket) for i in out if isinstance(i, Deliver)]
-        depths = {depth.name: depth for depth in state.queues.depths()}
+        depths = {depth.name: depth for depth in depths_of(state.queues)}
         assert not any(depth.num_getters and depth.num_putters for depth in depths.values())
         held = sum(depth.size_bytes for depth in depths.values())
         assert state.queues.tally.held_bytes == held

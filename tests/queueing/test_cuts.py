@@ -7,8 +7,8 @@ import random
 import pytest
 from channel_sums import restore
 
-from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Item, LeaseTerms, merged
-from rlinf_scheduler.queueing.leases import Settle
+from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Item, merged
+from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Get, Put
 
 NUM_ITEMS = 6

@@ -12,6 +12,7 @@ from rlinf_scheduler.queueing.groups import MIN_STALE as STALE_GROUPS
 from rlinf_scheduler.queueing.groups import GroupIndex
 from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Put, Withdraw
 from rlinf_scheduler.queueing.ranked import MIN_STALE
+from rlinf_scheduler.queueing.stats import depths_of
 
 Q = "default"
 
@@ -95,7 +96,7 @@ def test_a_full_queue_without_a_complete_group_says_so():
 
 def test_what_is_there_of_each_group_can_be_seen():
     state = filled("a", 7, "a", None, ("x", 1))
-    (depth,) = state.queues.depths()
+    (depth,) = depths_of(state.queues)
     assert dict(depth.groups) == {"a": 2, 7: 1, ("x", 1): 1}
 
 
@@ -187,7 +188,7 @@ class Story:
             self.naive.items = [each for each in self.naive.items if each not in self.held[ticket]]
 
     def check(self):
-        (depth,) = self.state.queues.depths() or (None,)
+        (depth,) = depths_of(self.state.queues) or (None,)
         assert (depth.num_items if depth else 0) == len(self.naive.items)
         counts = Counter(group for _, group in self.naive.items if group is not None)
         assert dict(depth.groups if depth else ()) == counts

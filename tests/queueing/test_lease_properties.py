@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effort import tries
-from rlinf_scheduler.queueing import (
-    Accept,
-    ChannelState,
-    Deliver,
-    Item,
-    LeaseTerms,
-    Limits,
-    Refuse,
-    StartClock,
-    StopClock,
-)
-from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Refuse
+from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.stats import depths_of
 
 CLIENTS = st.sampled_from(["a", "b"])
 QUEUES = st.sampled_from(["default", "other"])
@@ -170,7 +161,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def the_counts_are_those_of_the_items(self):
         leases = self.state.policy(Leases)._open.values()
         assert self.clocks == {lease.generation for lease in leases}
-        for depth in self.state.queues.depths():
+        for depth in depths_of(self.state.queues):
             mine = [lease for lease in leases if lease.queue.name == depth.name]
             assert depth.num_leased == sum(len(lease.items) for lease in mine)
             assert depth.num_dead == len(self.state.policy(Leases).dead_letters(depth.name))
@@ -193,7 +184,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self):
-        for depth in self.state.queues.depths():
+        for depth in depths_of(self.state.queues):
             queue = self.state.queues.find(depth.name)
             if queue.getters:
                 assert not depth.num_items

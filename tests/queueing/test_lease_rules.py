@@ -13,19 +13,24 @@ from rlinf_scheduler.queueing import (
     ChannelState,
     Deliver,
     Item,
-    LeaseTerms,
     Limits,
     Reason,
     Refuse,
     Ripen,
-    ShardPlan,
+)
+from rlinf_scheduler.queueing.leases import (
+    Extend,
+    Lapse,
+    Leases,
+    LeaseTerms,
+    MoveDead,
+    Settle,
     StartClock,
     StopClock,
-    WantedPart,
 )
-from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, MoveDead, Settle
 from rlinf_scheduler.queueing.messages import Close, EndQueue, Get, Lose, Put, Resend, Withdraw
-from rlinf_scheduler.queueing.sharding import DonePart
+from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.stats import depths_of
 
 Q = "default"
 TERMS = LeaseTerms(60.0, "consumer")
@@ -63,7 +68,7 @@ def clocks(instructions):
 
 
 def counts(state):
-    (depth,) = state.queues.depths()
+    (depth,) = depths_of(state.queues)
     return depth.num_items, depth.num_leased, depth.num_dead
 
 
@@ -159,7 +164,7 @@ def test_a_dead_letter_that_is_discarded_is_gone():
     (letter,) = state.policy(Leases).dead_letters()
     assert state.apply(MoveDead(letter.number, False)) == []
     assert is_over(state, MoveDead(letter.number, False))
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 def test_a_plain_get_takes_what_was_on_lease_before():
@@ -167,7 +172,7 @@ def test_a_plain_get_takes_what_was_on_lease_before():
     state.apply(Settle(lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))[0], None, False), "c")
     assert delivered(state.apply(Get(1, Q), "d")) == [("d", ["item0"])]
     state.confirm("d", (1,))
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 # -- bounds ---------------------------------------------------------------------------------------

@@ -9,16 +9,15 @@ from rlinf_scheduler.queueing import (
     ChannelState,
     Deliver,
     Item,
-    LeaseTerms,
     Limits,
     Reason,
     Refuse,
-    ShardPlan,
     SubscriptionName,
-    WantedPart,
 )
-from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Resend
+from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
+from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.taps import Subscribe
 
 TERMS = LeaseTerms(60.0, "actor:0")
@@ -65,9 +64,9 @@ def test_a_queue_that_has_lost_something_stays_until_somebody_is_told():
     state = ChannelState()
     put(state, "a")
     state.lose_items(why("a"))
-    assert [(depth.num_items, depth.num_lost) for depth in state.queues.depths()] == [(0, 1)]
+    assert [(depth.num_items, depth.num_lost) for depth in depths_of(state.queues)] == [(0, 1)]
     assert refused(state.apply(Get(1, "q", wait=False), "actor"))[0][2] is Reason.LOST
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 def test_room_is_free_again():
@@ -91,7 +90,7 @@ def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
     state.apply(Get(1, "q"), "actor")
     assert state.lose_items(why("a")) == []
     state.confirm("actor", (1,))
-    assert (state.queues.num_lost, state.queues.depths()) == (0, ())
+    assert (state.queues.num_lost, depths_of(state.queues)) == (0, ())
 
 
 def test_what_was_delivered_and_did_not_arrive_is_refused_and_the_rest_goes_back():
@@ -130,7 +129,7 @@ def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_
         if getattr(each, "after_s", None) == delay_s:
             state.apply(Lapse(each.generation))
     assert state.queues.num_lost == 1
-    assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in state.queues.depths()] == [
+    assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in depths_of(state.queues)] == [
         (0, 0, 1)
     ]
 

@@ -25,6 +25,7 @@ from rlinf_scheduler.queueing.messages import (
     Put,
     Withdraw,
 )
+from rlinf_scheduler.queueing.stats import depths_of
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
 QUEUES = st.sampled_from(["default", "other"])
@@ -224,7 +225,7 @@ class ChannelMachine(RuleBasedStateMachine):
             for name, queue in self.model.queues.items()
             if queue.items or queue.puts or queue.gets or queue.deliveries
         }
-        assert {depth.name for depth in self.state.queues.depths()} == busy
+        assert {depth.name for depth in depths_of(self.state.queues)} == busy
 
 
 ChannelMachine.TestCase.settings = settings(max_examples=tries(50), stateful_step_count=40, deadline=None)

@@ -8,7 +8,6 @@ import pytest
 from rlinf_scheduler.queueing import (
     ChannelState,
     Item,
-    LeaseTerms,
     Limits,
     QueueDepth,
     QueueStats,
@@ -20,8 +19,9 @@ from rlinf_scheduler.queueing import (
     encode_rows,
 )
 from rlinf_scheduler.queueing.admission import Admit
-from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.leases import Leases, LeaseTerms
 from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.stats import counts_of
 from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES
 from rlinf_scheduler.queueing.taps import Subscribe
 
@@ -112,7 +112,7 @@ def test_an_overview_has_what_all_queues_hold_and_who_has_waited_longest():
     state.apply(Get(5, "empty"), "late")
     state.apply(Get(6, "full", grant=LeaseTerms(60.0)), "holder")
     shown, oldest_s = QueueSurvey(state).foremost(1, AT_20)
-    stats = state.queues.stats()
+    stats = counts_of(state.queues)
     assert (stats.num_items, stats.num_leased, stats.num_queues, oldest_s) == (3, 1, 3, 10.0)
     assert [(each.depth.name, each.depth.num_items, each.oldest_s) for each in shown] == [
         ("full", 2, 10.0),
@@ -135,7 +135,7 @@ def test_in_an_overview_items_that_subscriptions_see_are_not_counted_again():
     state = state_at(1.0)
     state.apply(Subscribe(1, "log", None), "reader")
     state.apply(Put(1, "q"), "producer", Item("x"))
-    stats, (shown, _) = state.queues.stats(), QueueSurvey(state).foremost(5, AT_20)
+    stats, (shown, _) = counts_of(state.queues), QueueSurvey(state).foremost(5, AT_20)
     assert (stats.num_items, stats.num_queues) == (1, 1)
     assert {repr(each.depth.name): each.depth.num_items for each in shown} == {
         "'q'": 1,

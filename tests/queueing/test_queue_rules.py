@@ -22,6 +22,7 @@ from rlinf_scheduler.queueing import (
     check_weight,
 )
 from rlinf_scheduler.queueing.messages import Arrive, Close, EndQueue, Fill, Get, Lose, Put, Retract, Withdraw
+from rlinf_scheduler.queueing.stats import depths_of
 
 Q = "default"
 
@@ -138,7 +139,7 @@ def test_a_put_without_waiting_is_refused_by_a_full_queue():
 def test_a_get_without_waiting_is_refused_by_an_empty_queue():
     state = ChannelState()
     assert refused(state.apply(Get(1, Q, wait=False), "c")) == [("c", Reason.EMPTY)]
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 def test_a_get_without_waiting_does_not_overtake_those_who_wait():
@@ -291,7 +292,7 @@ def test_one_shot_queues_leave_nothing_behind():
         state.apply(Put(number, f"reply-{number}"), "p", Item("x"))
         state.apply(Get(number, f"reply-{number}"), "c")
         state.confirm("c", (number,))
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
     assert not state.queues.all()
 
 
@@ -397,7 +398,7 @@ def test_a_weight_of_any_size_is_counted_and_shown():
     state.apply(Put(1, Q), "p", Item("heavy", 1e20))
     state.apply(Put(2, Q), "p", Item("heavier", 1e308))
     state.apply(Put(3, Q), "p", Item("heavier", 1e308))
-    (depth,) = state.queues.depths()
+    (depth,) = depths_of(state.queues)
     assert depth.weight == float("inf")
     assert delivered(state.apply(Get(1, Q, batch_weight=1e20, limits=NO_LIMITS), "c")) == [("c", ["heavy"])]
 
@@ -406,7 +407,7 @@ def test_a_name_may_be_any_tuple_of_strings_and_numbers():
     state = ChannelState()
     for ticket, name in enumerate(["3", 3, ("step", 7), ("step", (7, "a"))]):
         state.apply(Put(ticket, name), "p", Item(name))
-    assert [depth.name for depth in state.queues.depths()] == ["3", 3, ("step", 7), ("step", (7, "a"))]
+    assert [depth.name for depth in depths_of(state.queues)] == ["3", 3, ("step", 7), ("step", (7, "a"))]
 
 
 def test_what_a_dead_client_took_is_confirmed_and_its_own_waits_hear_nothing():
@@ -418,7 +419,7 @@ def test_what_a_dead_client_took_is_confirmed_and_its_own_waits_hear_nothing():
     state.apply(Close())
     out = state.apply(Lose({2}), "dies")
     assert [(i.client, i.ticket, i.reason) for i in out] == [("lives", 4, Reason.CLOSED)]
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 def test_an_end_waits_for_what_is_on_its_way_and_for_nothing_else():

@@ -6,16 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.queueing import (
-    NO_LIMITS,
-    ChannelState,
-    Deliver,
-    Item,
-    LeaseTerms,
-    OperationOver,
-    SubscriptionName,
-)
-from rlinf_scheduler.queueing.leases import Lapse, Settle
+from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, OperationOver, SubscriptionName
+from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.taps import Subscribe
 

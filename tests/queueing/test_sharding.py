@@ -5,10 +5,10 @@ from collections import defaultdict
 
 import pytest
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Reason, Refuse, ShardPlan, WantedPart
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Reason, Refuse
 from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Lose, Put, Withdraw
-from rlinf_scheduler.queueing.sharding import MAX_AHEAD
-from rlinf_scheduler.queueing.wanted import POLICIES
+from rlinf_scheduler.queueing.sharding import MAX_AHEAD, POLICIES, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.stats import depths_of
 
 Q = "default"
 
@@ -53,7 +53,7 @@ def test_what_is_left_is_a_last_step_for_all_and_then_the_end_for_all():
     for client, index in (("a", 0), ("b", 1)):
         (refused,) = state.apply(Get(200 + index, Q, grant=WantedPart(plan, index, 0)), client)
         assert refused.reason is Reason.ENDED
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 def test_without_a_size_a_step_is_what_is_there_at_a_flush():

@@ -18,25 +18,20 @@ from rlinf_scheduler.queueing import (
     ChannelState,
     Deliver,
     Item,
-    LeaseTerms,
     Limits,
     Producers,
     QueueSurvey,
     Refuse,
-    ShardPlan,
     Snapshot,
     SubscriptionName,
     SurveyContext,
-    Vacate,
-    WantedPart,
     merged,
 )
 from rlinf_scheduler.queueing.admission import Admission, Admissions, Admit, SetVersion
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
-from rlinf_scheduler.queueing.instructions import Part
-from rlinf_scheduler.queueing.leases import Lapse, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle
 from rlinf_scheduler.queueing.messages import (
     Arrive,
     Close,
@@ -53,9 +48,10 @@ from rlinf_scheduler.queueing.messages import (
 )
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf_scheduler.queueing.sharding import DonePart, PartGetter
+from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe
+from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe, Vacate
 
 CLIENTS = st.sampled_from(["a", "b"])
 TAP = SubscriptionName("tap")
@@ -288,7 +284,7 @@ def sizes(state):
     """Of each queue; groups are in no order."""
     return {
         depth.name: replace(depth, groups=tuple(sorted(depth.groups, key=repr)))
-        for depth in state.queues.depths()
+        for depth in depths_of(state.queues)
     }
 
 

@@ -11,19 +11,17 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Grant,
     Item,
-    LeaseTerms,
     Limits,
     QueueSurvey,
     Reason,
     Refuse,
     SubscriptionName,
     SurveyContext,
-    TapTerms,
-    Vacate,
 )
-from rlinf_scheduler.queueing.leases import Leases, Settle
+from rlinf_scheduler.queueing.leases import Leases, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Close, EndAll, EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
-from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Taps, Unsubscribe
+from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Taps, TapTerms, Unsubscribe, Vacate
 
 Q = "default"
 LOG = SubscriptionName("log")
@@ -203,10 +201,10 @@ def test_nobody_is_told_that_a_question_was_not_answered_by_a_subscription():
 def test_one_that_is_full_gives_up_its_oldest_items_and_counts_them():
     state = tapped(TapTerms(Q, maxsize=2))
     assert len(accepted(put(state, *"abcd"))) == 4
-    assert state.queues.find(LOG).depth().num_dropped == 2
+    assert state.queues.find(LOG).num_dropped == 2
     assert take_all(state, LOG) == ["c", "d"]
     assert take_all(state, Q) == list("abcd")
-    (depth,) = state.queues.depths()
+    (depth,) = depths_of(state.queues)
     assert (depth.name, depth.num_dropped) == (LOG, 2)
 
 
@@ -349,7 +347,7 @@ def test_without_members_a_subscription_is_gone():
     assert take_all(state, LOG) == []
     assert refused(state.apply(Get(2, LOG), "r")) == [("r", Reason.ENDED)]
     assert take_all(state, Q) == ["a"]
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
 
 
 def test_it_goes_on_as_long_as_somebody_reads():
@@ -398,7 +396,7 @@ def test_what_comes_back_to_one_that_is_gone_is_dropped(max_attempts):
     state.apply(Withdraw(1), "r")
     state.apply(Settle(delivery.grant.generation, None, False, reason="no"), "r")
     take_all(state, Q)
-    assert state.queues.depths() == ()
+    assert depths_of(state.queues) == ()
     assert state.policy(Leases).dead_letters() == []
     assert state.queues.total_held_bytes == 0
     state.apply(Subscribe(2, "log", Q), "reader")
@@ -460,7 +458,7 @@ def test_a_checkpoint_holds_no_subscription_that_nobody_reads_any_more():
     state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "reader")
     leave(state)
     restored = at_rest(state)
-    assert [depth.name for depth in restored.queues.depths()] == [Q]
+    assert [depth.name for depth in depths_of(restored.queues)] == [Q]
 
 
 def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoint_too():

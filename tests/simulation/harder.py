@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from rlinf_scheduler.queueing import TapTerms
+from rlinf_scheduler.queueing.taps import TapTerms
 from simulator.script import FIRST_HOLDER, LONG_US, NUM_NODES, SERVER_NUMBER, TAP, Call, Fault, Script
 
 # So large an item lies in shared memory, or stays on its producer's node.

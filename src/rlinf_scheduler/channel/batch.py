@@ -127,9 +127,9 @@ class BatchOperation(Operation):
         again.batch_weight, again.limits, again.group_size = self.batch_weight, self.limits, self.group_size
         return again
 
-    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
+    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.AnyGet:
         """How it begins at the server."""
-        get = wire.Get(
+        get: wire.AnyGet = wire.Get(
             self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits, step=self.step
         )
         get.group_size = self.group_size

@@ -24,8 +24,8 @@ from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelError, CommError, LeaseExpired
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.observe.timekeeping import ACK, TIMES
-from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
-from rlinf_scheduler.queueing.leases import Extend, Settle
+from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle
 from rlinf_scheduler.session import current_session
 
 LEASE_S = 60.0

@@ -20,8 +20,8 @@ from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError
-from rlinf_scheduler.queueing import LeaseTerms, OnLease, QueueName
-from rlinf_scheduler.queueing.leases import Extend, MoveDead, Settle
+from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, MoveDead, OnLease, Settle
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.connection import ChannelConnection
@@ -60,7 +60,7 @@ class LeaseOperation(BatchOperation):
         self.copies: Ends = {}
         self.settlements: deque[tuple[Settle, bool, Promise[Any]]] = deque()
 
-    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
+    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.AnyGet:
         """How it begins at the server."""
         get = super().opening()
         get.grant = self.terms

@@ -35,6 +35,8 @@ from rlinf_scheduler.queueing import (
     Reason,
     Refuse,
     Ripen,
+    counts_of,
+    depths_of,
 )
 from rlinf_scheduler.queueing.messages import Close, EndQueue, Flush, Linger, Withdraw
 from rlinf_scheduler.wording import counted
@@ -94,7 +96,9 @@ class LocalChannel(Channel):
 
     def stats(self) -> ChannelStats:
         """Return what went through the channel and what is in it, in this process; sizes in bytes are not known."""
-        return self._queues.ask("stats", lambda state: state.queues.stats().listing(state.queues.depths()))
+        return self._queues.ask(
+            "stats", lambda state: counts_of(state.queues).listing(depths_of(state.queues))
+        )
 
     def end(
         self,
@@ -175,7 +179,7 @@ class LocalChannel(Channel):
 
 
 def _described(state: ChannelState) -> str:
-    stats = state.queues.stats()
+    stats = counts_of(state.queues)
     text = f"{counted(stats.num_items, 'item')} in {counted(stats.num_queues, 'queue')}"
     items = state.queues.first_items(DEFAULT_QUEUE, NUM_SHOWN)
     return text + shown([item.payload for item in items], state.queues.num_items(DEFAULT_QUEUE))

@@ -14,16 +14,8 @@ from rlinf_scheduler.channel.batches import checked_batch_weight
 from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
-from rlinf_scheduler.queueing import (
-    Point,
-    QueueName,
-    ShardPlan,
-    WantedPart,
-    check_weight,
-    checked_table,
-    sampled,
-)
-from rlinf_scheduler.queueing.sharding import DonePart
+from rlinf_scheduler.queueing import Point, QueueName, check_weight, checked_table, sampled
+from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
 
@@ -90,7 +82,7 @@ class ShardOperation(Operation):
         again.request = self.request
         return again
 
-    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.Get:
+    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.AnyGet:
         """How it begins at the server."""
         return wire.Get(self.ticket, self.queue_name, self.wait, grant=self.request, step=self.step)
 

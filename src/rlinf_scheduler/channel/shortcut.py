@@ -137,6 +137,6 @@ def is_sent(connection: socket.socket, datagram: bytes) -> bool:
     return True
 
 
-def encode_call(after: int, operation: wire.Put | wire.Get, frames: list[Any]) -> bytes:
+def encode_call(after: int, operation: wire.Put | wire.AnyGet, frames: list[Any]) -> bytes:
     """The datagram of an operation: what `after` counts, see `wire.Direct`."""
     return _encode(wire.Direct(after, operation, frames))

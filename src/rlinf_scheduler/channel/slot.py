@@ -15,8 +15,8 @@ from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import SchedulerError
-from rlinf_scheduler.queueing import OnSlot, QueueName
-from rlinf_scheduler.queueing.admission import HoldSlot, LetGoOfSlot
+from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing.admission import HoldSlot, LetGoOfSlot, OnSlot
 from rlinf_scheduler.session import current_session
 
 KEY_BITS = 62

@@ -32,6 +32,7 @@ from rlinf_scheduler.queueing.messages import Puts as Puts
 from rlinf_scheduler.queueing.messages import Resend as Resend
 from rlinf_scheduler.queueing.messages import Withdraw as Withdraw
 from rlinf_scheduler.queueing.policies import OPERATIONS as OF_POLICIES
+from rlinf_scheduler.queueing.policies import AnyGet as AnyGet
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -52,7 +53,7 @@ OPERATION_TYPES = (Put, Puts, Fill, Get, Gets, Withdraw, Resend, QueryOutcome, *
 if TYPE_CHECKING:
     OperationMessage: TypeAlias = Any
 else:
-    OperationMessage = Union[OPERATION_TYPES]  # noqa: UP007 - as many as there are
+    OperationMessage = Union[tuple(AnyGet if kind is Get else kind for kind in OPERATION_TYPES)]  # noqa: UP007
 
 
 def tickets_of(operation: OperationMessage) -> list[int]:
@@ -137,7 +138,7 @@ class Direct(msgspec.Struct, array_like=True, gc=False):
     """By a shortcut: an operation with its frames; before it come so many `Operations` of the same client."""
 
     after: int
-    operation: Put | Get
+    operation: Put | AnyGet
     frames: list[bytearray]
 
 

@@ -12,13 +12,11 @@ instructions.py  what the shell around the state has to do
 order: who is next
 fifo.py          items in order, with their total weight; ranked.py: by priority; lanes.py: by version; groups.py
 weights.py       what a weight may be, and sums of weights without rounding
-grant: how items leave
-leases.py        items that a consumer has until it says what became of them; dead letters
-sharding.py      parts of steps for data-parallel ranks; balance.py: divided evenly; cost.py: by what an item costs
-taps.py          subscriptions: queues that see what enters others
 gate: what may enter
 gate.py          bounds; room_line.py: who waits for room of the whole channel
-admission.py     how old items may be when they are taken: slots, versions
+grant: how items leave
+policies.py      lists the files of all policies beside these; what one may say: policy.py
+balance.py       parts of steps that are even; cost.py: by what an item costs
 
 snapshot.py      from the state to data; restoring.py: and back
 tally.py         what all queues of a channel have in common
@@ -59,18 +57,11 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         Deliver,
         Grant,
         Instruction,
-        OnLease,
-        OnSlot,
-        Part,
         Reason,
         Refuse,
         Ripen,
-        StartClock,
-        StopClock,
-        Vacate,
     )
     from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
-    from rlinf_scheduler.queueing.leases import BuriedItem
     from rlinf_scheduler.queueing.policy import OperationOver
     from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
     from rlinf_scheduler.queueing.queue import NOTHING
@@ -83,18 +74,18 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         QueueStats,
         QueueUser,
         Waiting,
+        counts_of,
         decode_rows,
+        depths_of,
         encode_rows,
     )
     from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
     from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext, UsersByQueue
-    from rlinf_scheduler.queueing.taps import TapTerms
-    from rlinf_scheduler.queueing.wanted import NO_LIMITS, POLICIES, LeaseTerms, Limits, ShardPlan, WantedPart
+    from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits
     from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 _MODULES = {
     "Accept": "rlinf_scheduler.queueing.instructions",
-    "BuriedItem": "rlinf_scheduler.queueing.leases",
     "Bury": "rlinf_scheduler.queueing.instructions",
     "ChannelData": "rlinf_scheduler.queueing.snapshot",
     "ChannelState": "rlinf_scheduler.queueing.state",
@@ -111,15 +102,10 @@ _MODULES = {
     "GroupName": "rlinf_scheduler.queueing.groups",
     "Instruction": "rlinf_scheduler.queueing.instructions",
     "Item": "rlinf_scheduler.queueing.item",
-    "LeaseTerms": "rlinf_scheduler.queueing.wanted",
     "Limits": "rlinf_scheduler.queueing.wanted",
     "NOTHING": "rlinf_scheduler.queueing.queue",
     "NO_LIMITS": "rlinf_scheduler.queueing.wanted",
-    "OnLease": "rlinf_scheduler.queueing.instructions",
-    "OnSlot": "rlinf_scheduler.queueing.instructions",
     "OperationOver": "rlinf_scheduler.queueing.policy",
-    "POLICIES": "rlinf_scheduler.queueing.wanted",
-    "Part": "rlinf_scheduler.queueing.instructions",
     "Point": "rlinf_scheduler.queueing.cost",
     "ProducerPlaces": "rlinf_scheduler.queueing.producers",
     "Producers": "rlinf_scheduler.queueing.producers",
@@ -138,25 +124,21 @@ _MODULES = {
     "SendOutcomeQuery": "rlinf_scheduler.queueing.client",
     "SendWithdraw": "rlinf_scheduler.queueing.client",
     "ServerStreams": "rlinf_scheduler.queueing.streams",
-    "ShardPlan": "rlinf_scheduler.queueing.wanted",
     "Snapshot": "rlinf_scheduler.queueing.snapshot",
-    "StartClock": "rlinf_scheduler.queueing.instructions",
-    "StopClock": "rlinf_scheduler.queueing.instructions",
     "Stream": "rlinf_scheduler.queueing.streams",
     "SurveyContext": "rlinf_scheduler.queueing.surveying",
-    "TapTerms": "rlinf_scheduler.queueing.taps",
     "SubscriptionName": "rlinf_scheduler.queueing.item",
     "UsersByQueue": "rlinf_scheduler.queueing.surveying",
-    "Vacate": "rlinf_scheduler.queueing.instructions",
     "Waiting": "rlinf_scheduler.queueing.stats",
-    "WantedPart": "rlinf_scheduler.queueing.wanted",
     "WeightedFifo": "rlinf_scheduler.queueing.fifo",
     "as_name": "rlinf_scheduler.queueing.item",
     "check_batch_weight": "rlinf_scheduler.queueing.weights",
     "check_maxsize": "rlinf_scheduler.queueing.weights",
     "check_weight": "rlinf_scheduler.queueing.weights",
     "checked_table": "rlinf_scheduler.queueing.cost",
+    "counts_of": "rlinf_scheduler.queueing.stats",
     "decode_rows": "rlinf_scheduler.queueing.stats",
+    "depths_of": "rlinf_scheduler.queueing.stats",
     "encode_rows": "rlinf_scheduler.queueing.stats",
     "marks_tell": "rlinf_scheduler.queueing.item",
     "merged": "rlinf_scheduler.queueing.snapshot",
@@ -168,9 +150,7 @@ _MODULES = {
 __all__ = [
     "NOTHING",
     "NO_LIMITS",
-    "POLICIES",
     "Accept",
-    "BuriedItem",
     "Bury",
     "ChannelData",
     "ChannelState",
@@ -187,12 +167,8 @@ __all__ = [
     "GroupName",
     "Instruction",
     "Item",
-    "LeaseTerms",
     "Limits",
-    "OnLease",
-    "OnSlot",
     "OperationOver",
-    "Part",
     "Point",
     "ProducerPlaces",
     "Producers",
@@ -211,25 +187,21 @@ __all__ = [
     "SendOutcomeQuery",
     "SendWithdraw",
     "ServerStreams",
-    "ShardPlan",
     "Snapshot",
-    "StartClock",
-    "StopClock",
     "Stream",
     "SubscriptionName",
     "SurveyContext",
-    "TapTerms",
     "UsersByQueue",
-    "Vacate",
     "Waiting",
-    "WantedPart",
     "WeightedFifo",
     "as_name",
     "check_batch_weight",
     "check_maxsize",
     "check_weight",
     "checked_table",
+    "counts_of",
     "decode_rows",
+    "depths_of",
     "encode_rows",
     "marks_tell",
     "merged",

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec import Struct
 
 from rlinf_scheduler.queueing.gate import Gate, GatedQueue
-from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
+from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, as_name
 from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.policy import Handler, Policy
@@ -77,6 +77,20 @@ class LetGoOfSlot(Struct, tag=35, array_like=True):
     slot: int
     key: int
     source: int = 0
+
+
+class OnSlot(NamedTuple):
+    """Leave to make an item: which slot, and with which version, at least.
+
+    It is its owner's until an item is put with it, or it is withdrawn.
+    """
+
+    number: int
+    version: int
+
+    def told(self, _items: list[Item]) -> tuple[Any, ...]:
+        """Return it as its getter is told."""
+        return self
 
 
 class GrantedSlot(Struct, eq=False, array_like=True):

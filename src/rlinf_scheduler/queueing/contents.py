@@ -12,9 +12,8 @@ from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
-from rlinf_scheduler.queueing.stats import QueueDepth, phrase_of
+from rlinf_scheduler.queueing.stats import phrase_of
 from rlinf_scheduler.queueing.tally import Follower, Tally
-from rlinf_scheduler.queueing.weights import rounded
 
 
 class Parts:
@@ -69,6 +68,7 @@ class Contents:
         skipped: getters that may have no more for now.
         waits_for_room: its first put waits for bytes that others hold.
         counted_bytes: of what is here, so much is in the tally; likewise counted_items.
+        num_dropped: items that it has given up since its beginning.
     """
 
     __slots__ = (
@@ -100,6 +100,7 @@ class Contents:
     )
 
     gate_type: ClassVar[type[Gate]] = Gate
+    num_dropped: ClassVar[int] = 0
 
     def __init__(self, name: QueueName, gate: Gate, tally: Tally) -> None:
         self.name = name
@@ -211,23 +212,6 @@ class Contents:
         """Note that something may have changed for the subscriptions that see this queue."""
         if self.followers:
             self.tally.touched.update(dict.fromkeys(self.followers))
-
-    def depth(self, *, with_groups: bool = True) -> QueueDepth:
-        """Return what is here, as data."""
-        groups = self.fifo.groups
-        return QueueDepth(
-            name=self.name,
-            num_items=len(self.fifo),
-            weight=rounded(self.fifo.weight),
-            size_bytes=self.fifo.size_bytes,
-            num_getters=len(self.getters) + len(self.skipped) + len(self.parts.getters),
-            num_putters=len(self.putters) + self.reserved,
-            num_delivering=self.delivering,
-            num_leased=self.lent_items,
-            num_dead=self.num_dead,
-            num_lost=len(self.lost),
-            groups=tuple(groups.counts().items()) if groups is not None and with_groups else (),
-        )
 
     def describe(self) -> str:
         """Return what is here in a phrase, for error texts."""

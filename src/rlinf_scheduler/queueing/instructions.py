@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
-
-from msgspec import Struct
+from typing import Any, NamedTuple, Protocol
 
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import Item, QueueName
-from rlinf_scheduler.queueing.weights import rounded
+
+
+class Instruction(Protocol):
+    """What the shell is to do for a client: one of these, or of those of a policy."""
+
+    @property
+    def client(self) -> str:
+        """Whose it is."""
+
+    @property
+    def ticket(self) -> int:
+        """Of which of its operations."""
+
+
+class Given(Protocol):
+    """How a policy gives the items of a getter."""
+
+    def told(self, items: list[Item]) -> tuple[Any, ...]:
+        """Return it as the getter is told."""
 
 
 class Reason(Enum):
@@ -43,57 +59,10 @@ class Grant(NamedTuple):
     ticket: int
 
 
-class OnLease(NamedTuple):
-    """Under which generation items are on lease, and how often each was given out, this time included."""
-
-    generation: int
-    attempts: list[int]
-
-    def told(self, _items: list[Item]) -> tuple[Any, ...]:
-        """Return it as its getter is told."""
-        return self
-
-
-class OnSlot(NamedTuple):
-    """Leave to make an item: which slot, and with which version, at least.
-
-    It is its owner's until an item is put with it, or it is withdrawn.
-    """
-
-    number: int
-    version: int
-
-    def told(self, _items: list[Item]) -> tuple[Any, ...]:
-        """Return it as its getter is told."""
-        return self
-
-
-class Part(Struct, frozen=True, eq=False, array_like=True):
-    """A part of one step of a queue that is divided.
-
-    Attributes:
-        step: counts from 0.
-        items: in the order of their queue.
-        weight: their sum.
-        imbalance: of the step: the largest part's cost over the mean.
-        complete: the step is as large as was wanted; False for what was left.
-    """
-
-    step: int
-    items: list[Item]
-    weight: int | float
-    imbalance: float
-    complete: bool
-
-    def told(self, items: list[Item]) -> tuple[Any, ...]:
-        """Return its step, the weights of its items, and how uneven the step's parts are, as its getter is told."""
-        return self.step, [rounded(item.weight) for item in items], self.imbalance
-
-
 class Deliver(NamedTuple):
     """Send these items to the getter, then `confirm` it (taken) or apply `Withdraw` (not taken).
 
-    A batch that is not `complete` is what was left when its queue had ended or was flushed. What is on lease is not
+    A batch that is not `complete` is what was left when its queue had ended or was flushed. What is lent is not
     confirmed: its consumer says what became of it.
     """
 
@@ -101,7 +70,7 @@ class Deliver(NamedTuple):
     ticket: int
     items: list[Item]
     complete: bool = True
-    grant: OnLease | Part | OnSlot | None = None  # how they are given, as was asked; None: for good
+    grant: Given | None = None  # how they are given, as was asked; None: for good
     group: GroupName | None = None  # that the items belong to, where a group was asked for
     queue: QueueName | None = None  # where the items were
 
@@ -123,26 +92,6 @@ class Ripen(NamedTuple):
     after_s: float
 
 
-class StartClock(NamedTuple):
-    """Apply `Lapse` after so many seconds. Of two for one generation the later time counts.
-
-    It is of the lease that came with a ticket, or of items that come back after a delay, which are no client's.
-    """
-
-    client: str
-    ticket: int
-    generation: int
-    after_s: float
-
-
-class StopClock(NamedTuple):
-    """Do not apply `Lapse` any more."""
-
-    client: str
-    ticket: int
-    generation: int
-
-
 class Bury(NamedTuple):
     """A question became a dead letter: tell its asker, who knows it by `ticket`, that nobody will answer."""
 
@@ -153,17 +102,6 @@ class Bury(NamedTuple):
     reason: str
 
 
-class Vacate(NamedTuple):
-    """The last member of a subscription has left: if it `failed` another may succeed it, else apply `GiveUpTap`."""
-
-    client: str
-    ticket: int
-    name: str
-    vacancy: int
-    failed: bool
-
-
-Instruction = Accept | Grant | Deliver | Refuse | Ripen | StartClock | StopClock | Bury | Vacate
 # As the classes make them, without a call of Python code: of most operations there is one of these.
 accepted = partial(tuple.__new__, Accept)
 delivered = partial(tuple.__new__, Deliver)

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
 
@@ -26,11 +26,8 @@ from rlinf_scheduler.queueing.instructions import (
     Bury,
     Deliver,
     Instruction,
-    OnLease,
     Reason,
     Refuse,
-    StartClock,
-    StopClock,
 )
 from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.messages import Get
@@ -38,7 +35,6 @@ from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.wanted import LeaseTerms
 from rlinf_scheduler.wording import counted
 
 # So many leases are remembered that ended without their consumers' doing: why.
@@ -75,6 +71,44 @@ class MoveDead(Struct, tag=14, array_like=True):
 class Lapse(Struct):
     """The time of a lease, or of a delay, is over."""
 
+    generation: int
+
+
+class LeaseTerms(Struct, frozen=True, array_like=True, tag="lease"):
+    """Items on lease that somebody wants: for how many seconds unless it is extended, and who, for reports."""
+
+    ttl_s: float
+    consumer: str = ""
+
+
+class OnLease(NamedTuple):
+    """Under which generation items are on lease, and how often each was given out, this time included."""
+
+    generation: int
+    attempts: list[int]
+
+    def told(self, _items: list[Item]) -> tuple[Any, ...]:
+        """Return it as its getter is told."""
+        return self
+
+
+class StartClock(NamedTuple):
+    """Apply `Lapse` after so many seconds. Of two for one generation the later time counts.
+
+    It is of the lease that came with a ticket, or of items that come back after a delay, which are no client's.
+    """
+
+    client: str
+    ticket: int
+    generation: int
+    after_s: float
+
+
+class StopClock(NamedTuple):
+    """Do not apply `Lapse` any more."""
+
+    client: str
+    ticket: int
     generation: int
 
 
@@ -262,7 +296,7 @@ class Leases(Policy):
             MoveDead: self.move_dead,
         }
 
-    def get(self, get: Get, client: str) -> list[Instruction]:
+    def get(self, get: Get[LeaseTerms], client: str) -> list[Instruction]:
         """Deliver one item, or a batch or a group, on lease, now or later, or refuse it.
 
         Raises:

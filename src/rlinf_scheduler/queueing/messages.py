@@ -6,12 +6,15 @@ Most of it travels as it is. What concerns one policy alone stands with that pol
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
 from rlinf_scheduler.queueing.ids import Trace
-from rlinf_scheduler.queueing.wanted import NO_LIMITS, Grant, Limits, Wanted, WantedGroup
+from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits, Wanted, WantedGroup
+
+# How the items of a get are to leave, as a policy has it.
+G = TypeVar("G")
 
 
 class Put(Struct, tag=0, array_like=True, gc=False):
@@ -51,7 +54,7 @@ class Fill(Struct, tag=2, array_like=True, gc=False):
     size_bytes: int | None = None
 
 
-class Get(Struct, tag=3, array_like=True, gc=False):
+class Get(Struct, Generic[G], tag=3, array_like=True, gc=False):
     """Get one item, a batch (of a weight, limits, or both), or a group -> `Delivered` or `Refused`.
 
     Attributes:
@@ -64,7 +67,7 @@ class Get(Struct, tag=3, array_like=True, gc=False):
     wait: bool = True
     batch_weight: float | int | None = None
     limits: Limits | None = None
-    grant: Grant | None = None
+    grant: G | None = None
     group_size: int = 0
     step: int | None = None
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 from rlinf_scheduler.queueing.admission import Admissions, Admit, HoldSlot, LetGoOfSlot, SetVersion
-from rlinf_scheduler.queueing.leases import Extend, Leases, MoveDead, Settle
+from rlinf_scheduler.queueing.leases import Extend, Leases, LeaseTerms, MoveDead, Settle
+from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.policy import Policy
-from rlinf_scheduler.queueing.sharding import DonePart, Shardings
+from rlinf_scheduler.queueing.sharding import DonePart, Shardings, WantedPart
 from rlinf_scheduler.queueing.taps import Subscribe, Taps, Unsubscribe
 
-# What clients say of them, as operations (beside `Get.grant`) and as requests.
+# What clients say of them, as operations and as requests; and a get, whose items leave as a policy has it.
+AnyGet: TypeAlias = Get[LeaseTerms | WantedPart]
 OPERATIONS: tuple[type, ...] = (Admit, SetVersion)
 REQUESTS: tuple[type, ...] = (
     Settle,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
+from typing import Any
 
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
@@ -11,7 +12,6 @@ from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock
-from rlinf_scheduler.queueing.stats import ChannelStats, QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.wanted import Wanted
 from rlinf_scheduler.queueing.watch import Watch
@@ -208,32 +208,6 @@ class QueueSet:
         """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
         return self.tally.held_bytes
 
-    def stats(self) -> ChannelStats:
-        """Return what went through all queues together, and what they hold, subscriptions apart; none is listed."""
-        tally = self.tally
-        size_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.lent_bytes
-        return ChannelStats(
-            num_puts=tally.num_items,
-            # What was accepted and is not held has left; so an item that comes back is not counted twice.
-            num_gets=tally.num_items - tally.num_here - tally.num_dead - tally.num_lost,
-            num_items=tally.num_here,
-            bytes_in=tally.size_bytes,
-            bytes_out=tally.size_bytes - size_bytes - tally.lost_bytes,
-            size_bytes=size_bytes,
-            closed=self.closed,
-            num_leased=tally.num_lent,
-            num_dead=tally.num_dead,
-            num_lost=tally.num_lost,
-            num_queues=self.num_queues,
-            held_bytes=tally.held_bytes,
-            max_bytes=tally.max_bytes,
-            maxsize=self.maxsize,
-        )
-
-    def depths(self) -> tuple[QueueDepth, ...]:
-        """Return what every queue holds that holds anything or is waited for, in order of appearance."""
-        return tuple(queue.depth() for queue in self._queues.values())
-
     @property
     def num_queues(self) -> int:
         """How many queues hold something or are waited for, subscriptions apart."""
@@ -380,7 +354,7 @@ class QueueSet:
             last = queue
         return len(out) > before
 
-    def get(self, get: Get, client: str, make: Callable[..., Getter]) -> list[Instruction]:
+    def get(self, get: Get[Any], client: str, make: Callable[..., Getter]) -> list[Instruction]:
         """Let a getter of some kind stand in line for what a client asks for.
 
         Raises:

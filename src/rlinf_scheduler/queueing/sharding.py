@@ -11,26 +11,124 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
 from rlinf_scheduler.queueing.contents import Parts
-from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Part, Reason, Refuse
+from rlinf_scheduler.queueing.cost import Point, by_formula, by_table
+from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item, as_name
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
-from rlinf_scheduler.queueing.wanted import Limits, ShardPlan, Wanted, WantedPart
-from rlinf_scheduler.queueing.weights import exact, rounded
+from rlinf_scheduler.queueing.wanted import Limits, Wanted
+from rlinf_scheduler.queueing.weights import check_batch_weight, exact, rounded
 from rlinf_scheduler.wording import counted
 
+POLICIES = ("round_robin", "least_loaded", "balanced")
+_ENDLESS = 1 << 62
 # So many steps may be cut that a shard has not done with.
 MAX_AHEAD = 8
 NO_PART = "it was acknowledged before, or another one asks for this shard now"
+
+
+class ShardPlan(NamedTuple):
+    """How a queue is divided; every shard of it says the same.
+
+    Attributes:
+        num_shards: how many ranks there are.
+        policy: one of POLICIES.
+        batch_weight: the weight of a step, of all its parts together; None without.
+        batch_items: its number of items; None without. With neither, a step is what there is at a flush, or at the end.
+        cost: of an item of weight w: cost[0] * w + cost[1] * w * w.
+        equal_counts: of "balanced": parts differ by at most one in their number of items.
+        cost_table: points (weight, cost) instead of `cost`; empty without.
+    """
+
+    num_shards: int
+    policy: str = "round_robin"
+    batch_weight: int | float | None = None
+    batch_items: int | None = None
+    cost: tuple[int | float, int | float] = (1, 0)
+    equal_counts: bool = False
+    cost_table: tuple[Point, ...] = ()
+
+    def check(self) -> None:
+        """Raise ValueError unless it makes sense."""
+        if self.num_shards < 1:
+            message = f"num_shards is at least 1, not {self.num_shards}"
+            raise ValueError(message)
+        if self.policy not in POLICIES:
+            message = f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}"
+            raise ValueError(message)
+        if self.batch_weight is not None and self.batch_items is not None:
+            message = "a step has a batch_weight, or batch_items, or neither"
+            raise ValueError(message)
+        if self.batch_weight is not None:
+            check_batch_weight(self.batch_weight)
+        if self.batch_items is not None and self.batch_items < 1:
+            message = f"batch_items is at least 1, not {self.batch_items}"
+            raise ValueError(message)
+
+    def differences(self, other: ShardPlan) -> tuple[str, str]:
+        """Return what this plan and another one say where they differ, in phrases."""
+        names = [name for name in self._fields if getattr(self, name) != getattr(other, name)]
+        one, two = (", ".join(f"{name}={plan._said(name)}" for name in names) for plan in (self, other))
+        return one, two
+
+    def _said(self, name: str) -> str:
+        value = getattr(self, name)
+        return f"{len(value)} points" if name == "cost_table" else repr(value)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Return the terms of a step's batch."""
+        if self.batch_weight is not None:
+            return Wanted(self.batch_weight)
+        if self.batch_items is not None:
+            return Wanted(None, Limits(self.batch_items, self.batch_items))
+        return Wanted(None, Limits(_ENDLESS))
+
+    def costs(self, items: Sequence[Item]) -> list[float]:
+        """Return the cost of each item."""
+        weights = [rounded(item.weight) for item in items]
+        if self.cost_table:
+            return [by_table(self.cost_table, weight) for weight in weights]
+        return [by_formula(*self.cost, weight) for weight in weights]
+
+
+class WantedPart(Struct, frozen=True, array_like=True, tag="part"):
+    """A shard's part that somebody wants: of the step after `done_step`, of a queue that is divided by a plan."""
+
+    plan: ShardPlan
+    index: int
+    done_step: int = -1
+
+
+class Part(Struct, frozen=True, eq=False, array_like=True):
+    """A part of one step of a queue that is divided.
+
+    Attributes:
+        step: counts from 0.
+        items: in the order of their queue.
+        weight: their sum.
+        imbalance: of the step: the largest part's cost over the mean.
+        complete: the step is as large as was wanted; False for what was left.
+    """
+
+    step: int
+    items: list[Item]
+    weight: int | float
+    imbalance: float
+    complete: bool
+
+    def told(self, items: list[Item]) -> tuple[Any, ...]:
+        """Return its step, the weights of its items, and how uneven the step's parts are, as its getter is told."""
+        return self.step, [rounded(item.weight) for item in items], self.imbalance
 
 
 class DonePart(Struct, tag=33, array_like=True):
@@ -241,7 +339,7 @@ class Shardings(Policy):
         """Return the shards of a queue; None where it is not divided."""
         return queue.parts if isinstance(queue.parts, ShardingState) else None
 
-    def get(self, get: Get, client: str) -> list[Instruction]:
+    def get(self, get: Get[WantedPart], client: str) -> list[Instruction]:
         """Deliver a part to a data-parallel rank, now or later, or refuse it.
 
         Raises:

@@ -21,13 +21,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.admission import Admission, Admissions, VersionState
-from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.leases import BuriedItem, LeaseGetter, Leases, LeaseState
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.sharding import PartGetter, ShardingState, ShardState
+from rlinf_scheduler.queueing.sharding import Part, PartGetter, ShardingState, ShardState
 from rlinf_scheduler.queueing.taps import Membership, TapQueue, Taps
 
 # So many items are written down at a time: few enough for the garbage collector not to begin for them.

@@ -266,7 +266,7 @@ class ChannelState:
 
     # -- gets ------------------------------------------------------------------------------------
 
-    def _get(self, get: messages.Get, client: str) -> list[Instruction]:
+    def _get(self, get: messages.Get[Any], client: str) -> list[Instruction]:
         """Deliver what a consumer asks for, now or later, or refuse it."""
         if get.grant is not None:
             return self._handlers[type(get.grant)](get, client)

@@ -301,6 +301,53 @@ class ChannelStats(ToldRecord, frozen=True):
         )
 
 
+def depth_of(queue: Any, *, with_groups: bool = True) -> QueueDepth:
+    """Return what a queue holds, as data."""
+    fifo = queue.fifo
+    return QueueDepth(
+        name=queue.name,
+        num_items=len(fifo),
+        weight=rounded(fifo.weight),
+        size_bytes=fifo.size_bytes,
+        num_getters=len(queue.getters) + len(queue.skipped) + len(queue.parts.getters),
+        num_putters=len(queue.putters) + queue.reserved,
+        num_delivering=queue.delivering,
+        num_leased=queue.lent_items,
+        num_dead=queue.num_dead,
+        num_lost=len(queue.lost),
+        groups=tuple(fifo.groups.counts().items()) if fifo.groups is not None and with_groups else (),
+        num_dropped=queue.num_dropped,
+    )
+
+
+def depths_of(queues: Any) -> tuple[QueueDepth, ...]:
+    """Return what every queue holds that holds anything or is waited for, in order of appearance."""
+    return tuple(map(depth_of, queues.all()))
+
+
+def counts_of(queues: Any) -> ChannelStats:
+    """Return what went through all queues together, and what they hold, subscriptions apart; none is listed."""
+    tally = queues.tally
+    size_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.lent_bytes
+    return ChannelStats(
+        num_puts=tally.num_items,
+        # What was accepted and is not held has left; so an item that comes back is not counted twice.
+        num_gets=tally.num_items - tally.num_here - tally.num_dead - tally.num_lost,
+        num_items=tally.num_here,
+        bytes_in=tally.size_bytes,
+        bytes_out=tally.size_bytes - size_bytes - tally.lost_bytes,
+        size_bytes=size_bytes,
+        closed=queues.closed,
+        num_leased=tally.num_lent,
+        num_dead=tally.num_dead,
+        num_lost=tally.num_lost,
+        num_queues=queues.num_queues,
+        held_bytes=tally.held_bytes,
+        max_bytes=tally.max_bytes,
+        maxsize=queues.maxsize,
+    )
+
+
 def phrase_of(queue: Any) -> str:
     """Return what a queue holds, and who waits for it, in a phrase."""
     fifo, maxsize, tally = queue.fifo, queue.gate.maxsize, queue.tally

@@ -12,7 +12,7 @@ from rlinf_scheduler.queueing.item import QueueName
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.state import ChannelState
-from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, QueueUser, Waiting
+from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, QueueUser, Waiting, depth_of
 from rlinf_scheduler.wording import counted
 
 # In one look so many operations, and loans, are looked at, those that began first, and so many of their queues told.
@@ -132,7 +132,7 @@ class QueueSurvey:
     def _depths_of(self, queues: Iterable[Queue], since: list[float]) -> list[QueueDepth]:
         found = [queue for queue in queues if self._is_here(queue)]
         since += [head.since for queue in found if (head := queue.fifo.head()) is not None]
-        return [queue.depth() for queue in found]
+        return [depth_of(queue) for queue in found]
 
     def _stats_of(self, queues: Collection[Queue], asked: SurveyContext) -> list[QueueStats]:
         loans: dict[Queue, list[Any]] = {queue: [] for queue in queues}
@@ -212,7 +212,7 @@ def _stats_of(
     head, users = queue.fifo.head(), asked.users
     putters, getters = ((), ()) if users is None else users.get(queue.name, ((), ()))
     return QueueStats(
-        queue.depth(with_groups=asked.in_full),
+        depth_of(queue, with_groups=asked.in_full),
         None if head is None else max(0.0, asked.now - head.since),
         asked.all(_waiting_at(queue, may_have_questions)),
         asked.all(_held_of(queue, loans, deliveries)),

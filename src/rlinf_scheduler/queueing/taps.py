@@ -9,17 +9,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.instructions import Instruction, Vacate
+from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.stats import QueueDepth
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, list_names, size_text
 
@@ -53,6 +51,16 @@ class GiveUpTap(Struct):
 
     name: str
     vacancy: int
+
+
+class Vacate(NamedTuple):
+    """The last member of a subscription has left: if it `failed` another may succeed it, else apply `GiveUpTap`."""
+
+    client: str
+    ticket: int
+    name: str
+    vacancy: int
+    failed: bool
 
 
 class TapTerms(NamedTuple):
@@ -155,9 +163,10 @@ class TapQueue(Queue):
         """It stays until it is removed."""
         return False
 
-    def depth(self, *, with_groups: bool = True) -> QueueDepth:
-        """Return what is here, as data."""
-        return replace(super().depth(with_groups=with_groups), num_dropped=self.read.num_dropped)
+    @property
+    def num_dropped(self) -> int:  # type: ignore[override]
+        """Items that it has given up since its beginning."""
+        return self.read.num_dropped
 
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters; items that come back after its removal are dropped."""

@@ -1,19 +1,14 @@
-"""What a get may ask for: a batch or a group, and how its items are to leave."""
+"""What a get may ask for: a batch or a group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.cost import Point, by_formula, by_table
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.weights import Exact, check_batch_weight, exact, rounded
-
-POLICIES = ("round_robin", "least_loaded", "balanced")
-_ENDLESS = 1 << 62
+from rlinf_scheduler.queueing.weights import Exact, check_batch_weight, exact
 
 
 class Limits(NamedTuple):
@@ -143,87 +138,3 @@ class Wanted(Struct, frozen=True, array_like=True, tag="batch"):
 
     def _is_enough(self, weight: Exact, num_items: int) -> bool:
         return num_items >= self.limits.min_items and (self.weight is None or weight >= self.weight)
-
-
-class LeaseTerms(Struct, frozen=True, array_like=True, tag="lease"):
-    """Items on lease that somebody wants: for how many seconds unless it is extended, and who, for reports."""
-
-    ttl_s: float
-    consumer: str = ""
-
-
-class ShardPlan(NamedTuple):
-    """How a queue is divided; every shard of it says the same.
-
-    Attributes:
-        num_shards: how many ranks there are.
-        policy: one of POLICIES.
-        batch_weight: the weight of a step, of all its parts together; None without.
-        batch_items: its number of items; None without. With neither, a step is what there is at a flush, or at the end.
-        cost: of an item of weight w: cost[0] * w + cost[1] * w * w.
-        equal_counts: of "balanced": parts differ by at most one in their number of items.
-        cost_table: points (weight, cost) instead of `cost`; empty without.
-    """
-
-    num_shards: int
-    policy: str = "round_robin"
-    batch_weight: int | float | None = None
-    batch_items: int | None = None
-    cost: tuple[int | float, int | float] = (1, 0)
-    equal_counts: bool = False
-    cost_table: tuple[Point, ...] = ()
-
-    def check(self) -> None:
-        """Raise ValueError unless it makes sense."""
-        if self.num_shards < 1:
-            message = f"num_shards is at least 1, not {self.num_shards}"
-            raise ValueError(message)
-        if self.policy not in POLICIES:
-            message = f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}"
-            raise ValueError(message)
-        if self.batch_weight is not None and self.batch_items is not None:
-            message = "a step has a batch_weight, or batch_items, or neither"
-            raise ValueError(message)
-        if self.batch_weight is not None:
-            check_batch_weight(self.batch_weight)
-        if self.batch_items is not None and self.batch_items < 1:
-            message = f"batch_items is at least 1, not {self.batch_items}"
-            raise ValueError(message)
-
-    def differences(self, other: ShardPlan) -> tuple[str, str]:
-        """Return what this plan and another one say where they differ, in phrases."""
-        names = [name for name in self._fields if getattr(self, name) != getattr(other, name)]
-        one, two = (", ".join(f"{name}={plan._said(name)}" for name in names) for plan in (self, other))
-        return one, two
-
-    def _said(self, name: str) -> str:
-        value = getattr(self, name)
-        return f"{len(value)} points" if name == "cost_table" else repr(value)
-
-    @property
-    def wanted(self) -> Wanted:
-        """Return the terms of a step's batch."""
-        if self.batch_weight is not None:
-            return Wanted(self.batch_weight)
-        if self.batch_items is not None:
-            return Wanted(None, Limits(self.batch_items, self.batch_items))
-        return Wanted(None, Limits(_ENDLESS))
-
-    def costs(self, items: Sequence[Item]) -> list[float]:
-        """Return the cost of each item."""
-        weights = [rounded(item.weight) for item in items]
-        if self.cost_table:
-            return [by_table(self.cost_table, weight) for weight in weights]
-        return [by_formula(*self.cost, weight) for weight in weights]
-
-
-class WantedPart(Struct, frozen=True, array_like=True, tag="part"):
-    """A shard's part that somebody wants: of the step after `done_step`, of a queue that is divided by a plan."""
-
-    plan: ShardPlan
-    index: int
-    done_step: int = -1
-
-
-# How items are to leave, if not as their taker's own.
-Grant: TypeAlias = LeaseTerms | WantedPart

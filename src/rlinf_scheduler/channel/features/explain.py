@@ -28,6 +28,7 @@ from rlinf_scheduler.queueing import (
     QueueSurvey,
     QueueUser,
     SurveyContext,
+    counts_of,
     encode_rows,
 )
 
@@ -57,7 +58,7 @@ class ExplainFeature:
     def _query(self, request: Request) -> None:
         name, state = wire.as_name(request.head.queue), self._server.state
         queue = state.queues.find(name)
-        num_dropped = 0 if queue is None else queue.depth(with_groups=False).num_dropped
+        num_dropped = 0 if queue is None else queue.num_dropped
         request.reply(
             control_wire.QueueState(state.queues.num_items(name), state.queues.is_full(name), num_dropped)
         )
@@ -135,7 +136,7 @@ class ExplainFeature:
         server = self._server
         puts_per_s, gets_per_s = self._rates()
         return replace(
-            server.state.queues.stats(),
+            counts_of(server.state.queues),
             name=server.spec.name,
             held_by=server.runtime.name,
             num_delivered=server.num_delivered,

@@ -16,8 +16,8 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.queueing import Deliver, Instruction, Refuse, SubscriptionName, rounded
-from rlinf_scheduler.queueing.instructions import Part
 from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.sharding import Part
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 
 logger = Reporter(__name__)
@@ -125,7 +125,7 @@ class RecordingFeature:
         self._again.clear()
 
     def _expect(
-        self, handle: Handler, known: KnownClient, get: wire.Get | wire.Gets, frames: Iterator[Buffer]
+        self, handle: Handler, known: KnownClient, get: wire.AnyGet | wire.Gets, frames: Iterator[Buffer]
     ) -> list[Instruction]:
         """Note at which step somebody works who asks for items."""
         keys = [] if get.step is None else [(known.client, ticket) for ticket in wire.tickets_of(get)]

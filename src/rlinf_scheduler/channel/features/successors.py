@@ -13,8 +13,8 @@ from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import OperationOver, ProducerPlaces, Producers, SubscriptionName, Vacate
-from rlinf_scheduler.queueing.taps import GiveUpTap, Taps
+from rlinf_scheduler.queueing import OperationOver, ProducerPlaces, Producers, SubscriptionName
+from rlinf_scheduler.queueing.taps import GiveUpTap, Taps, Vacate
 
 
 class ProducersFeature:
