@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from code_steps import lines_run
 from rlinf_scheduler.queueing import Accept, ChannelState, Item
-from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
 from rlinf_scheduler.queueing.room_line import RoomLine
 
 
@@ -23,9 +23,9 @@ class Channel:
         self.ticket += 1
         return self.state.apply(Put(self.ticket, queue), "p", Item(self.ticket, size_bytes=size_bytes))
 
-    def get(self, queue):
+    def get(self, queue, **wanted):
         self.ticket += 1
-        return self.state.apply(Get(self.ticket, queue), "c")
+        return self.state.apply(Get(self.ticket, queue, **wanted), "c")
 
 
 def full_queues(num_queues):
@@ -70,6 +70,20 @@ def test_those_that_waited_longest_enter_first():
     channel = full_channel(20)
     entered = [each.ticket for each in channel.get("base") if isinstance(each, Accept)]
     assert entered == list(range(2, 12))
+
+
+def test_what_an_item_that_arrived_at_the_end_of_its_queue_leaves_free_is_for_others():
+    channel = Channel(total_bytes=100)
+    channel.put("ending", 10)
+    channel.get("ending")
+    channel.put("ending", 90)
+    # No group is there, and it waits for what may come back.
+    channel.get("ending", group_size=2)
+    channel.get("ending")
+    channel.put("other", 50)
+    channel.state.apply(EndQueue("ending"))
+    entered = [each.ticket for each in channel.state.confirm("c", [2]) if isinstance(each, Accept)]
+    assert entered == [6]
 
 
 def test_a_put_that_is_too_large_for_the_room_there_is_lets_those_behind_it_pass():

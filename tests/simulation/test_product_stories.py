@@ -59,6 +59,12 @@ def test_the_product_keeps_every_promise_in_stories_that_are_drawn_for_mutants(n
         assert run_script(getattr(harder, name)(draw_script(seed)), None, PRODUCT).violation is None
 
 
+# A put that waited for bytes which an ended queue gave out when the last item on its way had arrived.
+@pytest.mark.parametrize(("name", "seed"), [("with_absences", 64)])
+def test_the_product_keeps_every_promise_in_a_harder_story_that_has_found_it_broken(name, seed):
+    assert run_script(getattr(harder, name)(draw_script(seed)), None, PRODUCT).violation is None
+
+
 # A send that found its receiver after its deadline, and was told that there is none.
 @pytest.mark.parametrize(("part", "seed"), [(MailboxPart, 928)])
 def test_every_promise_is_kept_in_a_story_of_one_part_that_has_found_it_broken(part, seed):

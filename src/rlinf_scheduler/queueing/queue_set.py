@@ -386,7 +386,8 @@ class QueueSet:
         """Do what follows from the end of a delivery."""
         # As long as more can come its end moves nobody.
         if self.closed or queue.ended or not queue.gate.is_plain:
-            queue.settle(self.closed, out)
+            self.settle((queue,), out)
+            return
         if not queue.delivering:
             self.drop_if_idle(queue)
         if self.tally.touched:
