@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rlinf_scheduler.comm.codec import decode
+from rlinf_scheduler.comm.codec.moved import loads_of_any_version
 from rlinf_scheduler.comm.failure import load_failure
 from rlinf_scheduler.errors import CommError, RecordingError
 from rlinf_scheduler.tape.entries import (
@@ -123,7 +123,7 @@ class RecordedRank:
     def place_in_cluster(self) -> tuple[Any, Sequence[Any], memoryview]:
         """Its `Placement`, its hardware, and the topology, packed."""
         _, place, topology = self._reader.load(self._place_of_rank)
-        placement, hardware = pickle.loads(place)
+        placement, hardware = loads_of_any_version(place)
         return placement, hardware, topology
 
     @property
@@ -168,7 +168,7 @@ class RecordedRank:
         if operation.noted.failed:
             failure = load_failure(about)
             raise failure.load() or CommError(failure.text)
-        return (pickle.loads(about) if about else None), frames
+        return (loads_of_any_version(about) if about else None), frames
 
     def close(self) -> None:
         """Close the file."""

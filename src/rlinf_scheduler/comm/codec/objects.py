@@ -32,6 +32,7 @@ import numpy as np
 
 from rlinf_scheduler.comm.codec.arrays import MARK, layout_of, memory_of, reduce_array, reduce_subclass
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf_scheduler.comm.codec.moved import loads_of_any_version
 from rlinf_scheduler.comm.codec.sources import BytePart, ByteSource, Pieces, copied, write_parts
 from rlinf_scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
 from rlinf_scheduler.comm.codec.tensors import TensorRow, TensorTable, quantisation
@@ -180,7 +181,7 @@ def decode(
         view = memoryview(head)  # type: ignore[arg-type]  # arrays of bytes are buffers; typed from 3.12 on
         form = view[0]
         if form == _PICKLE:
-            return pickle.loads(view[1:])
+            return _loads(view[1:])
         if form == _SMALL:
             return bytes(view[1:])
         if form == _BYTES:
@@ -211,11 +212,20 @@ def _decode_with_table(
         raise CodecError(message)
     ready = [writable(buffer) for buffer in buffers]
     if not table_bytes:
-        return pickle.loads(body, buffers=ready)
+        return _loads(body, ready)
     order, rows = _read_table(body[:table_bytes])
     tensors = TensorReader(ready, on_device)
     taken = [ready[number] if number >= 0 else tensors.tensor(rows[~number]) for number in order]
-    return pickle.loads(body[table_bytes:], buffers=taken)
+    return _loads(body[table_bytes:], taken)
+
+
+def _loads(data: memoryview, buffers: Sequence[Any] = ()) -> Any:
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except (AttributeError, ImportError) as error:
+        if raised_by_signal_handler(error):
+            raise
+        return loads_of_any_version(data, buffers)
 
 
 def writable(buffer: Any) -> memoryview:
