@@ -13,9 +13,13 @@ from torch.distributed.tensor import DTensor, Partial, distribute_tensor, placem
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rlinf_scheduler.errors import WeightsError
-from rlinf_scheduler.weights.held import Slice, held
+from rlinf_scheduler.weights.held import Slice, held, local_of
 from rlinf_scheduler.weights.layout import Shard, whole
 from weight_meshes import Mesh, within
+
+
+def held_all(weights):
+    return [held("policy", key, value, local_of(value)) for key, value in weights.items()]
 
 
 @contextlib.contextmanager
@@ -58,7 +62,7 @@ def test_a_dtensor_says_which_boxes_are_here(drawn, data):
         cut = DTensor.from_local(
             local, torch_mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
         )
-        (one,) = held("policy", {"w": cut})
+        (one,) = held_all({"w": cut})
     assert (one.key, one.dtype, one.part.shape) == ("w", "int64", shape)
     for piece in one.part.pieces:
         here = one.local[within(piece.local_start, piece.shape)]
@@ -70,7 +74,7 @@ def test_a_tensor_of_another_mesh_is_not_here():
     with process(3, 4):
         mesh = DeviceMesh("cpu", torch.tensor([0, 1]))
         cut = distribute_tensor(torch.zeros(4, 2), mesh, [placement_types.Shard(0)])
-        (one,) = held("policy", {"w": cut})
+        (one,) = held_all({"w": cut})
     assert (one.part.shape, one.part.pieces) == ((4, 2), ())
 
 
@@ -79,25 +83,25 @@ def test_partial_sums_are_refused_with_what_to_do():
         mesh = DeviceMesh("cpu", torch.tensor([0, 1]))
         cut = DTensor.from_local(torch.zeros(4), mesh, [Partial()], run_check=False)
         with pytest.raises(WeightsError, match=r"'w' is a DTensor placed as .*: redistribute it to shards"):
-            list(held("policy", {"w": cut}))
+            held_all({"w": cut})
 
 
 def test_plain_tensors_and_arrays_are_whole():
     given_ = {"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": np.zeros(4, "<f4")}
-    assert [(one.dtype, one.part) for one in held("policy", given_)] == [
+    assert [(one.dtype, one.part) for one in held_all(given_)] == [
         ("bfloat16", whole((2, 3))),
         ("<f4", whole((4,))),
     ]
 
 
 def test_a_slice_says_where_it_is():
-    (one,) = held("policy", {"w": Slice(np.ones((2, 4)), (6, 0), (8, 4))})
+    (one,) = held_all({"w": Slice(np.ones((2, 4)), (6, 0), (8, 4))})
     assert [str(piece.box) for piece in one.part.pieces] == ["[6:8, 0:4]"]
     with pytest.raises(WeightsError, match="'w' is a slice that does not fit: rows 7 to 9 of dimension 0"):
-        list(held("policy", {"w": Slice(np.ones((2, 4)), (7, 0), (8, 4))}))
+        held_all({"w": Slice(np.ones((2, 4)), (7, 0), (8, 4))})
 
 
 @pytest.mark.parametrize("value", [None, [1.0], Slice([1.0], (0,), (1,))])
 def test_what_is_neither_tensor_nor_array_is_named(value):
     with pytest.raises(WeightsError, match=r"'w' is of type .*, neither tensor nor array"):
-        list(held("policy", {"w": value}))
+        held_all({"w": value})

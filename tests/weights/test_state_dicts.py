@@ -11,7 +11,9 @@ import torch
 from nested_tensors import LAYOUTS, nested
 from rlinf_scheduler.comm.codec import copying
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
-from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+from rlinf_scheduler.weights.sources import Place
+from rlinf_scheduler.weights.state_dicts import encode_held
+from rlinf_scheduler.weights.target import Target, sources_of
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 DTYPES = [
@@ -28,11 +30,12 @@ DTYPES = [
 
 def frames_of(state_dict):
     """What arrives: the frames in memory of the receiver's own."""
-    return [bytearray(frame) for frame in encode_state_dict("policy", state_dict).frames()]
+    return [bytearray(frame) for frame in encode_held("policy", state_dict)[0].frames()]
 
 
 def copy_over(state_dict, into):
-    StateDictWriter("policy", into).write(3, frames_of(state_dict))
+    frames, target = frames_of(state_dict), Target("policy", into)
+    target.write(3, target.plan(3, sources_of(frames), Place("")), {0: frames})
     return into
 
 
@@ -111,7 +114,7 @@ def test_buffers_and_tied_weights_of_a_module_arrive_and_travel_once():
 
     one, other = tied(), tied()
     one(torch.randn(8, 64))
-    encoded = encode_state_dict("policy", one.state_dict())
+    encoded, _ = encode_held("policy", one)
     assert encoded.size_bytes < 2 * 64 * 64 * 4
     copy_over(one.state_dict(), other)
     assert all(torch.equal(mine, other.state_dict()[key]) for key, mine in one.state_dict().items())
@@ -298,32 +301,35 @@ def test_hundreds_of_keys_that_do_not_fit_make_a_short_message():
 )
 def test_what_has_no_plain_elements_cannot_be_published(value, problem):
     with pytest.raises(WeightsError, match=problem):
-        encode_state_dict("policy", {"a": value})
+        encode_held("policy", {"a": value})
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nor_can_nested_tensors(layout):
     with pytest.raises(WeightsError, match="plain dense tensors"):
-        encode_state_dict("policy", {"a": nested(layout)})
+        encode_held("policy", {"a": nested(layout)})
 
 
 def test_keys_are_strings():
     with pytest.raises(WeightsError, match="keys are strings"):
-        encode_state_dict("policy", {1: np.zeros(1)})
+        encode_held("policy", {1: np.zeros(1)})
 
 
 def test_weights_go_into_modules_and_dicts_only():
     with pytest.raises(WeightsError, match="not into a list"):
-        StateDictWriter("policy", [np.zeros(1)])
+        Target("policy", [np.zeros(1)])
 
 
 def test_arrays_need_no_torch():
     program = (
         "import sys, numpy as np\n"
-        "from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict\n"
+        "from rlinf_scheduler.weights.sources import Place\n"
+        "from rlinf_scheduler.weights.state_dicts import encode_held\n"
+        "from rlinf_scheduler.weights.target import Target, sources_of\n"
         "into = {'a': np.zeros(2)}\n"
-        "frames = list(map(bytearray, encode_state_dict('p', {'a': np.ones(2)}).frames()))\n"
-        "StateDictWriter('p', into).write(1, frames)\n"
+        "frames = list(map(bytearray, encode_held('p', {'a': np.ones(2)})[0].frames()))\n"
+        "target = Target('p', into)\n"
+        "target.write(1, target.plan(1, sources_of(frames), Place('')), {0: frames})\n"
         "sys.exit('torch' in sys.modules or bool(into['a'].sum() != 2))\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -23,7 +23,8 @@ from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch
 from rlinf_scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
-from rlinf_scheduler.weights.state_dicts import StateDictWriter
+from rlinf_scheduler.weights.sources import Place
+from rlinf_scheduler.weights.target import Target, sources_of
 
 DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
 
@@ -53,7 +54,7 @@ class FetchedWeights:
         """Its bytes, to be noted; nothing once it was written."""
         return [] if self._arrived is None else list(self._arrived.frames())
 
-    def write(self, writer: StateDictWriter) -> int:
+    def write(self, target: Target) -> int:
         """Write it to its place and give its memory back; the version.
 
         An interruption (Ctrl-C, a signal handler that raises) does not leave a part of it there: it is written as a
@@ -68,7 +69,7 @@ class FetchedWeights:
         if self._arrived is None:
             return self.version
         try:
-            self._write(writer, self._arrived)
+            self._write(target, self._arrived)
         except WeightsMismatch as error:
             self._unfit = error.args
             self._arrived = self._use = None
@@ -76,19 +77,20 @@ class FetchedWeights:
         except CommError:  # the device did nothing for minutes: it would not now
             raise
         except BaseException:
-            self._write(writer, self._arrived)
+            self._write(target, self._arrived)
             raise
         self._arrived = self._use = None
         return self.version
 
-    def _write(self, writer: StateDictWriter, arrived: ReceivedPayload) -> None:
+    def _write(self, target: Target, arrived: ReceivedPayload) -> None:
         frames: list[Any] = list(arrived.frames())
         try:
-            if self._use is None:
-                writer.write(self.version, frames)
-            else:
+            on_device = None
+            if self._use is not None:
                 frames = self._use.frames(frames)
-                writer.write(self.version, frames, partial(self._read, self._use))
+                on_device = {0: partial(self._read, self._use)}
+            plan = target.plan(self.version, sources_of(frames), Place(""))
+            target.write(self.version, plan, {0: frames}, on_device)
         finally:
             # An error keeps what its traceback refers to for as long as somebody keeps the error.
             del arrived

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,27 +47,57 @@ class Held(NamedTuple):
     local: Any
 
 
-def held(name: str, weights: Mapping[str, Any]) -> Iterator[Held]:
-    """Yield what is here of each tensor of a state dict.
+def values_of(weights: Any) -> Mapping[str, Any] | None:
+    """Return the values of a module (its `state_dict()`), or of a mapping; None if it is neither.
+
+    A tensor that is made of others, as a quantised one is, counts as these: "<key>.<name of the part>".
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(weights, torch.nn.Module):
+        weights = weights.state_dict()
+    if not isinstance(weights, Mapping):
+        return None
+    return {part: each for key, value in weights.items() for part, each in _parts(key, value)}
+
+
+def _parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    names = getattr(value, "__tensor_flatten__", None)
+    if names is None or is_dtensor(value) or value.is_nested:
+        yield key, value
+        return
+    for name in names()[0]:
+        yield from _parts(f"{key}.{name}", getattr(value, name))
+
+
+def local_of(value: Any) -> Any:
+    """Return what is here of a value: the local tensor of a DTensor, the tensor of a `Slice`, or the value itself."""
+    if isinstance(value, Slice):
+        return value.tensor
+    return value.to_local() if is_dtensor(value) else value
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def held(name: str, key: str, value: Any, local: Any) -> Held:
+    """Return what is here of one tensor of a state dict.
 
     Args:
         name: of the weights, for messages.
-        weights: by key tensors (also DTensors, on any device), arrays, or `Slice`s of them.
+        key: of the tensor.
+        value: a tensor (also a DTensor, on any device), an array, or a `Slice` of one.
+        local: see `local_of`.
 
     Raises:
-        WeightsError: something is none of these, is a DTensor whose values are partial sums, or a slice that is not
-            within its tensor.
+        WeightsError: it is none of these, is a DTensor whose values are partial sums, or a slice that is not within its
+            tensor.
     """
-    for key, value in weights.items():
-        if type(key) is not str:
-            raise WeightsError(name, f"keys are strings, and {key!r} is none")
-        yield _held(name, key, value)
-
-
-def _held(name: str, key: str, value: Any) -> Held:
-    local = value.tensor if isinstance(value, Slice) else value
-    torch = sys.modules.get("torch")
-    if not isinstance(local, np.ndarray) and (torch is None or not isinstance(local, torch.Tensor)):
+    if type(key) is not str:
+        raise WeightsError(name, f"keys are strings, and {key!r} is none")
+    if not isinstance(local, np.ndarray) and not is_tensor(local):
         raise WeightsError(name, f"'{key}' is of type {type(local).__qualname__}, neither tensor nor array")
     if isinstance(value, Slice):
         shapes = [tuple(map(int, each)) for each in (value.global_shape, value.offsets, local.shape)]
@@ -75,7 +106,7 @@ def _held(name: str, key: str, value: Any) -> Held:
         except ValueError as error:
             raise WeightsError(name, f"'{key}' is a slice that does not fit: {error}") from error
     elif is_dtensor(value):
-        part, local = _part_of_dtensor(name, key, value), value.to_local()
+        part = _part_of_dtensor(name, key, value, tuple(local.shape))
     else:
         part = whole(tuple(local.shape))
     return Held(key, dtype_of(local), part, local)
@@ -92,13 +123,17 @@ def dtype_of(value: Any) -> str:
     return value.dtype.str if isinstance(value, np.ndarray) else str(value.dtype).removeprefix("torch.")
 
 
-def _part_of_dtensor(name: str, key: str, tensor: Any) -> Part:
+# A model has thousands of tensors and some ten ways in which they are cut.
+_sharded = lru_cache(maxsize=1024)(sharded)
+
+
+def _part_of_dtensor(name: str, key: str, tensor: Any, local_shape: tuple[int, ...]) -> Part:
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
-    shape, local_shape = tuple(tensor.shape), tuple(tensor.to_local().shape)
+    shape = tuple(tensor.shape)
     if coordinate is None:  # this process is not in its mesh, and has nothing of it
         return Part(shape, local_shape, ())
-    placements = [_placement(name, key, each, len(shape)) for each in tensor.placements]
-    part = sharded(shape, tuple(mesh.shape), tuple(coordinate), placements)
+    placements = tuple(_placement(name, key, each, len(shape)) for each in tensor.placements)
+    part = _sharded(shape, tuple(mesh.shape), tuple(coordinate), placements)
     if part.local_shape != local_shape and math.prod(local_shape) + part.size:
         raise WeightsError(
             name,

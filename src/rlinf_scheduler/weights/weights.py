@@ -31,7 +31,8 @@ from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf_scheduler.weights.records import NO_VERSION, SERVICE
-from rlinf_scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+from rlinf_scheduler.weights.state_dicts import encode_held
+from rlinf_scheduler.weights.target import Target
 from rlinf_scheduler.weights.versions import Versions, check_growth
 
 logger = Reporter(__name__)
@@ -92,7 +93,7 @@ class Weights:
         self._messenger.check_process()
         began = TIMES.now()
         number = _checked_version(name, version)
-        encoded = encode_state_dict(_checked_name(name), state_dict, self._devices.device_of)
+        encoded, _ = encode_held(_checked_name(name), state_dict, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
         self._claim(name)
         note = self._tape.begin("publish", name, encoded)
@@ -136,13 +137,13 @@ class Weights:
             CommTimeout: there was no such version at the deadline; it says which one was.
         """
         self._messenger.check_process()
-        writer = StateDictWriter(_checked_name(name), into)
+        target = Target(_checked_name(name), into)
         if version is not None and min_version is not None:
             problem = "version= is exactly that one, and min_version= that or a newer one: say one of them"
             raise WeightsError(name, problem)
         least = min_version if version is None else version
         wanted = NO_VERSION if least is None else _checked_version(name, least)
-        into_devices = self._devices.of(writer.tensors)
+        into_devices = self._devices.of(target.tensors)
         limit_s = checked_timeout(timeout_s)
         fetch = Fetch(
             self._transfers,
@@ -161,7 +162,7 @@ class Weights:
         def write(delivery: FetchedWeights) -> int:
             began = TIMES.now()
             note.took(delivery.frames, delivery.version)
-            self._fetched[name] = number = delivery.write(writer)
+            self._fetched[name] = number = delivery.write(target)
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
             self._messenger.payloads.release_dropped_soon()
             TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))

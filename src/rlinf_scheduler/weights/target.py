@@ -1,0 +1,360 @@
+"""Where a version goes: a reader's own tensors, from where each of them comes, and its bytes into their places.
+
+Everything is checked before the first byte is written. Bytes that lie together here and there are copied as they are,
+by several threads; all else is copied as boxes, by numpy or torch, which convert dtypes and write to devices.
+torch is only used where it is loaded, or where a dtype arrives that numpy does not know.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from rlinf_scheduler.comm.codec.copying import Copy, copy_all
+from rlinf_scheduler.comm.codec.destinations import copy_into, why_unwritable, why_unwritable_array
+from rlinf_scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
+from rlinf_scheduler.errors import WeightsError, WeightsMismatch
+from rlinf_scheduler.weights.held import held, is_tensor, local_of, values_of
+from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
+from rlinf_scheduler.weights.plan import Flow, Read, Wants, runs
+from rlinf_scheduler.weights.sources import BoxCopy, Place, Sources
+from rlinf_scheduler.weights.state_dicts import NO_PART, TensorEntry, decode_rows
+
+_NUMPY_MARKS = "<>|="
+_runs = lru_cache(maxsize=4096)(runs)
+
+
+class TargetPlan(NamedTuple):
+    """What a target reads from whom.
+
+    Attributes:
+        needed: the numbers of the sources that something is read from.
+        flows: how much comes from each of them.
+        reads: what, tensor by tensor.
+    """
+
+    needed: tuple[int, ...]
+    flows: tuple[Flow, ...]
+    reads: tuple[Read, ...]
+
+
+class Target:
+    """Tensors of a reader that weights are written to.
+
+    Args:
+        name: of the weights, for messages.
+        into: a `torch.nn.Module`, whose `state_dict()` is written to, or a mapping, whose values are: tensors (also
+            DTensors of this process's mesh), arrays, and `Slice`s of them.
+
+    Raises:
+        WeightsError: it is neither; or a slice is not within its tensor, or a DTensor has partial sums.
+    """
+
+    def __init__(self, name: str, into: Any) -> None:
+        self._name = name
+        self._torch: Any = sys.modules.get("torch")
+        values = values_of(into)
+        if values is None:
+            kind = type(into).__qualname__
+            raise WeightsError(name, f"they go into a torch.nn.Module or a dict, not into a {kind}")
+        self._locals = {key: local_of(value) for key, value in values.items()}
+        self._unwritable = dict(self._find_unwritable())
+        described = (
+            held(name, key, value, self._locals[key])
+            for key, value in values.items()
+            if key not in self._unwritable
+        )
+        self._layout = layout((each.key, each.dtype, each.part) for each in described)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The tensors that are written to."""
+        return [each for each in self._locals.values() if is_tensor(each)]
+
+    def plan(
+        self, version: int, sources: Sources, place: Place, reader: int = 0, readers: int = 1
+    ) -> TargetPlan:
+        """Find what is read from whom; in any thread.
+
+        Args:
+            version: for messages.
+            sources: what there is of that version, and who has it.
+            place: where this process is.
+            reader: its number among those that share the sources between them.
+            readers: how many they are.
+
+        Raises:
+            WeightsMismatch: keys, shapes or dtypes differ, or a tensor cannot be written to.
+        """
+        manifest = self._layout.manifest
+        wants = Wants(sources, manifest)
+        missing = [key for key in self._locals if key not in sources.indices]
+        problems = {**self._unwritable, **dict(_unfit(sources, manifest))}
+        unfit = [problems[key] for key in self._locals if key in problems and key in sources.indices]
+        unexpected = [key for key in wants.unused if key not in self._locals]
+        if missing or unfit or unexpected:
+            raise WeightsMismatch(self._name, version, missing, unexpected, unfit)
+        found = wants.plan(self._layout, place, reader, readers)
+        return TargetPlan(tuple(flow.source for flow in found.flows), found.flows, tuple(found.reads()))
+
+    def write(
+        self,
+        version: int,
+        plan: TargetPlan,
+        payloads: Mapping[int, Sequence[Any]],
+        on_device: Mapping[int, Callable[[Callable[[], None]], None]] | None = None,
+    ) -> None:
+        """Copy everything to its place; the dtypes and the devices stay those of the destination.
+
+        Args:
+            version: for messages.
+            plan: of this target.
+            payloads: what `encode_held` gave, by the number of its source; some frames may be tensors of bytes on a
+                device.
+            on_device: for each source that has such: lets something copy from there.
+
+        Raises:
+            WeightsMismatch: something cannot be written to any more; nothing was written.
+            WeightsError: a payload is not what its source said that it has; nothing was written.
+        """
+        if unwritable := dict(self._find_unwritable()):
+            raise WeightsMismatch(self._name, version, unfit=tuple(unwritable.values()))
+        arrived = {number: _Payload(self._name, payloads[number]) for number in plan.needed}
+        copies: list[Copy] = []
+        others: list[Callable[[], None]] = []
+        there: dict[int, list[_Move]] = {}
+        for read in plan.reads:
+            move = _Move(self._locals[read.into], *arrived[read.source].take(read), read)
+            if is_tensor(move.data):
+                there.setdefault(read.source, []).append(move)
+            else:
+                move.split(copies, others)
+        copy_all(copies)
+        for copy in others:
+            copy()
+        for number, moves in there.items():
+            (on_device or {})[number](partial(_copy_from_device, moves))
+
+    def _find_unwritable(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys of what cannot be written to, and why."""
+        for key, local in self._locals.items():
+            if isinstance(local, np.ndarray):
+                why = why_unwritable_array(local)
+            elif is_tensor(local):
+                why = why_unwritable(self._torch, local)
+            else:
+                yield key, f"'{key}' is of type {type(local).__qualname__} in the destination"
+                continue
+            if why:
+                yield key, f"'{key}' cannot be written to in the destination: it is {why}"
+
+
+def sources_of(frames: Sequence[Any]) -> Sources:
+    """Return the one source of a payload that has all of each of its tensors."""
+    rows = decode_rows(frames[0])
+    return Sources([layout((row.key, row.dtype, whole(row.shape)) for row in rows)], [Place("")])
+
+
+class _Payload:
+    """What came from one source."""
+
+    def __init__(self, name: str, frames: Sequence[Any]) -> None:
+        self._name = name
+        self._frames = frames
+        self._rows = {row.key: row for row in decode_rows(frames[0])}
+
+    def take(self, read: Read) -> tuple[str, Any]:
+        """Return the dtype and the bytes of a tensor: a tensor if they are on a device, else an array."""
+        row = self._rows.get(read.key) or TensorEntry(read.key, "none", (), NO_PART)
+        data = b"" if row.part == NO_PART else self._frames[1 + row.part]
+        num_bytes = math.prod(read.source_shape) * item_size(row.dtype)
+        if row.shape != read.source_shape or len(data) != num_bytes:
+            raise WeightsError(
+                self._name,
+                f"{len(data)} bytes of '{read.key}' have come, {row.dtype} {row.shape}, where its publisher has said "
+                f"that it has {read.source_shape}",
+            )
+        return row.dtype, data if is_tensor(data) else np.frombuffer(data, np.uint8)
+
+
+class _Move(NamedTuple):
+    """Bytes that have come, and where they go.
+
+    Attributes:
+        local: the reader's tensor or array.
+        dtype: of what has come.
+        data: it: uint8, an array, or a tensor on a device.
+        read: which boxes of it.
+    """
+
+    local: Any
+    dtype: str
+    data: Any
+    read: Read
+
+    def split(self, copies: list[Copy], others: list[Callable[[], None]]) -> None:
+        """Note the copies of bytes that lie together, and all other ones."""
+        flat = _bytes_of(self.local, self.dtype)
+        values: Any = None
+        for copy in self.read.copies:
+            if flat is None:
+                values = self._values() if values is None else values
+                others.append(partial(_copy_values, self.local, values, copy))
+                continue
+            run = _runs(copy, self.read.source_shape, tuple(self.local.shape), item_size(self.dtype))
+            target, source = flat[run.target_offset :], self.data[run.source_offset :]
+            if run.counts:
+                shape = (*run.counts, run.num_bytes)
+                target = as_strided(target, shape, (*run.target_strides, 1))
+                others.append(partial(np.copyto, target, as_strided(source, shape, (*run.source_strides, 1))))
+            else:
+                copies.append((target[: run.num_bytes], source[: run.num_bytes]))
+
+    def _values(self) -> Any:
+        """Return what has come as values that numpy or torch can convert to those of the reader."""
+        if is_tensor(self.local):
+            return _as_tensor(self.dtype, self.data, self.read.source_shape)
+        dtype = _in_numpy(self.dtype)
+        if dtype is not None:
+            return self.data.view(dtype).reshape(self.read.source_shape)
+        tensor = _as_tensor(self.dtype, self.data, self.read.source_shape)
+        return (tensor.float() if tensor.element_size() <= 2 else tensor.double()).numpy()
+
+    def on_device(self) -> None:
+        """Copy what lies on a device into a tensor."""
+        source = self.data.view(getattr(sys.modules["torch"], self.dtype)).reshape(self.read.source_shape)
+        for copy in self.read.copies:
+            _copy_values(self.local, source, copy, non_blocking=True)
+
+
+def _copy_from_device(moves: Sequence[_Move]) -> None:
+    copies: list[Copy] = []
+    others: list[Callable[[], None]] = []
+    for move in moves:
+        if isinstance(move.local, np.ndarray):
+            move._replace(data=move.data.cpu().numpy()).split(copies, others)
+        else:
+            move.on_device()
+    copy_all(copies)
+    for copy in others:
+        copy()
+
+
+def _copy_values(local: Any, values: Any, copy: BoxCopy, **options: Any) -> None:
+    """Copy a box; `values` are a tensor if `local` is one, and else an array."""
+    target = local.detach() if is_tensor(local) else local
+    target, source = (
+        target[_within(copy.target_start, copy.shape)],
+        values[_within(copy.source_start, copy.shape)],
+    )
+    if isinstance(local, np.ndarray):
+        np.copyto(target, source, casting="same_kind")
+    else:
+        torch = sys.modules["torch"]
+        copy_into(torch, *_as_bits(torch, target, source), **options)
+
+
+def _within(start: Index, shape: Index) -> tuple[Any, ...]:
+    return (*(slice(a, a + b) for a, b in zip(start, shape, strict=True)), ...)
+
+
+def _bytes_of(local: Any, dtype: str) -> np.ndarray[Any, Any] | None:
+    """Return the memory of a tensor or array as bytes, if what is of a dtype goes there as it is."""
+    if isinstance(local, np.ndarray):
+        plain = local.flags.c_contiguous and local.dtype == _in_numpy(dtype)
+        return np.asarray(local).reshape(-1).view(np.uint8) if plain else None
+    if _name_of(local.dtype) != (dtype if _of_torch(dtype) else np.dtype(dtype).name):
+        return None
+    if not local.is_cpu or not local.is_contiguous() or local.is_conj() or local.is_neg():
+        return None
+    # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
+    torch = sys.modules["torch"]
+    flat: np.ndarray[Any, Any] = local.detach().view(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def _unfit(sources: Sources, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield which tensors of a reader are of another shape, or of a dtype that what is published does not go into."""
+    for key, into, shape in manifest.rows():
+        index = sources.indices.get(key)
+        if index is None:
+            continue
+        dtype = sources.dtypes[index]
+        if sources.shapes[index] != shape:
+            yield key, f"'{key}' has shape {sources.shapes[index]}, and {shape} in the destination"
+        elif not _fits(dtype, into):
+            yield key, f"'{key}' is {_shown(dtype)}, which does not go into {_shown(into)}"
+
+
+@lru_cache(maxsize=256)
+def _fits(published: str, into: str) -> bool:
+    """Whether what is of a dtype can be written into another one."""
+    if published == into:
+        return True  # bits
+    if _of_torch(into):
+        return _fits_tensor(published, into)
+    dtype = _in_numpy(published)
+    if dtype is not None:
+        return np.can_cast(dtype, np.dtype(into), "same_kind")
+    # The others of torch are kinds of float that become any float.
+    return np.dtype(into).kind == "f" and _fits_tensor(published, "float64")
+
+
+def _fits_tensor(published: str, into: str) -> bool:
+    """Whether torch here writes what is of a dtype, of its own or of numpy's, into a tensor of another one."""
+    torch = _torch()
+    try:
+        source = _as_tensor(published, np.zeros(item_size(published), np.uint8), (1,))
+        target = torch.empty(1, dtype=getattr(torch, into))
+        if source.dtype.is_complex and not target.dtype.is_complex:
+            return False
+        copy_into(torch, *_as_bits(torch, target, source))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+def _of_torch(dtype: str) -> bool:
+    """Whether it is a dtype of a tensor, not of an array."""
+    return dtype[0] not in _NUMPY_MARKS
+
+
+@lru_cache(maxsize=256)
+def _in_numpy(dtype: str) -> np.dtype[Any] | None:
+    """Return a dtype in numpy, which does not know all of torch's."""
+    return np.dtype(dtype) if not _of_torch(dtype) or dtype in KNOWN_TO_NUMPY else None
+
+
+def _shown(dtype: str) -> str:
+    return str(_in_numpy(dtype) or dtype)
+
+
+@lru_cache(maxsize=256)
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch") or import_module("torch")
+
+
+def _as_tensor(dtype: str, data: np.ndarray[Any, Any], shape: Index) -> Any:
+    torch = _torch()
+    if _of_torch(dtype):
+        return torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
+    return torch.from_numpy(data.view(dtype).reshape(shape))
+
+
+def _as_bits(torch: Any, target: Any, source: Any) -> tuple[Any, Any]:
+    """The two as what torch copies in any case: bits, where they are of one dtype."""
+    if target.dtype != source.dtype or target.is_complex() or target.is_neg():
+        return target, source
+    bits = getattr(torch, BITS[target.element_size()])
+    return target.detach().view(bits), source.view(bits)
