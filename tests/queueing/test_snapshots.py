@@ -570,4 +570,6 @@ def fields_of(part):
 @pytest.mark.parametrize("part", KEPT, ids=lambda part: part.__name__)
 def test_nothing_of_a_queue_was_forgotten(part):
     known = " ".join(each.get(part, "") for each in (KEPT, MADE_ANEW, LEFT_OUT)).split()
-    assert fields_of(part) == set(known), "say in snapshot.py and restoring.py how it is kept, and then here"
+    assert fields_of(part) == set(known), (
+        "say in snapshot.py, restoring.py or its policy how it is kept, and then here"
+    )

@@ -6,12 +6,13 @@ from collections import defaultdict
 from copy import copy
 from dataclasses import replace
 
+from feeding_mutants import with_policy
 from msgspec.structs import replace as changed
 from product_mutants import Mutant
 
 from rlinf_scheduler.channel.features import checkpoints
 from rlinf_scheduler.queueing import ChannelState, Snapshot, as_name, merged
-from rlinf_scheduler.queueing.sharding import ShardState
+from rlinf_scheduler.queueing.sharding import Shardings, ShardState
 from rlinf_scheduler.queueing.snapshot import Taker
 from simulator import Machines
 
@@ -19,8 +20,8 @@ from simulator import Machines
 class _LeavesOutWhatIsOnLease(Taker):
     """What consumers have on lease is theirs."""
 
-    def _leases_by_queue(self, done):
-        return defaultdict(list)
+    def _lent(self):
+        return []
 
 
 class _LeavesOutWhatIsOnItsWay(Taker):
@@ -30,11 +31,11 @@ class _LeavesOutWhatIsOnItsWay(Taker):
         return defaultdict(list)
 
 
-class _LosesPartsInHand(Taker):
+class _LosesPartsInHand(Shardings):
     """A part that was handed out is done with."""
 
-    def _shard(self, shard):
-        return super()._shard(ShardState(shard.parts))
+    def _saved(self, shard, items, queue):
+        return super()._saved(ShardState(shard.parts), items, queue)
 
 
 class KeepsWhatIsDoneWith(ChannelState):
@@ -178,7 +179,7 @@ CHECKPOINT_MUTANTS = {
     "forgets attempts at a restart": _server(_changed(_without_attempts)),
     "forgets priorities at a restart": _server(_changed(_without_priorities)),
     "forgets steps at a restart": _server(_changed(_without_steps)),
-    "loses parts in hand": _with_taker(_LosesPartsInHand),
+    "loses parts in hand": _server(with_policy(_LosesPartsInHand)),
     "keeps members of subscriptions at a restart": _server(_changed(_with_members)),
     "forgets what members of subscriptions had at a restart": _server(_changed(_without_what_members_had)),
     "forgets subscriptions at a restart": _server(ForgetsSubscriptions),

@@ -18,7 +18,7 @@ grant: how items leave
 policies.py      lists the files of all policies beside these; what one may say: policy.py
 balance.py       parts of steps that are even; cost.py: by what an item costs
 
-snapshot.py      from the state to data; restoring.py: and back
+snapshot.py      from the state to data; restoring.py: and back; saved_items.py: with numbers for payloads
 tally.py         what all queues of a channel have in common
 watch.py         what enters between two looks
 stats.py         a channel and its queues, as data for all who ask
@@ -62,10 +62,11 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         Ripen,
     )
     from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
+    from rlinf_scheduler.queueing.policies import ChannelData, QueueData
     from rlinf_scheduler.queueing.policy import OperationOver
     from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
     from rlinf_scheduler.queueing.queue import NOTHING
-    from rlinf_scheduler.queueing.snapshot import ChannelData, QueueData, Snapshot, merged, with_rest
+    from rlinf_scheduler.queueing.snapshot import Snapshot, merged, with_rest
     from rlinf_scheduler.queueing.state import ChannelState
     from rlinf_scheduler.queueing.stats import (
         ChannelStats,
@@ -87,7 +88,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
 _MODULES = {
     "Accept": "rlinf_scheduler.queueing.instructions",
     "Bury": "rlinf_scheduler.queueing.instructions",
-    "ChannelData": "rlinf_scheduler.queueing.snapshot",
+    "ChannelData": "rlinf_scheduler.queueing.policies",
     "ChannelState": "rlinf_scheduler.queueing.state",
     "ChannelStats": "rlinf_scheduler.queueing.stats",
     "ChannelUser": "rlinf_scheduler.queueing.stats",
@@ -109,7 +110,7 @@ _MODULES = {
     "Point": "rlinf_scheduler.queueing.cost",
     "ProducerPlaces": "rlinf_scheduler.queueing.producers",
     "Producers": "rlinf_scheduler.queueing.producers",
-    "QueueData": "rlinf_scheduler.queueing.snapshot",
+    "QueueData": "rlinf_scheduler.queueing.policies",
     "QueueDepth": "rlinf_scheduler.queueing.stats",
     "QueueName": "rlinf_scheduler.queueing.item",
     "QueueStats": "rlinf_scheduler.queueing.stats",

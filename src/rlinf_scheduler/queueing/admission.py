@@ -18,19 +18,21 @@ the version moves on it needs a place again, and where there would be none, the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.gate import Gate, GatedQueue
 from rlinf_scheduler.queueing.instructions import Accept, Deliver, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, as_name
+from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName, as_name
 from rlinf_scheduler.queueing.lanes import LanedFifo
-from rlinf_scheduler.queueing.policy import Handler, Policy
+from rlinf_scheduler.queueing.policy import Handler, Merger, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.wording import counted
 
@@ -503,6 +505,18 @@ class Admission(Gate):
 
     # -- for snapshots ---------------------------------------------------------------------------
 
+    def save(self, items: SavedItems) -> VersionState:
+        """Return what is kept, as data."""
+        kept = self.kept
+        if items.at_rest:
+            num_given = kept.num_given - sum(self.is_lent(item) for item in items.back[self.queue])
+            return replace(kept, num_given=num_given, making={}, asking={}, moving={})
+        making = {
+            number: replace(slot, copies=dict(slot.copies), gone=set(slot.gone))
+            for number, slot in kept.making.items()
+        }
+        return replace(kept, making=making, asking=dict(kept.asking), moving=dict(kept.moving))
+
     def load(self, kept: VersionState) -> None:
         """Take what was kept of another gate; this one must be new."""
         self.kept = kept
@@ -512,6 +526,8 @@ class Admission(Gate):
     def load_items(self, items: Iterable[Item]) -> None:
         """Take items that are here, or were given out and may come back."""
         for item in items:
+            if item.given_in == SETTLED:
+                continue
             self._open[item.latest] += 1
             if item.given_in != NOT_GIVEN:
                 (self._lent if self.is_lent(item) else self._lent_before)[item.latest] += 1
@@ -608,9 +624,46 @@ class Admissions(Policy):
         queue.decide_by(gate=admission)
         return admission
 
-    def arrange(self, queues: Iterable[Queue]) -> None:
-        """Have these queues first, in this order."""
-        self._admitting = {queue: self._admitting[queue] for queue in (*queues, *self._admitting)}
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def save(self, state: Any, data: Mapping[Queue, Any], items: SavedItems) -> None:
+        """Add the versions of queues, and the slots that are out."""
+        for queue, its in data.items():
+            if isinstance(queue.gate, Admission):
+                its.versions = queue.gate.save(items)
+        if not items.at_rest:
+            state.admitting = [queue.name for queue in self.queues()]
+
+    def remake(self, name: QueueName, data: Any) -> Queue | None:
+        """Return a queue that has versions, still empty."""
+        if data.versions is None:
+            return None
+        queue = self._queues.make(name)
+        self.begin(queue).load(data.versions)
+        return queue
+
+    def load(self, queues: Sequence[tuple[Queue, Any]], items: LoadedItems) -> None:
+        """Count the items that are open."""
+        for queue, data in queues:
+            if isinstance(queue.gate, Admission):
+                queue.gate.load_items(queue.fifo)
+                queue.gate.load_items(item for getter in data.sent for item in getter.items or ())
+        for lent in self._queues.tally.lender.all():
+            if isinstance(lent.queue.gate, Admission):
+                lent.queue.gate.load_items(lent.items.values())
+
+    def arrange(self, state: Any, items: LoadedItems) -> None:
+        """Have queues in the order of before."""
+        known = [self._queues.find(as_name(name)) for name in state.admitting]
+        first = [queue for queue in known if queue is not None]
+        self._admitting = {queue: self._admitting[queue] for queue in (*first, *self._admitting)}
+
+    @staticmethod
+    def merge(first: Any, state: Any, queues: Sequence[tuple[Any, Any]], merger: Merger) -> None:
+        """Keep the version of the first: with what was there first, it is the one of then."""
+        for one, two in queues:
+            if one.versions is not None:
+                two.versions = one.versions
 
     def clear(self) -> None:
         """Forget all of them."""

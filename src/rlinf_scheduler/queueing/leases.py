@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.instructions import (
@@ -29,12 +30,13 @@ from rlinf_scheduler.queueing.instructions import (
     Reason,
     Refuse,
 )
-from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Getter
-from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
+from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.wording import counted
 
 # So many leases are remembered that ended without their consumers' doing: why.
@@ -361,6 +363,11 @@ class Leases(Policy):
             raise OperationOver(self.why_over(generation))
         return lease
 
+    def first_over(self, client: str, done: Iterable[int]) -> tuple[int, str] | None:
+        """Return the first of these leases that a client has no more, and why; None if it has all."""
+        over = next((each for each in done if self.find(client, each) is None), None)
+        return None if over is None else (over, self.why_over(over))
+
     def find(self, client: str, generation: int) -> LeaseState | None:
         """Return a lease that a client has; None if it is over, or another's."""
         lease = self._open.get(generation)
@@ -455,34 +462,60 @@ class Leases(Policy):
 
     # -- for snapshots ---------------------------------------------------------------------------
 
-    def load(self, lease: LeaseState) -> None:
-        """Have a lease again that there was before."""
-        self._open_with(lease)
-        if lease.getter is not None:
-            lease.getter.generation, lease.getter.terms = lease.generation, lease.terms
-            self.consumer(lease.getter.client.name).num_items += len(lease.items)
+    def save(self, state: Any, data: Mapping[Queue, Any], items: SavedItems) -> None:
+        """Add leases and who is skipped; and, also at rest, dead letters."""
+        if not items.at_rest:
+            for lease in self._open.values():
+                its = {place: items.add(item) for place, item in lease.items.items()}
+                getter = None if lease.getter is None else lease.owner
+                data[lease.queue].leases.append(replace(lease, queue=None, items=its, getter=getter))
+            for client in state.clients:
+                client.skipped = [getter.ticket for getter in self.consumer(client.name).skipped]
+            state.why_over = list(self._why_over.items())
+        for letter in self.dead.values():
+            name = letter.queue.name
+            for item in items.each([letter.item], counts_lost=type(name) is not SubscriptionName):
+                state.dead.append(replace(letter, queue=name, item=item))
 
-    def skipped(self, client: str) -> list[int]:
-        """Return the tickets of a client's getters that are skipped."""
-        return [getter.ticket for getter in self.consumer(client).skipped]
-
-    def arrange_skipped(self, client: str, getters: Iterable[Any]) -> None:
-        """Have a client's getters that are skipped in this order."""
-        self.consumer(client).skipped = dict.fromkeys(getters)
-
-    def contents(self) -> list[tuple[int, str]]:
-        """Return why leases are over, as far as it is remembered."""
-        return list(self._why_over.items())
-
-    def arrange(self, why_over: Iterable[tuple[int, str]]) -> None:
-        """Have what there is in the order in which it was given out, and what `contents` gave."""
+    def load(self, queues: Sequence[tuple[Queue, Any]], items: LoadedItems) -> None:
+        """Have leases that there were before."""
+        for queue, data in queues:
+            for lease in data.leases:
+                self._load(queue, lease, items)
         self._open = dict(sorted(self._open.items()))
-        self._why_over = OrderedDict(why_over)
 
-    def load_dead(self, letter: BuriedItem) -> None:
-        """Have a dead letter."""
-        self.dead[letter.number] = letter
-        letter.queue.bury(1, letter.item.size_bytes)
+    def _load(self, queue: Queue, lease: LeaseState, items: LoadedItems) -> None:
+        lease.queue = queue
+        its_items = items.each(queue.name, lease.items.values())
+        if lease.getter is not None:
+            getter: Any = self._queues.operation(*lease.getter)
+            lease.getter = getter
+            getter.items, getter.generation, getter.terms = its_items, lease.generation, lease.terms
+            self.consumer(getter.client.name).num_items += len(its_items)
+        self._open_with(lease)
+
+    def arrange(self, state: Any, items: LoadedItems) -> None:
+        """Have getters skipped in the order of before, and dead letters."""
+        for client in state.clients:
+            if client.skipped:
+                operations: dict[int, Any] = self._queues.clients[client.name].operations
+                self.consumer(client.name).skipped = {operations[ticket]: None for ticket in client.skipped}
+        self._why_over = OrderedDict(state.why_over)
+        for letter in state.dead:
+            letter.queue = self._queues.make(as_name(letter.queue))
+            items.item(letter.queue.name, letter.item)
+            self._add_dead(letter)
+
+    @staticmethod
+    def merge(first: Any, state: Any, queues: Sequence[tuple[Any, Any]], merger: Merger) -> None:
+        """Keep the dead letters of both, those of before first."""
+        dead = [
+            replace(letter, item=item)
+            for letter in first.dead
+            if not merger.is_over(letter.queue)
+            for item in merger.missing([letter.item])
+        ]
+        state.dead = [*dead, *state.dead]
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -588,9 +621,13 @@ class Leases(Policy):
     def _bury(self, queue: Queue, item: Item, reason: str, consumer: str, out: list[Instruction]) -> None:
         queue.gate.forget((item,))
         number = self._queues.next_number()
-        self.load_dead(BuriedItem(number, queue, item, item.attempts, reason, consumer))
+        self._add_dead(BuriedItem(number, queue, item, item.attempts, reason, consumer))
         if item.question is not None:
             out.append(Bury(*item.question, item.attempts, consumer, reason))
+
+    def _add_dead(self, letter: BuriedItem) -> None:
+        self.dead[letter.number] = letter
+        letter.queue.bury(1, letter.item.size_bytes)
 
     def _drop(self, letter: BuriedItem) -> None:
         del self.dead[letter.number]

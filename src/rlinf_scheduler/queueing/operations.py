@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.instructions import Deliver, Instruction
-from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.item import Item, as_name
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text
@@ -117,6 +119,17 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
             self.queue.confirm(self)
         else:
             self.queue.give_back((self,))
+
+    def save(self, items: SavedItems) -> Self:
+        """Return it as data."""
+        its = items.each(self.items or ()) if self.counts else []
+        its_items = None if self.items is None else its
+        return replace(self, client=self.client.name, queue=None, items=its_items)
+
+    def load(self, items: LoadedItems) -> None:
+        """Have what it was sent, as it was."""
+        self.group = as_name(self.group)
+        self.items = items.each(self.queue.name, self.items or ())
 
     def delivery(self, items: list[Item]) -> Deliver:
         """Return the instruction that sends items."""

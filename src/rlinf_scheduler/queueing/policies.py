@@ -1,15 +1,35 @@
-"""The registry of policies, beside the plain ones: of what a queue may be, and of what a channel's bounds are."""
+"""The registry of policies, beside the plain ones: what a queue may be, what bounds a channel has, what is saved."""
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
-from rlinf_scheduler.queueing.admission import Admissions, Admit, HoldSlot, LetGoOfSlot, SetVersion
-from rlinf_scheduler.queueing.leases import Extend, Leases, LeaseTerms, MoveDead, Settle
+from msgspec import Struct
+
+from rlinf_scheduler.queueing.admission import (
+    Admissions,
+    Admit,
+    HoldSlot,
+    LetGoOfSlot,
+    SetVersion,
+    VersionState,
+)
+from rlinf_scheduler.queueing.item import Item
+from rlinf_scheduler.queueing.leases import (
+    BuriedItem,
+    Extend,
+    LeaseGetter,
+    Leases,
+    LeaseState,
+    LeaseTerms,
+    MoveDead,
+    Settle,
+)
 from rlinf_scheduler.queueing.messages import Get
+from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.policy import Policy
-from rlinf_scheduler.queueing.sharding import DonePart, Shardings, WantedPart
-from rlinf_scheduler.queueing.taps import Subscribe, Taps, Unsubscribe
+from rlinf_scheduler.queueing.sharding import DonePart, PartGetter, Shardings, ShardingState, WantedPart
+from rlinf_scheduler.queueing.taps import Membership, Subscribe, Taps, Unsubscribe
 
 # What clients say of them, as operations and as requests; and a get, whose items leave as a policy has it.
 AnyGet: TypeAlias = Get[LeaseTerms | WantedPart]
@@ -32,3 +52,88 @@ class Bounds(TypedDict, total=False):
 
     max_attempts: int
     max_leased: int
+
+
+# -- what is saved: the fields of a policy are written and read by it alone --------------------------
+
+AnyGetter: TypeAlias = Getter | LeaseGetter | PartGetter
+
+
+class QueueData(Struct, array_like=True):
+    """One queue. A new field goes to the end and has a default.
+
+    Attributes:
+        name: its name.
+        num_entered: how many items ever entered it: the order of the next one.
+        flushed: items of a smaller order do not wait for others.
+        returned: what was taken and came back, in order.
+        items: what never left, in order.
+        sent: getters that were sent something and have not confirmed it.
+        leases: what consumers have on lease, and what comes back after a delay.
+        waiting: getters that wait, in order; skipped: likewise, those that may have no more for now.
+        putters: the puts that are not over: those with room in the order in which they got it, then the line.
+        versions: where it has some.
+        sharding: where it is divided.
+        terms: of a subscription; membership: who reads it.
+    """
+
+    name: Any
+    num_entered: int
+    flushed: int = 0
+    returned: list[Item] = []
+    items: list[Item] = []
+    sent: list[AnyGetter] = []
+    leases: list[LeaseState] = []
+    waiting: list[AnyGetter] = []
+    skipped: list[AnyGetter] = []
+    putters: list[Putter] = []
+    versions: VersionState | None = None
+    sharding: ShardingState | None = None
+    terms: tuple[Any, int, int] | None = None
+    membership: Membership | None = None
+
+
+class ClientData(Struct, array_like=True):
+    """A client: the tickets of its operations, and of those that are skipped, each in order."""
+
+    name: str
+    tickets: list[int]
+    skipped: list[int]
+
+
+class ChannelData(Struct, array_like=True):
+    """All queues of a channel, and what it counts. A new field goes to the end and has a default.
+
+    Attributes:
+        queues: in order of appearance.
+        dead: dead letters, the oldest first.
+        last_number: the last generation of a lease, or number of a dead letter or a slot; none comes again.
+        num_accepted: how many items were put since the beginning; accepted_bytes: their size.
+        closed: nothing can be put any more.
+        all_ended: every queue has ended.
+        ended: the names of those that were ended alone.
+        num_lost: how many of the items put were lost; lost_bytes: their size.
+        clients: in order of appearance; none at rest.
+        crowded: the queues with a put that waits for the bytes of the channel, in order.
+        admitting: the queues with versions, in order.
+        why_over: of the last leases that ended without their consumers' doing: why.
+        now: the clock of the state's shell.
+        num_vacancies: how often the last member of a subscription has left.
+    """
+
+    queues: list[QueueData]
+    dead: list[BuriedItem]
+    last_number: int
+    num_accepted: int
+    accepted_bytes: int
+    closed: bool = False
+    all_ended: bool = False
+    ended: list[Any] = []
+    num_lost: int = 0
+    lost_bytes: int = 0
+    clients: list[ClientData] = []
+    crowded: list[Any] = []
+    admitting: list[Any] = []
+    why_over: list[tuple[int, str]] = []
+    now: float = 0.0
+    num_vacancies: int = 0

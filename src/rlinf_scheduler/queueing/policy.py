@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 
 # Of an operation and its client, and of what comes with it, if anything does.
 Handler: TypeAlias = Callable[..., list[Instruction]]
@@ -16,6 +17,16 @@ Handler: TypeAlias = Callable[..., list[Instruction]]
 
 class OperationOver(ValueError):
     """What an operation is about is over."""
+
+
+class Merger(Protocol):
+    """What two snapshots have in common."""
+
+    def missing(self, items: Iterable[Item]) -> list[Item]:
+        """Return those items of the first one that the second has not found."""
+
+    def is_over(self, name: QueueName) -> bool:
+        """Return whether that is a subscription which nobody reads any more."""
 
 
 class Policy:
@@ -55,6 +66,24 @@ class Policy:
     def followers(self, name: QueueName, *, alone: bool) -> Iterable[Queue]:
         """Return the queues that see what enters another one, or (`alone`) only those that see no other."""
         return ()
+
+    # -- snapshots: `state` is `ChannelData`, the data of a queue `QueueData` -----------------------
+
+    def save(self, state: Any, data: Mapping[Queue, Any], items: SavedItems) -> None:
+        """Add what it keeps to the data of the channel and of its queues."""
+
+    def remake(self, name: QueueName, data: Any) -> Queue | None:
+        """Return a queue whose data says that it is another one by this policy, still empty."""
+
+    def load(self, queues: Sequence[tuple[Queue, Any]], items: LoadedItems) -> None:
+        """Have what it kept of queues, each with its data, in which nobody waits yet."""
+
+    def arrange(self, state: Any, items: LoadedItems) -> None:
+        """Have what it kept of all queues, in order, when everything else is there."""
+
+    @staticmethod
+    def merge(first: Any, state: Any, queues: Sequence[tuple[Any, Any]], merger: Merger) -> None:
+        """Add to the data of a second snapshot, at rest, what it kept at the first; `queues` are those of both."""
 
     def clear(self) -> None:
         """Forget everything."""

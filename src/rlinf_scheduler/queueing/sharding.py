@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,11 +20,12 @@ from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, 
 from rlinf_scheduler.queueing.contents import Parts
 from rlinf_scheduler.queueing.cost import Point, by_formula, by_table
 from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item, as_name
+from rlinf_scheduler.queueing.item import Item, SubscriptionName, as_name
 from rlinf_scheduler.queueing.messages import Get
-from rlinf_scheduler.queueing.operations import Getter
-from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
+from rlinf_scheduler.queueing.operations import Client, Getter
+from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Limits, Wanted
 from rlinf_scheduler.queueing.weights import check_batch_weight, exact, rounded
 from rlinf_scheduler.wording import counted
@@ -160,6 +161,22 @@ class PartGetter(Getter, tag="part"):
     def leave(self) -> None:
         """Wait no more."""
         self.queue.parts.forget(self)
+
+    def line_up(self) -> None:
+        """Wait for the next part of its shard."""
+        if isinstance(self.queue.parts, ShardingState):
+            self.queue.parts.shards[self.shard].waiting = self
+
+    def save(self, items: SavedItems) -> Self:
+        """Return it as data."""
+        part = None if self.part is None else _saved(self.part, items, None)
+        return replace(super().save(items), part=part)
+
+    def load(self, items: LoadedItems) -> None:
+        """Have what it was sent, as it was."""
+        super().load(items)
+        if self.part is not None:
+            self.items = items.each(self.queue.name, self.part.items)
 
     def delivery(self, items: list[Item]) -> Deliver:
         """Return the instruction that sends its part."""
@@ -399,6 +416,73 @@ class Shardings(Policy):
             raise OperationOver(NO_PART)
         sharding.finish(done.index)
         return self._queues.settle((queue,), [])
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def save(self, state: Any, data: Mapping[Queue, Any], items: SavedItems) -> None:
+        """Add the shards of queues that are divided."""
+        for queue, its in data.items():
+            sharding = self.of(queue)
+            if sharding is not None:
+                shards = [self._saved(shard, items, queue) for shard in sharding.shards]
+                its.sharding = replace(sharding, shards=shards)
+
+    def _saved(self, shard: ShardState, items: SavedItems, queue: Queue) -> ShardState:
+        parts = [_saved(part, items, queue) for part in shard.parts]
+        if shard.in_hand is None:
+            return ShardState(parts)
+        in_hand = _saved(shard.in_hand, items, queue)
+        if items.at_rest:
+            return ShardState([in_hand, *parts])
+        return ShardState(parts, in_hand, (shard.holder.client.name, shard.holder.ticket))
+
+    def load(self, queues: Sequence[tuple[Queue, Any]], items: LoadedItems) -> None:
+        """Divide queues as they were divided."""
+        for queue, data in queues:
+            for shard in () if data.sharding is None else data.sharding.shards:
+                for part in (*shard.parts, *filter(None, (shard.in_hand,))):
+                    items.each(queue.name, part.items)
+                if shard.holder is not None:
+                    self._hold(queue, shard)
+            if data.sharding is not None:
+                queue.decide_by(parts=data.sharding)
+
+    def _hold(self, queue: Queue, shard: ShardState) -> None:
+        """Let somebody have the part of a shard in hand: what it was sent, if it is there still."""
+        name, ticket = shard.holder
+        holder = self._queues.operation(name, ticket)
+        if isinstance(holder, PartGetter) and holder.part is not None:
+            shard.in_hand = holder.part
+        else:
+            holder = PartGetter(self._queues.clients.get(name) or Client(name), ticket, queue)
+        shard.holder = holder
+
+    @staticmethod
+    def merge(first: Any, state: Any, queues: Sequence[tuple[Any, Any]], merger: Merger) -> None:
+        """Keep the steps of both."""
+        for one, two in queues:
+            if one.sharding is not None:
+                two.sharding = _merged(one.sharding, two.sharding, merger)
+
+
+def _saved(part: Part, items: SavedItems, queue: Queue | None) -> Part:
+    """A part as data; what is lost is counted unless its queue is a subscription's."""
+    counts_lost = queue is None or type(queue.name) is not SubscriptionName
+    return replace(part, items=items.each(part.items, counts_lost=counts_lost))
+
+
+def _merged(first: ShardingState, second: ShardingState | None, merger: Merger) -> ShardingState:
+    present = [ShardState() for _ in first.shards] if second is None else second.shards
+    shards = []
+    for shard, here in zip(first.shards, present, strict=True):
+        steps = {part.step for part in here.parts}
+        missing = [part for part in shard.parts if part.step not in steps]
+        parts = [replace(part, items=merger.missing(part.items)) for part in missing]
+        shards.append(ShardState([*parts, *here.parts]))
+    next_step, num_dealt = first.next_step, first.num_dealt
+    if second is not None:
+        next_step, num_dealt = max(next_step, second.next_step), max(num_dealt, second.num_dealt)
+    return ShardingState(first.plan, shards, next_step, num_dealt)
 
 
 def _weight_of(items: Sequence[Item]) -> int | float:

@@ -10,13 +10,13 @@ from rlinf_scheduler.queueing import messages
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item, QueueName, as_name
 from rlinf_scheduler.queueing.operations import Getter, Putter
-from rlinf_scheduler.queueing.policies import POLICIES, Bounds
+from rlinf_scheduler.queueing.policies import POLICIES, Bounds, ChannelData
 from rlinf_scheduler.queueing.policy import Handler, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.restoring import Restorer
-from rlinf_scheduler.queueing.snapshot import ChannelData, Snapshot, Taker
+from rlinf_scheduler.queueing.snapshot import Snapshot, Taker
 from rlinf_scheduler.queueing.weights import check_weight
 from rlinf_scheduler.wording import counted
 
@@ -187,7 +187,7 @@ class ChannelState:
             at_rest: without clients: what they have is in its queues again.
             done: generations of what is lent whose items are done with: they are left out.
         """
-        return self.taker_type(self.queues, self.policy, at_rest=at_rest).take(done)
+        return self.taker_type(self.queues, self.policies, at_rest=at_rest, done=done).take()
 
     def restore(self, data: ChannelData, payloads: Sequence[Any]) -> None:
         """Hold what a snapshot says; `payloads[n]` is that of the item which names `n`.
@@ -201,7 +201,7 @@ class ChannelState:
         if queues.all() or queues.clients or queues.num_accepted:
             there = f"{counted(len(queues.all()), 'queue')} there, {counted(queues.num_accepted, 'item')} put"
             raise ValueError(f"it is not empty: {there}")
-        Restorer(queues, self.policy, payloads).restore(data)
+        Restorer(queues, self.policies, payloads).restore(data)
 
     # -- puts ------------------------------------------------------------------------------------
 

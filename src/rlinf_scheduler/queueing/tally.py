@@ -24,6 +24,9 @@ class Lender(Protocol):
     def all(self) -> Iterable[Any]:
         """Return everything that is given out, or comes back after a delay."""
 
+    def first_over(self, client: str, done: Iterable[int]) -> tuple[int, str] | None:
+        """Return the first of what was lent to a client that it has no more, and why; None if it has all."""
+
     def drop_dead(self, queue: Any) -> None:
         """Drop the dead letters of a queue."""
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, list_names, size_text
 
@@ -317,6 +319,35 @@ class Taps(Policy):
             return [queue for queue in self._queues.all() if type(queue.name) is not SubscriptionName]
         queue = self._queues.find(terms.queue_name)
         return [] if queue is None else [queue]
+
+    def save(self, state: Any, data: Mapping[Queue, Any], items: SavedItems) -> None:
+        """Add what subscriptions see, and who reads them."""
+        for queue, its in data.items():
+            if isinstance(queue, TapQueue):
+                read, gone = queue.read, items.at_rest
+                its.terms = queue.terms
+                its.membership = replace(
+                    read, members={} if gone else dict(read.members), vacancy=0 if gone else read.vacancy
+                )
+        if not items.at_rest:
+            state.num_vacancies = self.num_vacancies
+
+    def remake(self, name: QueueName, data: Any) -> Queue | None:
+        """Return the queue of a subscription, still empty."""
+        if data.terms is None or not isinstance(name, SubscriptionName):
+            return None
+        queue_name, *bounds = data.terms
+        tap = self.make(name.subscription, TapTerms(as_name(queue_name), *bounds))
+        tap.read = data.membership
+        if tap.read.removed:
+            tap.remove()
+        else:
+            self.begin(tap)
+        return tap
+
+    def arrange(self, state: Any, items: LoadedItems) -> None:
+        """Count on."""
+        self.num_vacancies = state.num_vacancies
 
     def clear(self) -> None:
         """Forget all of them."""

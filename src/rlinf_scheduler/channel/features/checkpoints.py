@@ -32,7 +32,6 @@ from rlinf_scheduler.queueing import (
     marks_tell,
     merged,
 )
-from rlinf_scheduler.queueing.leases import Leases
 
 # A first look is kept so long for its second one,
 LOOK_S = 60.0
@@ -113,16 +112,13 @@ class CheckpointsFeature:
         self._note_held()
 
     def _snapshot(self, request: Request) -> Snapshot | None:
-        """Return what there is now; None if a lease that is to be done with is over, as is then answered."""
-        over = self._first_over(request.peer_id, request.head.done)
-        if over is not None:
-            request.reply(control_wire.Saved(over, self._state.policy(Leases).why_over(over)))
-            return None
-        return self._state.snapshot(at_rest=True, done=request.head.done)
-
-    def _first_over(self, client: str, done: Collection[int]) -> int | None:
-        """The first of these leases that its client has no more; 0 is none."""
-        return next((each for each in done if self._state.policy(Leases).find(client, each) is None), None)
+        """Return what there is now; None if something that is to be done with is over, as is then answered."""
+        done = request.head.done
+        over = self._state.queues.tally.lender.first_over(request.peer_id, done)
+        if over is None:
+            return self._state.snapshot(at_rest=True, done=done)
+        request.reply(control_wire.Saved(*over))
+        return None
 
     def _begin_to_write(self) -> None:
         self._runtime.run_beside(self._write, self._line[0])
