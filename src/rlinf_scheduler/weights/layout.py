@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -226,6 +227,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     dtypes: tuple[str, ...]
     shapes: tuple[Index, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """How large they are, whole."""
+        return sum(math.prod(shape) * item_size(dtype) for _, dtype, shape in self.rows())
+
     def rows(self) -> Iterator[tuple[str, str, Index]]:
         """Yield key, dtype and shape of each."""
         return zip(self.keys, self.dtypes, self.shapes, strict=True)
@@ -243,6 +249,13 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
     manifest: Manifest
     parts: tuple[Part, ...]
     part_of: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """How much is there, in bytes."""
+        sizes = [part.size for part in self.parts]
+        dtypes = self.manifest.dtypes
+        return sum(sizes[part] * item_size(dtype) for part, dtype in zip(self.part_of, dtypes, strict=True))
 
     def part(self, index: int) -> Part:
         """Return what is there of the `index`-th tensor."""
@@ -308,6 +321,7 @@ def _span(first: Index, last: Sequence[int], dim: int) -> tuple[slice, ...]:
     return tuple(slice(a, b + 1) for a, b in zip(lows, grown, strict=True))
 
 
+@lru_cache(maxsize=64)
 def item_size(dtype: str) -> int:
     """Return how many bytes an element has, of a dtype of torch by its name, or of numpy ("<f4").
 

@@ -1,16 +1,180 @@
-"""The questions of a reader of weights to their publisher; the answer is replication's `ReaderAnswer`."""
+"""What is said of weights: by publishers and readers to the index at the job's home, by readers to publishers.
+
+publisher to index    Announce -> Keep, what it is to keep
+index to publisher    Keep, when a version has become complete
+reader to index       Find -> Found
+reader to publisher   FetchWeights -> replication's `ReaderAnswer`
+"""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
 import msgspec
 
+from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.replication import Want
+from rlinf_scheduler.errors import WeightsError
+from rlinf_scheduler.weights.layout import Layout, Manifest, Part
 
 SERVICE = "weights"
 FETCH = "weights.fetch"
+KEEP = "weights.keep"
 # Asks for the versions that a process publishes, by name.
 VERSIONS = "weights.versions"
+# The index's, a family of its own: its process may publish and fetch, too.
+INDEX = "weights_index"
+ANNOUNCE = "weights_index.announce"
+FIND = "weights_index.find"
+LIST = "weights_index.list"
 NO_VERSION = -1
+
+
+def entry_of(name: str) -> str:
+    """Return what weights are called in errors about their publishers."""
+    return f"weights/{name}"
+
+
+def check_growth(name: str, before: int, version: int) -> None:
+    """Make sure that a version may follow another one.
+
+    Raises:
+        WeightsError: it may not.
+    """
+    if version <= before:
+        raise WeightsError(name, f"version {version} cannot follow version {before}: versions grow")
+
+
+class Publisher(msgspec.Struct, frozen=True, array_like=True):
+    """A process that publishes.
+
+    Attributes:
+        endpoint: how to reach it.
+        process: its name.
+        group: whose weights it publishes with the other ranks; its process id, where it is alone.
+        launch: of the group; a later one is larger.
+        rank: in the group.
+        world_size: of the group.
+    """
+
+    endpoint: Endpoint
+    process: str
+    group: str
+    launch: int = 0
+    rank: int = 0
+    world_size: int = 1
+
+
+class PackedLayout(msgspec.Struct, frozen=True, array_like=True):
+    """A layout as bytes, in pieces that many processes have in common: its manifest, its part_of, and its parts."""
+
+    manifest: bytes
+    part_of: bytes
+    parts: bytes
+
+
+class Shards(msgspec.Struct, frozen=True, array_like=True):
+    """What a process has of a version.
+
+    Attributes:
+        publisher: the process.
+        digest: of its layout.
+        manifest: of the tensors of its layout.
+        held_bytes: how much it has.
+        total_bytes: how much all of these tensors are.
+        device: the device they lie on; "" for host memory.
+    """
+
+    publisher: Publisher
+    digest: bytes
+    manifest: bytes
+    held_bytes: int
+    total_bytes: int
+    device: str = ""
+
+
+class Announce(msgspec.Struct, frozen=True, array_like=True):
+    """A process has put its shards of a version where others can read them.
+
+    Attributes:
+        name: of the weights.
+        version: which.
+        shards: what it has.
+        layout: its layout, if it has not announced that before.
+        ranks: the version is complete when these have announced it; (): when nothing of its tensors is missing.
+    """
+
+    name: str
+    version: int
+    shards: Shards
+    layout: PackedLayout | None = None
+    ranks: tuple[int, ...] = ()
+
+
+class Keep(msgspec.Struct, frozen=True, array_like=True):
+    """Which versions a publisher is to keep of those up to the last one that the index has heard of."""
+
+    name: str
+    versions: tuple[int, ...]
+    up_to: int
+
+
+class Find(msgspec.Struct, frozen=True, array_like=True):
+    """A question for the newest complete version; the answer comes when there is one, or at the deadline.
+
+    Attributes:
+        name: what the weights are published as.
+        min_version: the least version that will do; NO_VERSION if any does.
+        exact: only `min_version` itself will do.
+        timeout_s: how long to wait, in seconds.
+        known: the digest of the layouts that the reader has from an answer before.
+        lost: processes that the reader cannot reach any more.
+    """
+
+    name: str
+    min_version: int
+    exact: bool
+    timeout_s: float
+    known: bytes = b""
+    lost: tuple[str, ...] = ()
+
+
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """Who has shards of a version: a process, the device they are on, and the number of their layout."""
+
+    endpoint: Endpoint
+    process: str
+    device: str
+    layout: int
+
+
+class Layouts(msgspec.Struct, frozen=True, array_like=True):
+    """Several layouts, in which what they have in common is there once."""
+
+    pieces: list[bytes]
+    numbers: list[tuple[int, int, int]]
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True):
+    """The newest complete version.
+
+    Attributes:
+        version: which; NO_VERSION if there is none.
+        sources: who has it; () if it will not do.
+        digest: of all layouts, in their order.
+        layouts: these; None if the reader knows them.
+        lacks: why a newer one is not complete; "" if there is none.
+    """
+
+    version: int
+    sources: tuple[Source, ...] = ()
+    digest: bytes = b""
+    layouts: Layouts | None = None
+    lacks: str = ""
 
 
 class FetchWeights(msgspec.Struct, array_like=True):
@@ -29,3 +193,73 @@ class FetchWeights(msgspec.Struct, array_like=True):
     want: Want
     devices: tuple[str, ...] = ()
     exact: bool = False
+
+
+class DigestedLayout(NamedTuple):
+    """A layout, and what is said of it in every announcement: see `Shards`."""
+
+    layout: Layout
+    packed: PackedLayout
+    digest: bytes
+    manifest: bytes
+    held_bytes: int
+    total_bytes: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
+_decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
+_decode_numbers = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+
+
+def digested(layout: Layout) -> DigestedLayout:
+    """Return a layout with all that is announced of it."""
+    raw = [_encode(each) for each in (layout.manifest, layout.part_of, layout.parts)]
+    packed = PackedLayout(*(zlib.compress(each, 1) for each in raw))
+    manifest = digest_of(raw[:1])
+    return DigestedLayout(
+        layout, packed, digest_of(raw), manifest, layout.num_bytes, layout.manifest.num_bytes
+    )
+
+
+def digest_of(pieces: Sequence[bytes]) -> bytes:
+    """Return the digest of several pieces."""
+    digest = blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(len(piece).to_bytes(8, "little"))
+        digest.update(piece)
+    return digest.digest()
+
+
+def together(layouts: Sequence[PackedLayout]) -> Layouts:
+    """Return several layouts with what they have in common once."""
+    pieces: dict[bytes, int] = {}
+
+    def number(piece: bytes) -> int:
+        return pieces.setdefault(piece, len(pieces))
+
+    numbers = [(number(each.manifest), number(each.part_of), number(each.parts)) for each in layouts]
+    return Layouts(list(pieces), numbers)
+
+
+def apart(layouts: Layouts) -> list[Layout]:
+    """Return the layouts of `together`, unpacked."""
+    at = layouts.pieces
+    return [unpacked(PackedLayout(*(at[number] for number in numbers))) for numbers in layouts.numbers]
+
+
+@lru_cache(maxsize=2048)
+def unpacked(packed: PackedLayout) -> Layout:
+    """Return a layout; manifests that are the same are the same object."""
+    parts = _decode_parts(zlib.decompress(packed.parts))
+    return Layout(_manifest(packed.manifest), parts, _numbers(packed.part_of))
+
+
+@lru_cache(maxsize=64)
+def _manifest(packed: bytes) -> Manifest:
+    return _decode_manifest(zlib.decompress(packed))
+
+
+@lru_cache(maxsize=64)
+def _numbers(packed: bytes) -> tuple[int, ...]:
+    return _decode_numbers(zlib.decompress(packed))

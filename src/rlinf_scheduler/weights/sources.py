@@ -38,11 +38,15 @@ class Problem(NamedTuple):
 
     Attributes:
         key: which.
-        text: what is wrong, with boxes and the numbers of processes.
+        text: what is wrong, with boxes and processes.
     """
 
     key: str
     text: str
+
+
+class Missing(Problem):
+    """Nobody has some of a tensor, which may come yet."""
 
 
 class BoxCopy(NamedTuple):
@@ -88,20 +92,20 @@ class Cut:
         # The process that has a group, where it is one.
         self.only: Ints = np.array([each[0] if len(each) == 1 else -1 for each in groups], np.int64)
 
-    def problem(self) -> str:
-        """Say why it is no whole tensor; "" if it is."""
+    def problem(self, names: Sequence[str]) -> Problem | None:
+        """Say why it is no whole tensor, for no key; None if it is."""
         if missing := uncovered(self.shape, self.boxes):
-            return f"nobody has {', '.join(map(str, missing))}"
+            return Missing("", f"nobody has {', '.join(map(str, missing))}")
         if sum(box.size for box in self.boxes) == math.prod(self.shape):
-            return ""
+            return None
         one, other = next(
             (first, second)
             for index, first in enumerate(self.boxes)
             for second in self.boxes[index + 1 :]
             if first.overlaps(second)
         )
-        have = [f"{box} of {_numbers(self.groups[self._group(box)])}" for box in (one, other)]
-        return f"shards overlap and are not the same: {' and '.join(have)}"
+        have = [f"{box} of {_named(self.groups[self._group(box)], names)}" for box in (one, other)]
+        return Problem("", f"shards overlap and are not the same: {' and '.join(have)}")
 
     def nearest(self, place: Place, places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
         """Return for each group the processes that have it and are nearest to a place."""
@@ -166,6 +170,7 @@ class Sources:
     Args:
         layouts: of each process; its number is its place in this sequence.
         places: where each is.
+        names: what each is called in messages, where that is more than its number.
 
     Attributes:
         problems: what is wrong: tensors of which something is missing or overlaps, or that are not the same everywhere.
@@ -178,8 +183,9 @@ class Sources:
         positions: where each begins in the model, of its `LENGTH`, by bytes.
     """
 
-    def __init__(self, layouts: Sequence[Layout], places: Sequence[Place]) -> None:
+    def __init__(self, layouts: Sequence[Layout], places: Sequence[Place], names: Sequence[str] = ()) -> None:
         self.places = tuple(places)
+        self._names = tuple(names)
         self.layouts = tuple(layouts)
         self.indices: dict[str, int] = {}
         self.dtypes: list[str] = []
@@ -218,7 +224,7 @@ class Sources:
         elif (self.dtypes[index], self.shapes[index]) != (dtype, shape):
             had = f"{self.dtypes[index]} {self.shapes[index]}"
             self.problems.append(
-                Problem(key, f"it is {dtype} {shape} in process {rank}, and {had} in others")
+                Problem(key, f"it is {dtype} {shape} in {_named([rank], self._names)}, and {had} in others")
             )
         return index
 
@@ -242,10 +248,10 @@ class Sources:
         return cut_of
 
     def _find_problems(self) -> None:
-        told = [cut.problem() for cut in self.cuts]
+        told = [cut.problem(self._names) for cut in self.cuts]
         for key, index in self.indices.items():
-            if text := told[self.cut_of[index]]:
-                self.problems.append(Problem(key, text))
+            if problem := told[self.cut_of[index]]:
+                self.problems.append(problem._replace(key=key))
 
 
 def way(reader: Place, source: Place) -> Way:
@@ -263,8 +269,9 @@ def _nearest(group: tuple[int, ...], place: Place, places: Sequence[Place]) -> t
     return tuple(number for number, each in zip(group, ways, strict=True) if each == best)
 
 
-def _numbers(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:4])) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
+def _named(numbers: Sequence[int], names: Sequence[str]) -> str:
+    them = [f"'{names[number]}'" if names else str(number) for number in numbers[:4]]
+    shown = ", ".join(them) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
     return f"process{'es' if len(numbers) > 1 else ''} {shown}"
 
 

@@ -1,0 +1,403 @@
+"""Which versions of weights there are, and who has which shards of them, as the job's home knows. Pure.
+
+A version is complete when nothing of its tensors is missing; readers get the newest that is. What a publisher keeps
+is decided here: the newest complete version, and the last two beyond it, so that a rank may be one version ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError
+from rlinf_scheduler.weights.layout import Box, Layout, item_size, uncovered
+from rlinf_scheduler.weights.records import (
+    NO_VERSION,
+    Announce,
+    Find,
+    Found,
+    Keep,
+    PackedLayout,
+    Shards,
+    Source,
+    check_growth,
+    digest_of,
+    entry_of,
+    together,
+    unpacked,
+)
+from rlinf_scheduler.weights.sources import Missing, Place, Problem, Sources
+
+# So many versions that are not complete yet are kept by a rank.
+AHEAD = 2
+# So many processes are named in a message.
+MOST_NAMED = 3
+
+Layouts: TypeAlias = Mapping[bytes, PackedLayout]
+Judge: TypeAlias = Callable[[Layouts, Sequence[str]], Sequence[Problem]]
+
+
+class PublishedState(NamedTuple):
+    """What is known of weights.
+
+    Attributes:
+        name: what they are called.
+        version: the newest complete version; NO_VERSION if there is none.
+        sources: which processes have it, and how many bytes of it.
+        lacks: of versions after it, by their number: why they are not complete.
+    """
+
+    name: str
+    version: int
+    sources: dict[str, int]
+    lacks: dict[int, str]
+
+
+@dataclass(slots=True)
+class _Weights:
+    """What is published under one name.
+
+    Attributes:
+        group: whose they are.
+        launch: of the group.
+        shards: who has what, by version and rank.
+        newest: the last version that each rank has announced, and its shards, also those of ranks that are lost.
+        lost: why the process of a rank is gone, as long as it has no other one.
+        layouts: by their digests.
+        ranks: those that have to announce a version; () where its tensors say what is missing.
+        complete: the newest complete version.
+    """
+
+    group: str
+    launch: int
+    shards: dict[int, dict[int, Shards]] = field(default_factory=dict)
+    newest: dict[int, tuple[int, Shards]] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    layouts: dict[bytes, PackedLayout] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    complete: int = NO_VERSION
+
+    def living(self) -> dict[int, Shards]:
+        """Return the last shards of each rank whose process lives."""
+        return {rank: shards for rank, (_, shards) in self.newest.items() if rank not in self.lost}
+
+    def rank_of(self, process_id: str) -> int | None:
+        """Return the rank that a process has; None if it has none."""
+        living = self.living().items()
+        return next((rank for rank, shards in living if _process_id(shards) == process_id), None)
+
+    def without(self, rank: int) -> dict[int, dict[int, Shards]]:
+        """Return who has what but for one rank."""
+        return {
+            version: {each: shards for each, shards in there.items() if each != rank}
+            for version, there in self.shards.items()
+        }
+
+
+class Index:
+    """Decides which version readers get, and which ones publishers keep.
+
+    Args:
+        judge: finds what is wrong with several layouts together, as `judge` does; it may raise, and the same is then
+            asked again later: what it is asked for has changed nothing yet.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._names: dict[str, _Weights] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """What is published."""
+        return list(self._names)
+
+    def names_of(self, process_id: str) -> list[str]:
+        """Return what a process publishes."""
+        return [name for name, each in self._names.items() if each.rank_of(process_id) is not None]
+
+    def announce(self, new: Announce) -> list[tuple[Endpoint, Keep]]:
+        """Note that a process has shards of a version; return who is to keep what from now on, that one first.
+
+        Raises:
+            WeightsError: the version does not grow, its shards do not go together with those of others, or its group
+                was launched anew.
+            NameTaken: a living process of another group publishes under that name.
+        """
+        publisher, present = new.shards.publisher, self._names.get(new.name)
+        if present is not None:
+            _check_owner(new, present)
+        is_new = present is None or present.launch != publisher.launch
+        weights = _Weights(publisher.group, publisher.launch) if present is None or is_new else present
+        rank = publisher.rank
+        before = weights.newest.get(rank)
+        if before is not None and _process_id(before[1]) == publisher.endpoint.process_id:
+            check_growth(new.name, before[0], new.version)
+            left, complete = weights.shards, weights.complete
+        else:
+            left = weights.without(rank)
+            complete = self._newest_complete(new.name, weights, left)
+        there = {**left.get(new.version, {}), rank: new.shards}
+        layouts = (
+            weights.layouts if new.layout is None else {**weights.layouts, new.shards.digest: new.layout}
+        )
+        if self._is_complete(new.name, there, layouts, new.ranks):
+            complete = max(complete, new.version)
+        # Nothing is refused from here on.
+        replaced = present.living().values() if present is not None and is_new else ()
+        weights.shards, weights.complete, weights.ranks = left, complete, new.ranks
+        weights.shards[new.version] = there
+        weights.newest[rank] = new.version, new.shards
+        weights.lost.pop(rank, None)
+        weights.layouts = layouts
+        self._names[new.name] = weights
+        keeps = _trim(new.name, weights)
+        own = keeps.pop(rank, None) or _keep(new.name, weights, rank)
+        over = [(each.publisher.endpoint, Keep(new.name, (), _NEWEST)) for each in replaced]
+        ends = [(weights.newest[each][1].publisher.endpoint, keep) for each, keep in keeps.items()]
+        return [(publisher.endpoint, own), *ends, *over]
+
+    def lose(self, name: str, process_id: str, why: str) -> PeerDied | None:
+        """Note that a process is gone; return the error of those that wait for a version that needs it, if any does."""
+        weights = self._names[name]
+        rank = weights.rank_of(process_id)
+        if rank is None:
+            return None
+        left = weights.without(rank)
+        complete = self._newest_complete(name, weights, left)
+        rest = {each: shards for each, shards in weights.living().items() if each != rank}
+        goes_on = bool(rest) and self._is_complete(name, rest, weights.layouts, ())
+        weights.shards, weights.complete = left, complete
+        weights.lost[rank] = why
+        _trim(name, weights)
+        if not rest:
+            del self._names[name]
+        if goes_on:
+            return None
+        return PeerDied(entry_of(name), f"published by '{weights.newest[rank][1].publisher.process}': {why}")
+
+    def find(self, question: Find) -> Found | None:
+        """Return the newest complete version; None if there is none that will do.
+
+        Raises:
+            WeightsError: there is a newer one than exactly the one that is asked for.
+            PeerDied: the reader cannot reach a process that alone has some of it.
+        """
+        weights = self._names.get(question.name)
+        if weights is None or weights.complete == NO_VERSION or weights.complete < question.min_version:
+            return None
+        version = weights.complete
+        shards = weights.shards[version]
+        if question.exact and version > question.min_version:
+            who = next(iter(shards.values())).publisher.process if len(shards) == 1 else weights.group
+            raise WeightsError(
+                question.name,
+                f"version {question.min_version} is over: '{who}' publishes version {version} now, and keeps no older "
+                "one",
+            )
+        reached = {rank: each for rank, each in shards.items() if _process_id(each) not in question.lost}
+        if len(reached) < len(shards) and not self._covers(question.name, reached, weights):
+            lost = next(each for rank, each in shards.items() if rank not in reached)
+            raise PeerDied(entry_of(question.name), f"published by '{lost.publisher.process}'")
+        return _found(version, reached, weights.layouts, question.known)
+
+    def missing(self, name: str) -> Found:
+        """Return the newest complete version, which will not do, and why a newer one is not complete."""
+        weights = self._names[name]
+        ahead = [version for version in weights.shards if version > weights.complete]
+        return Found(weights.complete, lacks=_lacks(weights, max(ahead)) if ahead else "")
+
+    def contents(self) -> list[PublishedState]:
+        """Return what is known of all weights."""
+        return [
+            PublishedState(
+                name,
+                each.complete,
+                {
+                    one.publisher.process: one.held_bytes
+                    for one in each.shards.get(each.complete, {}).values()
+                },
+                {version: _lacks(each, version) for version in each.shards if version > each.complete},
+            )
+            for name, each in sorted(self._names.items())
+        ]
+
+    def _newest_complete(self, name: str, weights: _Weights, left: Mapping[int, Mapping[int, Shards]]) -> int:
+        """Return the newest version that is still complete."""
+        for version in sorted((each for each in left if each <= weights.complete), reverse=True):
+            if left[version] == weights.shards[version] or self._is_complete(
+                name, left[version], weights.layouts, weights.ranks
+            ):
+                return version
+        return NO_VERSION
+
+    def _covers(self, name: str, shards: Mapping[int, Shards], weights: _Weights) -> bool:
+        return self._is_complete(name, shards, weights.layouts, weights.ranks)
+
+    def _is_complete(
+        self, name: str, shards: Mapping[int, Shards], layouts: Layouts, ranks: Iterable[int]
+    ) -> bool:
+        """Whether nothing of a version is missing.
+
+        Raises:
+            WeightsError: its shards do not go together.
+        """
+        if not shards or not all(rank in shards for rank in ranks):
+            return False
+        different = {each.digest: each for each in shards.values()}
+        one = next(iter(different.values()))
+        if len(different) == 1:
+            return one.held_bytes == one.total_bytes
+        is_one_model = len({each.manifest for each in different.values()}) == 1
+        if is_one_model and sum(each.held_bytes for each in different.values()) < one.total_bytes:
+            return False
+        processes = [each.publisher.process for each in different.values()]
+        problems = self._judge({digest: layouts[digest] for digest in different}, processes)
+        conflicts = [problem for problem in problems if not isinstance(problem, Missing)]
+        if conflicts:
+            more = f"; so it is with {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+            raise WeightsError(name, f"'{conflicts[0].key}': {conflicts[0].text}{more}")
+        return not problems
+
+
+# As large as any version.
+_NEWEST = (1 << 63) - 1
+
+
+def judge(layouts: Layouts, processes: Sequence[str]) -> tuple[Problem, ...]:
+    """Return what is wrong with several layouts together; not all of it, if something is missing anyway."""
+    known = [unpacked(each) for each in layouts.values()]
+    manifests = {id(each.manifest): each.manifest for each in known}.values()
+    model = {key: (dtype, shape) for each in manifests for key, dtype, shape in each.rows()}
+    is_agreed = len(manifests) == 1 or all(
+        model[row[0]] == row[1:] for each in manifests for row in each.rows()
+    )
+    total = sum(math.prod(shape) * item_size(dtype) for dtype, shape in model.values())
+    if is_agreed and sum(each.num_bytes for each in known) < total:
+        return (Missing("", "not all is there"),)
+    return tuple(Sources(known, [Place("")] * len(known), processes).problems)
+
+
+def _check_owner(new: Announce, present: _Weights) -> None:
+    publisher = new.shards.publisher
+    if publisher.group != present.group:
+        holder = next(iter(present.living().values())).publisher.process
+        raise NameTaken(entry_of(new.name), holder)
+    if publisher.launch < present.launch:
+        raise WeightsError(
+            new.name,
+            f"'{publisher.group}' was launched anew, and publishes them; '{publisher.process}' is of a launch before",
+        )
+
+
+def _trim(name: str, weights: _Weights) -> dict[int, Keep]:
+    """Forget what no rank is to keep; return what those keep that have had more."""
+    keeps: dict[int, Keep] = {}
+    for rank in weights.living():
+        there = sorted(version for version, shards in weights.shards.items() if rank in shards)
+        kept = [each for each in there if each == weights.complete]
+        kept += [each for each in there if each > weights.complete][-AHEAD:]
+        for version in there:
+            if version not in kept:
+                del weights.shards[version][rank]
+        if kept != there:
+            keeps[rank] = _keep(name, weights, rank)
+    weights.shards = {version: shards for version, shards in weights.shards.items() if shards}
+    used = {each.digest for there in weights.shards.values() for each in there.values()}
+    used |= {each.digest for _, each in weights.newest.values()}
+    if len(used) < len(weights.layouts):
+        weights.layouts = {digest: each for digest, each in weights.layouts.items() if digest in used}
+    return keeps
+
+
+def _keep(name: str, weights: _Weights, rank: int) -> Keep:
+    versions = tuple(sorted(version for version, shards in weights.shards.items() if rank in shards))
+    return Keep(name, versions, weights.newest[rank][0])
+
+
+def _found(version: int, shards: Mapping[int, Shards], layouts: Layouts, known: bytes) -> Found:
+    in_order = [shards[rank] for rank in sorted(shards)]
+    numbers: dict[bytes, int] = {}
+    sources = tuple(
+        Source(
+            each.publisher.endpoint,
+            each.publisher.process,
+            each.device,
+            numbers.setdefault(each.digest, len(numbers)),
+        )
+        for each in in_order
+    )
+    digest = digest_of(list(numbers))
+    unknown = None if digest == known else together([layouts[each] for each in numbers])
+    return Found(version, sources, digest, unknown)
+
+
+def _lacks(weights: _Weights, version: int) -> str:
+    """Say why a version is not complete: what is missing, and which ranks have not published it."""
+    there = weights.shards[version]
+    publishers = next(iter(there.values())).publisher
+    absent = [rank for rank in weights.ranks or range(publishers.world_size) if rank not in there]
+    gap = _gap([unpacked(weights.layouts[digest]) for digest in {each.digest for each in there.values()}])
+    missing = ""
+    if gap is not None:
+        key, boxes = gap
+        missing = f": nobody has {', '.join(map(str, boxes))} of '{key}'"
+        absent = [rank for rank in absent if _had(weights, rank, key, boxes[0])] or absent
+    waits = "; it waits for " + _named(weights, absent) if absent else ""
+    return f"version {version} is not complete{missing}{waits}"
+
+
+def _named(weights: _Weights, ranks: Sequence[int]) -> str:
+    named = [_rank_text(weights, rank) for rank in ranks[:MOST_NAMED]]
+    more = f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
+    return " and ".join(named) + more
+
+
+def _rank_text(weights: _Weights, rank: int) -> str:
+    if rank not in weights.newest:
+        return f"rank {rank} of '{weights.group}', which has published nothing"
+    version, shards = weights.newest[rank]
+    process = shards.publisher.process
+    if rank in weights.lost:
+        return f"'{process}', which is gone: {weights.lost[rank]}"
+    return f"'{process}', which has published version {version} last"
+
+
+def _had(weights: _Weights, rank: int, key: str, box: Box) -> bool:
+    """Whether a rank has had some of a box before."""
+    if rank not in weights.newest or weights.newest[rank][1].digest not in weights.layouts:
+        return False
+    layout = unpacked(weights.layouts[weights.newest[rank][1].digest])
+    if key not in layout.manifest.keys:
+        return False
+    part = layout.part(layout.manifest.keys.index(key))
+    return any(len(piece.start) == len(box.start) and piece.box.overlaps(box) for piece in part.pieces)
+
+
+def _gap(layouts: Sequence[Layout]) -> tuple[str, list[Box]] | None:
+    """Return a tensor of which something is missing, and what; None if nothing is."""
+    parts: dict[str, list[tuple[Layout, int]]] = {}
+    for layout in layouts:
+        for index, key in enumerate(layout.manifest.keys):
+            parts.setdefault(key, []).append((layout, index))
+    whole: set[frozenset[tuple[int, int]]] = set()
+    for key, those in parts.items():
+        alike = frozenset((id(layout), layout.part_of[index]) for layout, index in those)
+        if alike in whole:
+            continue
+        layout, index = those[0]
+        missing = uncovered(layout.manifest.shapes[index], _boxes(those))
+        if missing:
+            return key, missing
+        whole.add(alike)
+    return None
+
+
+def _boxes(those: Iterable[tuple[Layout, int]]) -> Iterator[Box]:
+    return (piece.box for layout, index in those for piece in layout.part(index).pieces)
+
+
+def _process_id(shards: Shards) -> str:
+    return shards.publisher.endpoint.process_id
