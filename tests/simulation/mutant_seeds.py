@@ -1,4 +1,4 @@
-"""The first seed whose story finds each mutant.
+"""A seed whose story finds each mutant: the first, or one whose story is short.
 
 `PYTHONPATH=. python tests/simulation/mutant_seeds.py` finds them anew.
 """
