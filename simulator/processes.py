@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.transport.peer_session import GRACE_S, State
+from rlinf_scheduler.comm.transport.peer_session import CONNECT_TIMEOUT_S, GRACE_S, OVERDUE_S, State
 from rlinf_scheduler.session import Session
 from simulator.host import Host
 from simulator.kernel import Kernel, OwnedDatagrams
@@ -27,6 +27,9 @@ from simulator.script import NUM_NODES
 from simulator.threads import end_all, running
 from simulator.watched import Names
 from simulator.world import Violation, World
+
+# A process need not find that it was stopped for less than this.
+NOT_LONG_S = CONNECT_TIMEOUT_S + OVERDUE_S
 
 
 class SimulatedSession(Session):
@@ -147,15 +150,18 @@ class Processes:
     # -- checks --------------------------------------------------------------------------------------
 
     def check_given_up(self, process: ProductProcess, name: str) -> None:
-        """Check that a process that is given up has ended, was out of reach for too long, or has given this one up."""
+        """Check that a process that is given up has ended, was out of reach for too long, or has given this one up.
+
+        Time in which this one was stopped for long does not count.
+        """
         own, other = process.host, self._processes[name]
         pair = frozenset((own.name, name))
         if not other.host.alive or own.name in other.given_up:
             return
-        paused_us = own.paused_us + other.host.paused_us
         apart = self.kernel.machine_of(own.name) != self.kernel.machine_of(name)
         unreachable_us = self._network.unreachable_us.get(pair, 0) if apart else 0
-        if unreachable_us + paused_us < GRACE_S * 1e6:
+        own_us = min(own.paused_us, int(NOT_LONG_S * 1e6))
+        if unreachable_us + own_us + other.host.paused_us < GRACE_S * 1e6:
             self._world.note(own.name, "could reach", name)
             raise Violation(f"{own.name} gives {name} up, which could be reached", (own.name, name))
 

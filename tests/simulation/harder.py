@@ -28,6 +28,22 @@ def of_marks(script: Script) -> Script:
     return Script(script.seed, 3, 0, 1_000_000, 0, None, 0, 0, 0, tuple(steps), TapTerms("q0"))
 
 
+def of_late_first_contacts(script: Script) -> Script:
+    """A holder and the server are cut off when they meet first, one gives up before the other, and both live."""
+    draw = Random(f"harder {script.seed}")
+    producer, consumer = 1, 0
+    holder = FIRST_HOLDER - producer
+    steps: list[Call | Fault] = [Fault(0, "cut", holder, 30_000_000 + draw.randrange(4_000_000))]
+    for number in range(4):
+        steps.append(_call(1_000 * (1 + number), number, producer, "put", "q0"))
+    steps.append(_call(60_000_000, 4, consumer, "get", "q0"))
+    for at_us in range(1_000_000, 25_000_000, 5_000_000):
+        kind = draw.choice(("pause", "pause server"))
+        steps.append(Fault(at_us, kind, holder, draw.randrange(3_000_000)))
+    told = Script(script.seed, 2, 0, 1_000_000, 0, None, 0, 0, 0, (), has_holders=True)
+    return _with(told, steps, [])
+
+
 def with_lost_nodes(script: Script) -> Script:
     """Nodes are lost whose items are large, and users have not looked at them."""
     if not script.has_holders:

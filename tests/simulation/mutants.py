@@ -13,6 +13,7 @@ from device_mutants import DEVICE_MUTANTS, ITEM_MUTANTS
 from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
 from harder import (
+    of_late_first_contacts,
     of_marks,
     with_absences,
     with_bursts,
@@ -225,6 +226,7 @@ _HARDER = {
     "loses what consumers have": with_lost_nodes,
     "tells everybody of a loss": with_lost_nodes,
     "tells nobody of a loss": with_lost_nodes,
+    "tells no holder that it was given up": of_late_first_contacts,
     "forgets claims": with_slow_nodes,
     "keeps the items of failed puts": with_slow_nodes,
     "lets items die with their producers": with_slow_nodes,

@@ -197,6 +197,15 @@ def _lets_others_pass_what_is_not_ready(may_put):
     return put
 
 
+def _tells_no_holder_that_it_was_given_up(lose):
+    def keep_quiet(items, process_id):
+        items._release_all = nothing(items._release_all)
+        lose(items, process_id)
+        del items._release_all
+
+    return keep_quiet
+
+
 PRODUCT_MUTANTS = {
     "drops a response of the server": Mutant(ResponseOutbox, "respond", _drops_some_responses),
     "believes that its outbox is about to be sent": Mutant(
@@ -231,6 +240,9 @@ PRODUCT_MUTANTS = {
     "remembers what is settled": Mutant(ClientState, "settled", lambda _whole: lambda *_about: []),
     "is never ready": Mutant(ClientState, "ready", lambda _whole: lambda *_about: []),
     "keeps what nobody refers to": Mutant(RemoteItems, "settle", nothing),
+    "tells no holder that it was given up": Mutant(
+        RemoteItems, "_lose", _tells_no_holder_that_it_was_given_up
+    ),
     "fetches nothing by way of the channel": Mutant(Receiving, "_resend", nothing),
     "believes in shared memory that cannot be read": Mutant(ChannelClient, "_on_granted", _never_fills_again),
     "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),

@@ -184,6 +184,7 @@ class ChannelClient:
         if self.lost is None and not self._is_open:
             self.open()  # which may lose it: its server is known to be gone
         if self.lost is not None:
+            operation.payload = None
             self._finish(operation, Ending.LOST, None)
             return
         ticket = operation.ticket
@@ -374,6 +375,7 @@ class ChannelClient:
             operation.stop_clock()
             self._carry_out(self._state.drop(operation.ticket))
             if not self._state.knows(operation.ticket):
+                operation.payload = None  # the error of an interrupted caller may keep the operation
                 self._forget(operation)
                 if operation.item is not None:
                     operation.item.end(is_put=False)

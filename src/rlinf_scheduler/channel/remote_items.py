@@ -174,8 +174,7 @@ class RemoteItems:
         """The channel is no more: its holders drop all that they have for it."""
         self._messenger.off_peer_lost(self._lose)
         for node in self._nodes.values():
-            numbers = [*node.refs, *node.released]
-            self._messenger.notify(node.endpoint, HOLDER, Keep([], numbers))
+            self._release_all(node)
         self._nodes.clear()
 
     def _flush_soon(self) -> None:
@@ -201,9 +200,16 @@ class RemoteItems:
         self.settle()
         self._flush()
 
+    def _release_all(self, node: _Node) -> None:
+        self._messenger.notify(node.endpoint, HOLDER, Keep([], [*node.refs, *node.released]))
+
     def _lose(self, process_id: str) -> None:
         node = self._nodes.pop(process_id, None)
-        if node is not None and node.refs:
+        if node is None:
+            return
+        # It may live, and not know that it was given up: the two may never have been connected.
+        self._release_all(node)
+        if node.refs:
             self._on_lost(partial(_why_lost, lambda item: item.at.holder.process_id == process_id))
 
 

@@ -314,8 +314,31 @@ def test_time_in_which_it_was_reached_does_not_count_as_unreachable(connected):
     one.reached(1.0)
     one.dial_failed(1001.0, "silent")
     assert one.cut_off(1002.0) == "unreachable for 2.0 s: silent"
-    assert one.decide(1000.0 + GRACE_S - 0.1) is Decision.DIAL
-    assert one.decide(1000.0 + GRACE_S) is Decision.END
+    now = one.wake_at()
+    while now < 1000.0 + GRACE_S:
+        assert one.decide(now) is Decision.DIAL
+        one.dial(now)
+        one.dial_failed(now, "silent")
+        now = one.wake_at()
+    assert one.decide(now) is Decision.END
+
+
+def test_time_in_which_this_process_was_stopped_before_a_dial_does_not_count_as_unreachable(connected):
+    one, _ = connected
+    one.cut(5.0, "no route (EHOSTUNREACH)")
+    assert one.wake_at() < 6.0
+    assert one.decide(70.0) is Decision.DIAL
+    assert one.cut_off(70.0) == "unreachable for 0.0 s: no route (EHOSTUNREACH)"
+
+
+def test_time_in_which_this_process_was_stopped_in_a_dial_does_not_count_as_unreachable(connected):
+    one, _ = connected
+    one.cut(5.0, "cut")
+    one.dial(5.0)
+    one.reached(70.0)
+    one.dial_failed(70.0, "its connection closed during the handshake")
+    assert one.decide(70.0) is Decision.WAIT
+    assert one.decide(one.wake_at()) is Decision.DIAL
 
 
 def test_who_takes_connections_and_drops_them_is_unreachable_after_the_grace(connected):

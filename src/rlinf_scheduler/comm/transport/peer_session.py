@@ -36,6 +36,10 @@ FIRST_RETRY_S = 0.02
 MAX_RETRY_S = 1.0
 # While a connection of our own is younger than this, one that comes from the other side yields to it (or it to that).
 RECENT_DIAL_S = 2.0
+# The other machine has so long to take a connection before it is tried anew.
+CONNECT_TIMEOUT_S = 2.0
+# A process in which something happens so much later than it was to was stopped meanwhile.
+OVERDUE_S = 1.0
 # Acknowledged at once after so many messages or bytes; otherwise when the owner gets to it, within `ACK_DELAY_S`.
 ACK_MESSAGES = 64
 ACK_BYTES = 256 << 10
@@ -238,6 +242,7 @@ class PeerSession(Generic[MessageT]):
 
     def reached(self, now: float) -> None:
         """The connection got as far as the other machine: whatever it waits for now, the other is there."""
+        self._excuse_own_absence(now)
         self._reached, self._reached_at = True, now
 
     def hello(self, now: float) -> Hello:
@@ -308,6 +313,7 @@ class PeerSession(Generic[MessageT]):
             why: how that showed.
             ended: it shows that the other process is not there any more.
         """
+        self._excuse_own_absence(now)
         self._end_reach(now)
         if self.state is State.CONNECTED and self._silent_since is None:
             return
@@ -343,6 +349,7 @@ class PeerSession(Generic[MessageT]):
 
     def decide(self, now: float) -> Decision:
         """What to do now; to be asked after each event and at `wake_at`."""
+        self._excuse_own_absence(now)
         since = self._unreachable_since()
         if since is not None and now >= self._grace_ends(since):
             self.left(f"unreachable for {now - since:.1f} s: {self._what()}", Loss.UNREACHABLE)
@@ -431,6 +438,20 @@ class PeerSession(Generic[MessageT]):
             if self._silent_since is not None:
                 self._silent_since = min(now, self._silent_since + reached_s)
         self._dialling = self._reached = False
+
+    def _excuse_own_absence(self, now: float) -> None:
+        """While this process was stopped, and did not dial or look what became of that, nobody was unreachable."""
+        due_at = self._dialled_at + CONNECT_TIMEOUT_S if self._dialling else self._retry_at
+        absent_s = 0.0 if due_at is None or self._is_reached else now - due_at
+        if absent_s < OVERDUE_S:
+            return
+        if self._dialling:
+            self._dialled_at += absent_s
+        else:
+            self._retry_at = now
+        self._lost_at = min(now, self._lost_at + absent_s)
+        if self._silent_since is not None:
+            self._silent_since = min(now, self._silent_since + absent_s)
 
     def _what(self) -> str:
         return "silent" if self._silent_since is not None else self._why

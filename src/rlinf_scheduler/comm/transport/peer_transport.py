@@ -13,6 +13,7 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.transport.handshake import HandshakeError, Introduction
 from rlinf_scheduler.comm.transport.opening import Opening, close_quietly, code_of
 from rlinf_scheduler.comm.transport.peer_session import (
+    CONNECT_TIMEOUT_S,
     Decision,
     Hello,
     Loss,
@@ -25,9 +26,6 @@ from rlinf_scheduler.comm.transport.sockets import SILENCE_S, Sockets, silence_o
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 
 logger = Reporter(__name__)
-
-# The other machine has so long to take a connection before it is tried anew.
-CONNECT_TIMEOUT_S = 2.0
 
 
 class TransportEvents(Protocol):
