@@ -225,9 +225,9 @@ class Checkpoints:
     @staticmethod
     def _check_rest(restarted: ChannelState, books: Ledger) -> None:
         num_accepted = len(books.accepted)
-        if restarted.queues.num_accepted != num_accepted:
+        if restarted.queues.tally.num_items != num_accepted:
             raise Violation(
-                f"{restarted.queues.num_accepted} items were put, says a restarted job; it were {num_accepted}"
+                f"{restarted.queues.tally.num_items} items were put, says a restarted job; it were {num_accepted}"
             )
         for queue in books.queues:
             out = restarted.apply(Put(0, queue, wait=False), RESTARTED, Item(-1))

@@ -519,8 +519,10 @@ class Ledger:
 
     def _check_content(self, state: ChannelState) -> None:
         num_lost = sum(item.is_lost for item in self._items.values())
-        if state.queues.num_lost != num_lost:
-            raise Violation(f"{state.queues.num_lost} items are counted as lost; it should be {num_lost}")
+        if state.queues.tally.num_lost != num_lost:
+            raise Violation(
+                f"{state.queues.tally.num_lost} items are counted as lost; it should be {num_lost}"
+            )
         held = {depth.name: depth for depth in depths_of(state.queues)}
         for name, queue in self._queues.items():
             depth = held.get(SubscriptionName(TAP) if name == TAP else name)

@@ -24,6 +24,7 @@ from rlinf_scheduler.errors import (
     CodecError,
     LeaseExpired,
 )
+from rlinf_scheduler.queueing import QueueSurvey
 from rlinf_scheduler.queueing.leases import Lapse
 from rlinf_scheduler.session import current_session
 from scarce_threads import refuse_thread
@@ -401,7 +402,7 @@ def test_a_lease_that_is_over_is_not_acknowledged_in_a_file(in_process, tmp_path
         with pytest.raises(LeaseExpired, match="the lease is over: it was not kept alive"):
             channel.save(tmp_path / "tasks", acknowledge=lease)
         assert lease.num_left == 0
-        assert state.queues.num_items("default") == 1
+        assert QueueSurvey(state).num_items("default") == 1
     assert not os.path.exists(tmp_path / "tasks")
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from effort import tries
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Reason, Refuse
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, QueueSurvey, Reason, Refuse
 from rlinf_scheduler.queueing.admission import Admit, OnSlot, SetVersion
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
@@ -191,7 +191,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         if hasattr(self, "state"):
             assert self.num_put == len(self.open) + self.num_taken
             held = sum(len(items) for _, items in [*self.given.values(), *self.leases.values()])
-            assert self.state.queues.num_items("q") == len(self.open) - held
+            assert QueueSurvey(self.state).num_items("q") == len(self.open) - held
 
     def teardown(self):
         """If all that is begun is done, everything is taken: version by version, as many as one takes."""

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits
+from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, QueueSurvey
 from rlinf_scheduler.queueing.admission import Admit, OnSlot, SetVersion
 from rlinf_scheduler.queueing.messages import Get, Put
 
@@ -115,7 +115,7 @@ def test_no_item_is_too_old_or_dropped_and_long_ones_are_taken_as_often_as_they_
     assert max(story.lags) == max_lag
     assert (
         story.made - len(story.taken)
-        == story.state.queues.num_items("default")
+        == QueueSurvey(story.state).num_items("default")
         <= (max_lag + 1) * BATCH_ITEMS
     )
     assert kolmogorov_smirnov(story.taken) > 0.01

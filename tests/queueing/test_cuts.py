@@ -47,12 +47,12 @@ def two_looks(channels):
     first = {}
     for name, channel in channels:
         first[name] = channel.snapshot(at_rest=True)
-        channel.queues.watch(first[name].entered)
+        channel.queues.tally.watch(first[name].entered)
         yield {}
     cut = {}
     for name, channel in reversed(channels):
         cut[name] = merged(first[name], channel.snapshot(at_rest=True))
-        channel.queues.unwatch(first[name].entered)
+        channel.queues.tally.unwatch(first[name].entered)
         yield {}
     yield cut
 
@@ -118,7 +118,7 @@ def test_who_watches_is_told_when_too_much_has_entered_and_sees_no_more():
     for name in ("too little", "enough"):
         snapshot = channel.snapshot(at_rest=True)
         max_bytes = 10_000 if name == "too little" else 1 << 20
-        channel.queues.watch(snapshot.entered, max_bytes, lambda name=name: told.append(name))
+        channel.queues.tally.watch(snapshot.entered, max_bytes, lambda name=name: told.append(name))
     for ticket in range(3):
         assert told == []
         channel.apply(Put(ticket, NAME), "producer", Item(ticket, size_bytes=3_000))

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, DirectOperations, Item, Reason, Refuse
+from rlinf_scheduler.queueing import (
+    Accept,
+    ChannelState,
+    Deliver,
+    DirectOperations,
+    Item,
+    QueueSurvey,
+    Reason,
+    Refuse,
+)
 from rlinf_scheduler.queueing.messages import Get, Put
 
 Q = "default"
@@ -59,7 +68,7 @@ def test_a_recall_finds_what_nobody_has_read_yet():
     (refusal,) = direct.query_outcome("client", 7, state, read_all)
     assert type(delivered[0]) is Deliver
     assert type(refusal) is Refuse
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
 
 
 def test_what_is_recalled_before_its_turn_is_never_done():

@@ -7,7 +7,7 @@ from time import process_time
 import pytest
 
 from effort import case, tries
-from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, Reason, Refuse
+from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, QueueSurvey, Reason, Refuse
 from rlinf_scheduler.queueing.groups import MIN_STALE as STALE_GROUPS
 from rlinf_scheduler.queueing.groups import GroupIndex
 from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Put, Withdraw
@@ -76,7 +76,7 @@ def test_at_the_end_what_is_left_comes_group_by_group_and_what_has_none_stays():
     state.confirm("c", (2,))
     (refused,) = state.apply(Get(3, Q, group_size=3), "c")
     assert refused.reason is Reason.ENDED
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
 
 
 def test_a_flush_gives_groups_that_were_begun_before_it():

@@ -14,6 +14,7 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Item,
     Limits,
+    QueueSurvey,
     Reason,
     Refuse,
     Ripen,
@@ -182,7 +183,7 @@ def test_items_on_lease_count_against_the_number_of_items():
     state = filled(2, maxsize=2)
     generation, _ = lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))
     assert state.apply(Put(9, Q, wait=True), "p", Item("late")) == []
-    assert state.queues.is_full(Q)
+    assert QueueSurvey(state).is_full(Q)
     assert state.apply(Settle(generation, None, True), "c")[1:] == [Accept("p", 9)]
 
 
@@ -198,7 +199,7 @@ def test_items_that_come_back_exceed_no_bound():
 def test_items_on_lease_count_against_the_bytes(options):
     state = filled(2, **options)
     generation, _ = lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))
-    assert state.queues.held_bytes(Q) == 20
+    assert state.queues.find(Q).held_bytes == 20
     assert state.apply(Put(9, Q), "p", Item("late", size_bytes=10)) == []
     assert state.apply(Settle(generation, None, True), "c")[1:] == [Accept("p", 9)]
 

@@ -10,6 +10,7 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Item,
     Limits,
+    QueueSurvey,
     Reason,
     Refuse,
     SubscriptionName,
@@ -45,10 +46,14 @@ def test_one_getter_is_told_of_all_that_are_lost_and_the_next_goes_on():
     state = ChannelState()
     put(state, "a", "b", "c", "d")
     assert state.lose_items(why("a", "c")) == []
-    assert state.queues.num_items("q") == 2
+    assert QueueSurvey(state).num_items("q") == 2
     assert refused(state.apply(Get(1, "q"), "actor")) == [("actor", 1, Reason.LOST, "2 items went")]
     assert delivered(state.apply(Get(2, "q"), "actor")) == ["b"]
-    assert (state.queues.num_lost, state.queues.lost_bytes, state.queues.num_accepted) == (2, 20, 4)
+    assert (state.queues.tally.num_lost, state.queues.tally.lost_bytes, state.queues.tally.num_items) == (
+        2,
+        20,
+        4,
+    )
 
 
 def test_a_getter_that_waits_is_told_at_once():
@@ -81,7 +86,7 @@ def test_an_unfinished_put_is_refused():
     put(state, "a")
     state.apply(Put(9, "q"), "env", Item("b", 1, 10))
     assert refused(state.lose_items(why("b"))) == [("env", 9, Reason.LOST, "its item went")]
-    assert state.queues.num_lost == 0
+    assert state.queues.tally.num_lost == 0
 
 
 def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
@@ -90,7 +95,7 @@ def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
     state.apply(Get(1, "q"), "actor")
     assert state.lose_items(why("a")) == []
     state.confirm("actor", (1,))
-    assert (state.queues.num_lost, depths_of(state.queues)) == (0, ())
+    assert (state.queues.tally.num_lost, depths_of(state.queues)) == (0, ())
 
 
 def test_what_was_delivered_and_did_not_arrive_is_refused_and_the_rest_goes_back():
@@ -108,9 +113,9 @@ def test_what_a_dead_consumer_had_not_taken_is_lost_when_it_comes_back():
     put(state, "a", "b")
     state.apply(Get(1, "q"), "actor")
     state.lose_items(why("a"))
-    assert state.queues.num_lost == 0
+    assert state.queues.tally.num_lost == 0
     state.apply(Lose(), "actor")
-    assert state.queues.num_lost == 1
+    assert state.queues.tally.num_lost == 1
     assert refused(state.apply(Get(1, "q"), "other"))[0][3] == "1 item went"
     assert delivered(state.apply(Get(2, "q"), "other")) == ["b"]
 
@@ -128,7 +133,7 @@ def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_
     for each in out:
         if getattr(each, "after_s", None) == delay_s:
             state.apply(Lapse(each.generation))
-    assert state.queues.num_lost == 1
+    assert state.queues.tally.num_lost == 1
     assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in depths_of(state.queues)] == [
         (0, 0, 1)
     ]
@@ -152,9 +157,9 @@ def test_a_dead_letter_is_lost_when_it_is_put_back():
     state.apply(Settle(deliver.grant.generation, None, False), "actor")
     state.lose_items(why("a"))
     (letter,) = state.policy(Leases).dead_letters()
-    assert (letter.item.lost, state.queues.num_lost) == ("went", 0)
+    assert (letter.item.lost, state.queues.tally.num_lost) == ("went", 0)
     state.apply(MoveDead(letter.number, True))
-    assert state.queues.num_lost == 1
+    assert state.queues.tally.num_lost == 1
 
 
 def test_the_asker_of_a_lost_question_is_told():
@@ -185,13 +190,13 @@ def test_parts_that_no_rank_has_shrink_and_one_rank_is_told():
     ]
     assert delivered(state.apply(Get(2, "q", grant=WantedPart(plan, 1)), "rank1")) == ["d"]
     # The first rank has its part, whatever happened since.
-    assert state.queues.num_lost == 1
+    assert state.queues.tally.num_lost == 1
     state.apply(Lose(), "rank0")
     assert refused(state.apply(Get(1, "q", grant=WantedPart(plan, 0)), "again0")) == [
         ("again0", 1, Reason.LOST, "1 item went")
     ]
     assert delivered(state.apply(Get(2, "q", grant=WantedPart(plan, 0)), "again0")) == ["c"]
-    assert state.queues.num_lost == 2
+    assert state.queues.tally.num_lost == 2
 
 
 def test_a_part_that_did_not_arrive_is_refused_and_comes_again_without_what_is_lost():
@@ -232,16 +237,16 @@ def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_bac
     state.apply(Get(1, "q"), "actor")
     state.apply(Get(2, "q", grant=LeaseTerms(1.0)), "actor")
     state.lose_items(why("a", "b", "c"))
-    assert state.queues.num_lost == 1
+    assert state.queues.tally.num_lost == 1
     snapshot = state.snapshot(at_rest=True)
     assert (snapshot.data.num_lost, snapshot.data.lost_bytes) == (3, 30)
     twin = ChannelState()
     restore(twin, snapshot)
     assert (
-        twin.queues.num_lost,
-        twin.queues.lost_bytes,
-        twin.queues.num_accepted,
-        twin.queues.num_items("q"),
+        twin.queues.tally.num_lost,
+        twin.queues.tally.lost_bytes,
+        twin.queues.tally.num_items,
+        QueueSurvey(twin).num_items("q"),
     ) == (3, 30, 4, 1)
     as_it_is = state.snapshot().data
     assert (as_it_is.num_lost, as_it_is.lost_bytes) == (1, 10)
@@ -257,4 +262,4 @@ def test_what_a_subscriptions_shard_has_lost_is_counted_where_it_was_put_alone()
         )
     ) == ["a"]
     state.lose_items(why("a"))
-    assert state.queues.num_lost == state.snapshot(at_rest=True).data.num_lost == 1
+    assert state.queues.tally.num_lost == state.snapshot(at_rest=True).data.num_lost == 1

@@ -11,7 +11,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from naive_channel import NaiveChannel
 
 from effort import tries
-from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Grant, Item, Limits, Refuse, Ripen
+from rlinf_scheduler.queueing import (
+    Accept,
+    ChannelState,
+    Deliver,
+    Grant,
+    Item,
+    Limits,
+    QueueSurvey,
+    Refuse,
+    Ripen,
+)
 from rlinf_scheduler.queueing.messages import (
     Arrive,
     Close,
@@ -201,7 +211,7 @@ class ChannelMachine(RuleBasedStateMachine):
         moving = [payload for _, payloads in self.delivering.values() for payload in payloads]
         assert Counter(held + moving + self.confirmed) == Counter(self.accepted)
         for name in ("default", "other"):
-            assert self.state.queues.num_items(name) == len(self.model.queue(name).items)
+            assert QueueSurvey(self.state).num_items(name) == len(self.model.queue(name).items)
 
     @invariant()
     def puts_of_one_client_to_one_queue_keep_their_order(self):

@@ -7,6 +7,7 @@ from time import process_time
 
 import pytest
 
+from rlinf_scheduler.channel.features.ends import on_the_way
 from rlinf_scheduler.queueing import (
     NO_LIMITS,
     Accept,
@@ -14,6 +15,7 @@ from rlinf_scheduler.queueing import (
     Deliver,
     Grant,
     Item,
+    QueueSurvey,
     Reason,
     Refuse,
     WeightedFifo,
@@ -63,7 +65,7 @@ def test_getters_are_served_in_order_of_arrival():
 def test_a_batch_is_the_shortest_prefix_that_reaches_the_weight():
     state = filled([2, 4, 3])
     assert delivered(state.apply(Get(1, Q, batch_weight=5), "c")) == [("c", ["item0", "item1"])]
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
 
 
 def test_an_item_heavier_than_the_target_is_a_batch_of_one():
@@ -74,14 +76,14 @@ def test_weightless_items_ride_along_with_the_item_that_completes_the_batch():
     state = ChannelState()
     assert state.apply(Get(1, Q, batch_weight=1), "c") == []
     assert delivered(state.apply(Put(1, Q), "p", Item("light", 0))) == []
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
     assert delivered(state.apply(Put(2, Q), "p", Item("heavy", 1))) == [("c", ["light", "heavy"])]
 
 
 def test_a_waiting_batch_holds_nothing_but_its_place_in_line():
     state = filled([1])
     state.apply(Get(1, Q, batch_weight=2), "batch")
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
     assert state.apply(Get(1, Q), "single") == []
     assert delivered(state.apply(Withdraw(1), "batch")) == [("single", ["item0"])]
 
@@ -113,7 +115,7 @@ def test_float_weights_do_not_drift():
     state.apply(Put(1001, Q), "p", Item("x", 0.5))
     state.apply(Put(1002, Q), "p", Item("y", 0.25))
     assert delivered(state.apply(Get(2000, Q, batch_weight=0.75), "c")) == [("c", ["x", "y"])]
-    assert state.queues.num_items(Q) == 0
+    assert QueueSurvey(state).num_items(Q) == 0
 
 
 def test_a_full_queue_makes_a_put_wait_in_order_of_arrival():
@@ -152,7 +154,7 @@ def test_an_announced_item_gets_room_before_its_bytes_move():
     state = filled([0], maxsize=1)
     assert state.apply(Put(10, Q, size_bytes=0), "p", Item(None)) == []
     assert Grant("p", 10) in state.apply(Get(1, Q), "c")
-    assert state.queues.is_full(Q)
+    assert QueueSurvey(state).is_full(Q)
     assert state.apply(Fill(10), "p", "bytes") == [Accept("p", 10)]
 
 
@@ -212,7 +214,7 @@ def test_giving_back_may_exceed_the_bound_and_puts_wait_until_it_is_met_again():
     state.apply(Get(1, Q), "c")
     state.apply(Put(10, Q), "p", Item("refill"))
     state.apply(Withdraw(1), "c")
-    assert state.queues.num_items(Q) == 3
+    assert QueueSurvey(state).num_items(Q) == 3
     assert state.apply(Put(11, Q), "p", Item("waits")) == []
     assert Accept("p", 11) not in state.apply(Get(2, Q), "c")
     assert Accept("p", 11) in state.apply(Get(3, Q), "c")
@@ -240,7 +242,7 @@ def test_a_batch_becomes_impossible_when_the_queue_fills_up_although_puts_wait()
     state.apply(Get(1, Q), "single")
     state.apply(Put(1, Q), "p", Item("a", 1))
     assert refused(state.apply(Put(2, Q), "p", Item("b", 1))) == [("batch", Reason.IMPOSSIBLE)]
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
 
 
 def test_closing_refuses_puts_and_lets_getters_drain():
@@ -349,7 +351,7 @@ def test_a_hundred_thousand_puts_under_a_waiting_batch_cost_the_same_each():
 
     small, _ = seconds(10_000)
     large, state = seconds(100_000)
-    assert state.queues.num_items(Q) == 0
+    assert QueueSurvey(state).num_items(Q) == 0
     # Ten times the puts; a scan of the queue on each would make it a hundred times the work.
     assert large < 40 * max(small, 0.005)
 
@@ -430,20 +432,20 @@ def test_an_end_waits_for_what_is_on_its_way_and_for_nothing_else():
     state.confirm("taken", (1,))
     state.apply(Arrive(1), "arrived")
     state.apply(Arrive(1), "waiting")
-    assert state.queues.on_the_way() == []  # more may come
+    assert on_the_way(state.queues) == []  # more may come
     state.apply(EndQueue(Q))
-    assert state.queues.on_the_way() == [("stopped", 1)]
+    assert on_the_way(state.queues) == [("stopped", 1)]
     assert refused(state.apply(Arrive(1), "stopped")) == [("waiting", Reason.ENDED)]
-    assert state.queues.on_the_way() == []
+    assert on_the_way(state.queues) == []
     assert state.apply(Lose(), "stopped") == []
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
 
 
 def test_a_closed_channel_waits_for_what_is_on_its_way_too():
     state = filled([1])
     state.apply(Get(1, Q), "stopped")
     state.apply(Close())
-    assert state.queues.on_the_way() == [("stopped", 1)]
+    assert on_the_way(state.queues) == [("stopped", 1)]
 
 
 def test_ends_of_one_shot_queues_do_not_pile_up(monkeypatch):

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.queueing import ChannelState, Item, Limits, Ripen, ServerStreams, Stream
 from rlinf_scheduler.queueing.messages import Get, Linger, Put
+from rlinf_scheduler.queueing.restoring import ripening
 
 
 def test_a_batch_that_waits_for_more_is_known_to_a_shell_that_takes_the_state_over():
     state = ChannelState()
     state.apply(Get(1, "default", batch_weight=5, limits=Limits(max_wait_s=0.5)), "consumer")
-    assert state.queues.ripening() == []
+    assert ripening(state.queues) == []
     state.apply(Put(2, "default"), "producer", Item("item", 1))
     again = pickle.loads(pickle.dumps(state))
-    assert again.queues.ripening() == [Ripen("consumer", 1, 0.5)]
+    assert ripening(again.queues) == [Ripen("consumer", 1, 0.5)]
     (deliver,) = again.apply(Linger(1), "consumer")
     assert [item.payload for item in deliver.items] == ["item"]
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Reason, Refuse
+from rlinf_scheduler.queueing import ChannelState, Deliver, Item, QueueSurvey, Reason, Refuse
 from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.sharding import MAX_AHEAD, POLICIES, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
@@ -79,7 +79,7 @@ def test_a_part_that_was_given_back_comes_again():
     state, plan = filled([1] * 2), ShardPlan(1, batch_items=1)
     (first,) = state.apply(Get(100, Q, grant=WantedPart(plan, 0)), "a")
     state.apply(Withdraw(100), "a")
-    assert state.queues.num_items(Q) == 1
+    assert QueueSurvey(state).num_items(Q) == 1
     (again,) = state.apply(Get(101, Q, grant=WantedPart(plan, 0)), "a")
     assert payloads(again) == payloads(first)
 

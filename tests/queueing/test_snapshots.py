@@ -48,6 +48,7 @@ from rlinf_scheduler.queueing.messages import (
 )
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
+from rlinf_scheduler.queueing.restoring import ripening
 from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.tally import Tally
@@ -329,11 +330,11 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
     snapshot = life.state.snapshot()
     twin = Life(restored(snapshot, *bounds), life.tickets)
     assert sizes(twin.state) == sizes(life.state)
-    assert twin.state.queues.total_held_bytes == life.state.queues.total_held_bytes
+    assert twin.state.queues.tally.held_bytes == life.state.queues.tally.held_bytes
     assert twin.state.queues.bounded_bytes == life.state.queues.bounded_bytes
     check_sums(life.state)
     check_sums(twin.state)
-    assert list(map(shown, twin.state.queues.ripening())) == list(map(shown, life.state.queues.ripening()))
+    assert list(map(shown, ripening(twin.state.queues))) == list(map(shown, ripening(life.state.queues)))
     assert reported(twin.state) == reported(life.state)
     for operation in after:
         assert list(map(shown, twin.run(operation))) == list(map(shown, life.run(operation)))
@@ -341,9 +342,9 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
     # What never left a queue is written down when it is asked for, whatever has become of it meanwhile.
     late = Snapshot(snapshot.state, snapshot.items, at_rest=False, rest=snapshot.rest)
     assert msgspec.msgpack.encode(late.data) == msgspec.msgpack.encode(snapshot.data)
-    assert (twin.state.queues.num_accepted, twin.state.queues.accepted_bytes) == (
-        life.state.queues.num_accepted,
-        life.state.queues.accepted_bytes,
+    assert (twin.state.queues.tally.num_items, twin.state.queues.tally.size_bytes) == (
+        life.state.queues.tally.num_items,
+        life.state.queues.tally.size_bytes,
     )
 
 
@@ -389,10 +390,10 @@ def test_two_looks_have_all_that_was_there_from_one_to_the_other_and_nothing_twi
     for operation in before:
         life.run(operation)
     first = life.state.snapshot(at_rest=True)
-    life.state.queues.watch(first.entered)
+    life.state.queues.tally.watch(first.entered)
     for operation in between:
         life.run(operation)
-    life.state.queues.unwatch(first.entered)
+    life.state.queues.tally.unwatch(first.entered)
     second = life.state.snapshot(at_rest=True)
     both = merged(first, second)
     there = {queue.name for queue in second.data.queues}

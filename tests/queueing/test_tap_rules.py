@@ -35,7 +35,7 @@ def tapped(terms=TapTerms(Q), **options):  # noqa: B008
 
 def put(state, *names, queue=Q, **about):
     """What follows from puts; their tickets are numbers that no other put has."""
-    begin = state.queues.num_accepted * 100
+    begin = state.queues.tally.num_items * 100
     return [
         instruction
         for place, name in enumerate(names)
@@ -228,7 +228,7 @@ def test_what_came_back_is_given_up_first():
 def test_bytes_are_bounded_but_for_a_single_item():
     state = tapped(TapTerms(Q, max_bytes=100))
     put(state, "large", size_bytes=300)
-    assert state.queues.num_items(LOG) == 1
+    assert QueueSurvey(state).num_items(LOG) == 1
     put(state, "a", size_bytes=60)
     put(state, "b", size_bytes=60)
     assert take_all(state, LOG) == ["b"]
@@ -239,7 +239,7 @@ def test_what_is_on_lease_counts_and_stays():
     put(state, "a")
     delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
     put(state, "b")
-    assert state.queues.num_items(LOG) == 0
+    assert QueueSurvey(state).num_items(LOG) == 0
     assert state.apply(Settle(delivery.grant.generation, None, True), "r")
     put(state, "c")
     assert take_all(state, LOG) == ["c"]
@@ -398,7 +398,7 @@ def test_what_comes_back_to_one_that_is_gone_is_dropped(max_attempts):
     take_all(state, Q)
     assert depths_of(state.queues) == ()
     assert state.policy(Leases).dead_letters() == []
-    assert state.queues.total_held_bytes == 0
+    assert state.queues.tally.held_bytes == 0
     state.apply(Subscribe(2, "log", Q), "reader")
     assert take_all(state, LOG) == []
 
@@ -467,7 +467,7 @@ def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoin
     take_all(state, Q)
     state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "reader")
     state.lose_items(lambda _: "went")
-    assert at_rest(state).queues.num_lost == 0
+    assert at_rest(state).queues.tally.num_lost == 0
 
 
 @pytest.mark.parametrize(

@@ -144,13 +144,13 @@ def _never_dials_again(on_cut):
     return leave
 
 
-def _takes_what_it_gave_up(may_take):
-    return lambda state, ticket: may_take(state, ticket) or state.knows(ticket)
+def _takes_what_it_gave_up(delivered):
+    return lambda state, ticket: delivered(state, ticket) or state.knows(ticket)
 
 
-def _spends_without_end(may_put):
+def _spends_without_end(put_before):
     def put(state, ticket, queue_name, inline_bytes, *, is_ready=True):
-        return may_put(state, ticket, queue_name, 0, is_ready=is_ready)
+        return put_before(state, ticket, queue_name, 0, is_ready=is_ready)
 
     return put
 
@@ -173,10 +173,10 @@ def _keeps_the_credit_of_what_is_refused(refused):
     return keep
 
 
-def _lets_what_carries_nothing_pass(may_put):
+def _lets_what_carries_nothing_pass(put_before):
     def put(state, ticket, queue_name, inline_bytes, *, is_ready=True):
         name = queue_name if inline_bytes else (queue_name, "announced")
-        return may_put(state, ticket, name, inline_bytes, is_ready=is_ready)
+        return put_before(state, ticket, name, inline_bytes, is_ready=is_ready)
 
     return put
 
@@ -189,10 +189,10 @@ def _never_fills_again(on_granted):
     return ignore
 
 
-def _lets_others_pass_what_is_not_ready(may_put):
+def _lets_others_pass_what_is_not_ready(put_before):
     def put(state, ticket, queue_name, inline_bytes, *, is_ready=True):
         name = queue_name if is_ready else (queue_name, "not ready")
-        return may_put(state, ticket, name, inline_bytes, is_ready=is_ready)
+        return put_before(state, ticket, name, inline_bytes, is_ready=is_ready)
 
     return put
 
@@ -230,12 +230,12 @@ PRODUCT_MUTANTS = {
     ),
     "never acknowledges by its timer": Mutant(StreamLink, "_acknowledge_late", nothing),
     "never dials after a cut": Mutant(PeerTransport, "on_cut", _never_dials_again),
-    "takes what it gave up": Mutant(ClientState, "may_take", _takes_what_it_gave_up),
+    "takes what it gave up": Mutant(ClientState, "delivered", _takes_what_it_gave_up),
     "forgets to withdraw": Mutant(ClientState, "expire", _tells_nobody_that_it_expired),
     "forgets to repay": Mutant(ClientState, "refused", _keeps_the_credit_of_what_is_refused),
-    "lets small puts pass": Mutant(ClientState, "may_put", _lets_what_carries_nothing_pass),
+    "lets small puts pass": Mutant(ClientState, "put", _lets_what_carries_nothing_pass),
     "lets others pass a put that is not ready": Mutant(
-        ClientState, "may_put", _lets_others_pass_what_is_not_ready
+        ClientState, "put", _lets_others_pass_what_is_not_ready
     ),
     "remembers what is settled": Mutant(ClientState, "settled", lambda _whole: lambda *_about: []),
     "is never ready": Mutant(ClientState, "ready", lambda _whole: lambda *_about: []),
@@ -245,5 +245,5 @@ PRODUCT_MUTANTS = {
     ),
     "fetches nothing by way of the channel": Mutant(Receiving, "_resend", nothing),
     "believes in shared memory that cannot be read": Mutant(ChannelClient, "_on_granted", _never_fills_again),
-    "puts without credit": Mutant(ClientState, "may_put", _spends_without_end),
+    "puts without credit": Mutant(ClientState, "put", _spends_without_end),
 }

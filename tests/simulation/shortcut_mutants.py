@@ -72,7 +72,8 @@ class KnowsNoDirectGets(ClientState):
     """What a thread gets by itself is its own business."""
 
     def direct(self, ticket, queue_name, *, is_get):
-        return [] if is_get else super().direct(ticket, queue_name, is_get=is_get)
+        if not is_get:
+            super().direct(ticket, queue_name, is_get=is_get)
 
 
 class WithdrawsInsteadOfRecalling(ClientState):

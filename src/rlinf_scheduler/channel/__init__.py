@@ -3,8 +3,8 @@
 What users hold:
 - `channel.py`: made of `access.py`, `inspecting.py` (with `peeking.py`), `saving.py`, and of features, each with its
   operations: `batch.py` and `batches.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py`
-  (`question.py` travels), `admission.py` (`slot.py`), `shard.py`, `subscription.py`; `arguments.py`: what they accept;
-  `local.py`: one inside a process
+  (`question.py` travels), `admission.py` (`slot.py`), `shard.py`, `subscription.py`; `arguments.py`: what they
+  accept, `options.py`: what `create` does; `local.py`: one inside a process
 
 A process's side:
 - `connection.py`: as its threads see it, `connections.py`: all of them, `recorded.py`: noted, or answered from notes

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.checks import absolute_path, is_encodable, is_seconds
+from rlinf_scheduler.checks import is_encodable, is_seconds
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import (
     GroupName,
     QueueName,
-    check_maxsize,
     check_weight,
 )
 
@@ -34,7 +33,7 @@ def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
             raise ChannelArgumentError(channel, problem)
         queue_name = key
     if type(queue_name) is not str or not queue_name.isascii() or len(queue_name) > MAX_NAME_BYTES:
-        _check_name(channel, queue_name, "queue")
+        check_name(channel, queue_name, "queue")
     name: QueueName = queue_name
     return name
 
@@ -42,7 +41,7 @@ def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
 def checked_group(channel: str, group: Any) -> GroupName:
     """Return the group that an item belongs to."""
     if type(group) is not str or not group.isascii() or len(group) > MAX_NAME_BYTES:
-        _check_name(channel, group, "group")
+        check_name(channel, group, "group")
     name: GroupName = group
     return name
 
@@ -83,16 +82,6 @@ def checked_priority(channel: str, priority: Any) -> int:
     raise ChannelArgumentError(channel, f"priority is a Python int of 64 bits, not {priority!r}")
 
 
-def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
-    """Return a bound in bytes; 0 for none, None for the default."""
-    if max_bytes is None or (type(max_bytes) is int and max_bytes == 0):
-        return max_bytes
-    if isinstance(max_bytes, str):
-        problem = f"max_bytes is a number of bytes, not the text {max_bytes!r}; 8 GiB are max_bytes=8 << 30"
-        raise ChannelArgumentError(channel, problem)
-    return checked_count(channel, "max_bytes", max_bytes)
-
-
 def checked_count(channel: str, what: str, number: Any) -> int:
     """Return a whole number of at least 1."""
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_INTEGER:
@@ -109,54 +98,13 @@ def checked_seconds(channel: str, what: str, seconds: Any, *, may_be_zero: bool 
     raise ChannelArgumentError(channel, f"{what} is a number of seconds of {least} 0, not {seconds!r}")
 
 
-def checked_path(channel: str, what: str, path: Any) -> str:
-    """Return a path as it travels."""
-    try:
-        return absolute_path(path)
-    except ValueError as error:
-        raise ChannelArgumentError(channel, f"{what}: {error}") from error
-
-
-def check_host_items(channel: str, device_items: bool, what: str) -> None:
-    """Make sure that a channel's process has all that its items are."""
-    if device_items:
-        problem = f"its items may lie on their producers' devices (device_items=True), and {what}"
-        raise ChannelArgumentError(channel, problem)
-
-
 def checked_optional_count(channel: str, what: str, number: Any) -> int:
     """Return a bound as a whole number; 0 for none."""
     return 0 if number is None else checked_count(channel, what, number)
 
 
-def checked_maxsize(channel: str, maxsize: Any) -> int:
-    """Return a bound in items per queue."""
-    return int(checked(channel, check_maxsize, maxsize))
-
-
-def checked_name(name: Any) -> str:
-    """Return a channel's name."""
-    if not isinstance(name, str) or not name:
-        raise ChannelArgumentError(str(name), f"a channel's name is a string that is not empty, not {name!r}")
-    if len(name) > MAX_NAME_BYTES:
-        raise ChannelArgumentError(
-            f"{name[:40]}...", f"a name of {len(name)} characters; it may have {MAX_NAME_BYTES}"
-        )
-    if ":" in name or not is_encodable(name):
-        problem = f"a channel's name is text without ':', which separates it from a rank, not {name!r}"
-        raise ChannelArgumentError(name, problem)
-    return name
-
-
-def checked_subscription(channel: str, name: Any) -> str:
-    """Return a subscription's name."""
-    if isinstance(name, str) and name and is_encodable(name):
-        _check_name(channel, name, "subscription")
-        return name
-    raise ChannelArgumentError(channel, f"a subscription's name is text that is not empty, not {name!r}")
-
-
-def _check_name(channel: str, name: Any, what: str) -> None:
+def check_name(channel: str, name: Any, what: str) -> None:
+    """Raise unless a name can travel, and is not too long."""
     _check_part(channel, name, name, what)
     size_bytes = len(msgspec.msgpack.encode(name))
     if size_bytes > MAX_NAME_BYTES:

@@ -201,20 +201,21 @@ class ChannelClient:
 
     def begin_get(self, operation: Operation) -> None:
         """Begin what brings something."""
-        self._state.know_get(operation.ticket, operation.queue_name)
+        self._state.get(operation.ticket, operation.queue_name)
         self.sender.begin(operation)
 
     def begin_behind_all(self, operation: Operation) -> None:
         """Begin what brings nothing, when the server knows all that was taken until now."""
         self.note_direct()
         self.deliveries.look_at_all()
-        self._carry_out(self._state.say(operation.ticket, operation.queue_name))
+        self._state.say(operation.ticket, operation.queue_name)
+        self._send_or_refuse(self.sender.begin, operation)
 
     def _begin_put(self, operation: Operation) -> None:
         payload, ticket = operation.payload, operation.ticket
         is_ready = not (self.hands_over and isinstance(payload, Payload) and payload.in_shared_memory)
         inline_bytes = self.sender.inline_bytes(operation) if is_ready else 0
-        if self._state.may_put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready):
+        if self._state.put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready):
             self.sender.begin(operation)
         else:
             self._held[ticket] = operation
@@ -320,7 +321,7 @@ class ChannelClient:
         if self.hands_over:
             for ticket in responses.accepted:
                 self._note_accepted(ticket)
-        self._answer(responses.accepted, self._state.accepted_run(responses.accepted), is_put=True)
+        self._answer(responses.accepted, self._state.accepted(responses.accepted), is_put=True)
         frames = iter(request.frames)
         for answer in responses.others:
             if isinstance(answer, wire.Handed):
@@ -345,7 +346,7 @@ class ChannelClient:
 
     def on_items(self, ticket: int, items: Delivery) -> None:
         """Give an operation its items, which are here, unless nobody waits for them."""
-        if self._state.may_take(ticket):
+        if self._state.delivered(ticket):
             if self._receiving.is_fetching:
                 self._receiving.stop(ticket)
             self._deliver(self.operations[ticket], items)
@@ -409,7 +410,7 @@ class ChannelClient:
         if operation.is_taken:
             operation.forget()
             self._forget(operation)
-            if self._state.may_confirm(operation.ticket):
+            if self._state.taken(operation.ticket):
                 self.sender.confirmed.append(operation.ticket)
         elif not operation.is_awaited:
             self.drop(operation)

@@ -39,6 +39,7 @@ from rlinf_scheduler.queueing import (
     depths_of,
 )
 from rlinf_scheduler.queueing.messages import Close, EndQueue, Flush, Linger, Withdraw
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.wording import counted
 
 
@@ -71,7 +72,7 @@ class LocalChannel(Channel):
     def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
         """Return how many items a queue holds, in this process."""
         queue = self._queue(queue_name, key)
-        return self._queues.ask("qsize", lambda state: state.queues.num_items(queue), queue)
+        return self._queues.ask("qsize", lambda state: QueueSurvey(state).num_items(queue), queue)
 
     def empty(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
         """Return whether a queue holds nothing, in this process."""
@@ -80,7 +81,7 @@ class LocalChannel(Channel):
     def full(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
         """Return whether a put to a queue would have to wait."""
         queue = self._queue(queue_name, key)
-        return self._queues.ask("full", lambda state: state.queues.is_full(queue), queue)
+        return self._queues.ask("full", lambda state: QueueSurvey(state).is_full(queue), queue)
 
     def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Return the item that the next getter would take, and leave it where it is.
@@ -89,7 +90,7 @@ class LocalChannel(Channel):
             ChannelEmpty: there is none.
         """
         queue = self._queue(queue_name, key)
-        found = self._queues.ask("peek", lambda state: state.queues.first_items(queue, 1), queue)
+        found = self._queues.ask("peek", lambda state: QueueSurvey(state).first_items(queue, 1), queue)
         if not found:
             raise ChannelEmpty(self._name, f"queue {queue!r} has nothing")
         return found[0].payload
@@ -181,8 +182,8 @@ class LocalChannel(Channel):
 def _described(state: ChannelState) -> str:
     stats = counts_of(state.queues)
     text = f"{counted(stats.num_items, 'item')} in {counted(stats.num_queues, 'queue')}"
-    items = state.queues.first_items(DEFAULT_QUEUE, NUM_SHOWN)
-    return text + shown([item.payload for item in items], state.queues.num_items(DEFAULT_QUEUE))
+    items = QueueSurvey(state).first_items(DEFAULT_QUEUE, NUM_SHOWN)
+    return text + shown([item.payload for item in items], QueueSurvey(state).num_items(DEFAULT_QUEUE))
 
 
 def _only_item(delivered: Local) -> Any:

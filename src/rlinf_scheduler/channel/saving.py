@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
-from rlinf_scheduler.channel.arguments import check_host_items, checked_timeout, or_forever
+from rlinf_scheduler.channel.arguments import checked_timeout, or_forever
 from rlinf_scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote, Restorable
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease
+from rlinf_scheduler.channel.options import check_host_items
 from rlinf_scheduler.checks import absolute_path
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.failure import sendable

@@ -132,7 +132,7 @@ class ChannelServer:
 
     def sample(self, now: float) -> tuple[float, int, int]:
         """Return what rates are made of: the time, and how many items were put and delivered until now."""
-        return now, self.state.queues.num_accepted, self.num_delivered
+        return now, self.state.queues.tally.num_items, self.num_delivered
 
     def answer(self, request: Request) -> None:
         """Handle a request, of `control_wire.Control`."""
@@ -291,10 +291,10 @@ class ChannelServer:
     def _on_lost_items(self, why: Callable[[object], str]) -> None:
         """The process that held some items, on their node or its device, is gone."""
         gone: dict[int, str] = {}
-        num_before = self.state.queues.num_lost
+        num_before = self.state.queues.tally.num_lost
         out = self.state.lose_items(partial(_noted, why, gone))
         if gone:
-            self._log_lost(gone, self.state.queues.num_lost - num_before)
+            self._log_lost(gone, self.state.queues.tally.num_lost - num_before)
         self.carry_out(out)
 
     def _log_lost(self, gone: dict[int, str], num_lost: int) -> None:

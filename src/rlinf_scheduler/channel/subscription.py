@@ -9,18 +9,14 @@ from typing import Any, ClassVar, Self
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, Getting, OfServer
-from rlinf_scheduler.channel.arguments import (
-    DEFAULT_QUEUE,
-    checked_max_bytes,
-    checked_maxsize,
-    checked_subscription,
-)
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
 from rlinf_scheduler.channel.batches import Batching
 from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.lease import Leasing
 from rlinf_scheduler.channel.lease_operation import DeadLetter
+from rlinf_scheduler.channel.options import checked_max_bytes, checked_maxsize, checked_subscription
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.shard import Sharding
 from rlinf_scheduler.channel.spec import ChannelRef

@@ -196,9 +196,10 @@ class Inbox:
         self.transfers.hand_over(partial(self._start, receiving), partial(self.end, receiving))
         return promise
 
-    def held_bytes(self, peer: str) -> int:
+    def held_bytes(self, peer: str, topic: str = "") -> int:
         """How many bytes from `peer` wait for a recv."""
-        return self._state.queues.held_bytes((peer, ""))
+        queue = self._state.queues.find((peer, topic))
+        return queue.held_bytes if queue else 0
 
     # -- recvs -----------------------------------------------------------------------------------
 
@@ -391,7 +392,7 @@ class Inbox:
             return
         if coming.reading is not None:
             coming.reading.stop()
-        held_bytes = 0 if held else self._state.queues.held_bytes((coming.put.sender, coming.put.topic))
+        held_bytes = 0 if held else self.held_bytes(coming.put.sender, coming.put.topic)
         coming.request.reply(PutOutcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:

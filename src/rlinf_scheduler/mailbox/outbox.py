@@ -139,7 +139,8 @@ class _Recipient:
         """Begin a put."""
         self.sendings[sending.ticket] = sending
         inline_bytes = sending.size_bytes if sending.size_bytes < SHARED_BYTES else 0
-        self.follow(self.client.put(sending.ticket, sending.topic, inline_bytes))
+        if self.client.put(sending.ticket, sending.topic, inline_bytes):
+            self._begin_sending(sending)
 
     def follow(self, instructions: list[ClientInstruction]) -> None:
         """Do what the client's state asks for."""
@@ -148,7 +149,7 @@ class _Recipient:
             if isinstance(instruction, SendWithdraw):
                 self._outbox.messenger.notify(self._endpoint, WITHDRAW, MailWithdraw(instruction.ticket))
             elif sending is not None and isinstance(instruction, Send):
-                ending(partial(self._send, sending), partial(self._refuse, sending.ticket))()
+                self._begin_sending(sending)
             elif sending is not None and isinstance(instruction, End):
                 sending.end(error=_error_of(sending, instruction))
 
@@ -158,6 +159,9 @@ class _Recipient:
             sending = self.sendings.get(instruction.ticket)
             if sending is not None:
                 sending.lose(PeerDied(sending.peer, reason))
+
+    def _begin_sending(self, sending: Sending) -> None:
+        ending(partial(self._send, sending), partial(self._refuse, sending.ticket))()
 
     def _send(self, sending: Sending) -> None:
         payload = sending.payload
@@ -195,7 +199,7 @@ class _Recipient:
         else:
             outcome: PutOutcome = answer.result().head
             if outcome.held:
-                self.follow(self.client.accepted(ticket))
+                self.follow(self.client.accepted((ticket,)))
             else:
                 self.follow(self.client.refused(ticket, outcome.held_bytes, withdrawn=True))
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.queueing.client import (
         ClientInstruction,
         ClientState,
-        Confirm,
         End,
         Ending,
         Send,
@@ -94,7 +93,6 @@ _MODULES = {
     "ChannelUser": "rlinf_scheduler.queueing.stats",
     "ClientInstruction": "rlinf_scheduler.queueing.client",
     "ClientState": "rlinf_scheduler.queueing.client",
-    "Confirm": "rlinf_scheduler.queueing.client",
     "Deliver": "rlinf_scheduler.queueing.instructions",
     "DirectOperations": "rlinf_scheduler.queueing.direct",
     "End": "rlinf_scheduler.queueing.client",
@@ -159,7 +157,6 @@ __all__ = [
     "ChannelUser",
     "ClientInstruction",
     "ClientState",
-    "Confirm",
     "Deliver",
     "DirectOperations",
     "End",

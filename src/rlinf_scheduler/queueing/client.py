@@ -55,12 +55,6 @@ class SendOutcomeQuery(NamedTuple):
     ticket: int
 
 
-class Confirm(NamedTuple):
-    """Tell the server that the items of a get were taken."""
-
-    ticket: int
-
-
 class End(NamedTuple):
     """The end of an operation, for its caller."""
 
@@ -69,12 +63,10 @@ class End(NamedTuple):
     detail: Any = None
 
 
-# As the classes make them, without a call of Python code: one or two are made for every operation.
-_send = partial(tuple.__new__, Send)
-_confirm = partial(tuple.__new__, Confirm)
+# As the class makes it, without a call of Python code: one is made for every operation.
 _ended = partial(tuple.__new__, End)
 
-ClientInstruction = Send | SendItem | SendWithdraw | SendOutcomeQuery | Confirm | End
+ClientInstruction = Send | SendItem | SendWithdraw | SendOutcomeQuery | End
 
 
 class _Phase(Enum):
@@ -128,8 +120,8 @@ class ClientState:
 
     >>> client = ClientState(credit_bytes=100)
     >>> client.put(1, "default", 80), client.put(2, "default", 80)
-    ([Send(ticket=1)], [])
-    >>> client.accepted(1)
+    (True, False)
+    >>> client.accepted([1])
     [Send(ticket=2), End(ticket=1, ending=<Ending.ACCEPTED: 'accepted'>, detail=None)]
     """
 
@@ -140,16 +132,11 @@ class ClientState:
 
     # -- what this process does ------------------------------------------------------------------
 
-    def put(
-        self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_ready: bool = True
-    ) -> list[ClientInstruction]:
-        """Begin a put, whose opening message carries so many bytes of its item; that is known when it is `ready`."""
-        return [_send((ticket,))] if self.may_put(ticket, queue_name, inline_bytes, is_ready=is_ready) else []
+    def put(self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_ready: bool = True) -> bool:
+        """Begin a put, whose opening message carries so many bytes of its item; that is known when it is ready.
 
-    def may_put(
-        self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_ready: bool = True
-    ) -> bool:
-        """Begin a put; whether it is to be sent now. Else it is held, and a later event lets it go."""
+        Returns: whether it is to be sent now. Else it is held, and a later event lets it go.
+        """
         # Who has credit without end uses none.
         inline_bytes = inline_bytes if self._credit_bytes else 0
         operation = self._operations[ticket] = _Operation(ticket, queue_name, inline_bytes)
@@ -177,31 +164,20 @@ class ClientState:
         self._let_go(operation.queue_name, out)
         return out
 
-    def get(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
-        """Begin a get or a batch."""
-        self.know_get(ticket, queue_name)
-        return [_send((ticket,))]
-
-    def know_get(self, ticket: int, queue_name: QueueName) -> None:
-        """Begin a get or a batch, which is sent at once."""
+    def get(self, ticket: int, queue_name: QueueName) -> None:
+        """Begin a get or a batch, which is to be sent now."""
         self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
 
-    def say(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
-        """Begin what brings nothing: the server takes it, or does not."""
+    def say(self, ticket: int, queue_name: QueueName) -> None:
+        """Begin what brings nothing, and is to be sent now: the server takes it, or does not."""
         self._operations[ticket] = _Operation(ticket, queue_name, 0)
-        return [_send((ticket,))]
 
-    def direct(self, ticket: int, queue_name: QueueName, *, is_get: bool) -> list[ClientInstruction]:
+    def direct(self, ticket: int, queue_name: QueueName, *, is_get: bool) -> None:
         """Know of an operation that its caller has sent himself, and may have the answer to."""
         operation = self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=is_get)
         operation.phase = _Phase.DIRECT
-        return []
 
-    def taken(self, ticket: int) -> list[ClientInstruction]:
-        """Note that the caller has the items of a delivery."""
-        return [_confirm((ticket,))] if self.may_confirm(ticket) else []
-
-    def may_confirm(self, ticket: int) -> bool:
+    def taken(self, ticket: int) -> bool:
         """Note that the caller has the items of a delivery; whether the server is to be told so."""
         operation = self._operations.get(ticket)
         if operation is None or operation.phase not in _TAKEABLE:
@@ -209,12 +185,11 @@ class ClientState:
         del self._operations[ticket]
         return True
 
-    def settled(self, ticket: int) -> list[ClientInstruction]:
+    def settled(self, ticket: int) -> None:
         """The server hears another way what became of the items of a delivery."""
         operation = self._operations.get(ticket)
         if operation is not None and operation.phase is _Phase.DELIVERED:
             del self._operations[ticket]
-        return []
 
     def expire(self, ticket: int) -> list[ClientInstruction]:
         """The deadline of an operation has passed; one that was delivered has met it."""
@@ -260,12 +235,8 @@ class ClientState:
 
     # -- what the server says --------------------------------------------------------------------
 
-    def accepted(self, ticket: int) -> list[ClientInstruction]:
-        """The queue holds the item of a put."""
-        return self.accepted_run((ticket,))
-
-    def accepted_run(self, tickets: Iterable[int]) -> list[ClientInstruction]:
-        """The queues hold the items of several puts: as `accepted` of each, one after the other."""
+    def accepted(self, tickets: Iterable[int]) -> list[ClientInstruction]:
+        """The queues hold the items of puts, one after the other."""
         out: list[ClientInstruction] = []
         ends: list[ClientInstruction] = []
         for ticket in tickets:
@@ -280,12 +251,8 @@ class ClientState:
             [SendItem(ticket, as_bytes)] if operation is not None and operation.phase is _Phase.SENT else []
         )
 
-    def delivered(self, ticket: int, items: Any) -> list[ClientInstruction]:
-        """The items of a get are here."""
-        return [_ended((ticket, Ending.DELIVERED, items))] if self.may_take(ticket) else []
-
-    def may_take(self, ticket: int) -> bool:
-        """Return whether the items of a get, which are here, are for its caller."""
+    def delivered(self, ticket: int) -> bool:
+        """Note that the items of a get are here; whether they are for its caller."""
         operation = self._operations.get(ticket)
         if operation is None or operation.phase not in _AWAITED:
             return False  # it was withdrawn, and the server reads that next

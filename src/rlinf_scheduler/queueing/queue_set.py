@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
 from typing import Any
 
-from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse, Ripen
+from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
 from rlinf_scheduler.queueing.messages import Get
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.stats import phrase_for
 from rlinf_scheduler.queueing.tally import Tally
-from rlinf_scheduler.queueing.wanted import Wanted
-from rlinf_scheduler.queueing.watch import Watch
 from rlinf_scheduler.queueing.weights import check_maxsize
 
 UNSUBSCRIBED = "there is no such subscription any more"
-# So many other queues are named to a get that does not come, of so many that are looked at for that.
-NUM_NAMED, NUM_LOOKED_AT = 3, 256
-
-
 # Queues with questions, so many of which are known.
 NUM_ASKED = 64
 
@@ -154,59 +148,9 @@ class QueueSet:
     # -- what there is ---------------------------------------------------------------------------
 
     @property
-    def num_accepted(self) -> int:
-        """How many items were put since the beginning."""
-        return self.tally.num_items
-
-    @property
-    def num_lost(self) -> int:
-        """How many of them were lost, with those who held their bytes."""
-        return self.tally.num_lost
-
-    @property
-    def lost_bytes(self) -> int:
-        """The size of those."""
-        return self.tally.lost_bytes
-
-    @property
-    def accepted_bytes(self) -> int:
-        """How many bytes were put since the beginning."""
-        return self.tally.size_bytes
-
-    def num_items(self, queue_name: QueueName) -> int:
-        """Return how many items a getter of this queue can take."""
-        queue = self._queues.get(queue_name)
-        return len(queue.fifo) if queue else 0
-
-    def first_items(self, queue_name: QueueName, number: int) -> list[Item]:
-        """Return up to so many items of a queue that getters would take next; they stay where they are."""
-        queue = self._queues.get(queue_name)
-        return queue.fifo.first(min(number, queue.gate.num_free(queue))) if queue else []
-
-    def why_empty(self, queue_name: QueueName) -> tuple[Reason, str]:
-        """Return why a getter that does not wait can take nothing of a queue, and what that looks like, in a phrase."""
-        queue = self._queues.get(queue_name)
-        if queue is None and type(queue_name) is SubscriptionName:
-            return Reason.ENDED, UNSUBSCRIBED
-        queue = queue or self.queue_type(queue_name, self._gate, self.tally)
-        is_last = self.is_over(queue_name) and not (queue.putters or queue.reserved)
-        reason = queue.why_over(self.closed) if is_last and not queue.may_come_back() else Reason.EMPTY
-        return reason, queue.describe()
-
-    def held_bytes(self, queue_name: QueueName) -> int:
-        """Return how many bytes a queue holds, those that it has room for and waits for included."""
-        queue = self._queues.get(queue_name)
-        return queue.held_bytes if queue else 0
-
-    @property
     def bounded_bytes(self) -> int:
         """How many bytes count against the bound of the channel; 0 where there is none."""
         return self.tally.held_bytes if self.tally.max_bytes else 0
-
-    @property
-    def total_held_bytes(self) -> int:
-        """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
-        return self.tally.held_bytes
 
     @property
     def num_queues(self) -> int:
@@ -218,42 +162,13 @@ class QueueSet:
         """Whether puts wait, and all queues together hold about as much as they may."""
         return bool(self.tally.line.places)
 
-    def is_full(self, queue_name: QueueName) -> bool:
-        """Return whether a put to this queue would wait."""
-        queue = self._queues.get(queue_name)
-        return queue.full if queue else False
-
     def describe(self, queue_name: QueueName) -> str:
         """Return what a queue looks like, in a phrase."""
-        queue = self._queues.get(queue_name)
-        return (queue or Queue(queue_name, self._gate, self.tally)).describe()
+        return (self._queues.get(queue_name) or self.imaginary(queue_name)).describe()
 
-    def describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
-        """Return what the queue of an operation looks like; for a get also what the others hold: it may mean one.
-
-        A get that did not wait for its item is one of many, perhaps, and only looks at its own.
-        """
-        text: str = operation.queue.describe()
-        if isinstance(operation, Putter):
-            return text
-        text += self.tally.lender.describe_bound(operation)
-        if operation.wanted is None and not operation.is_part and not waited:
-            return text
-        # What subscriptions have is there for them alone.
-        others = [
-            queue
-            for queue in islice(self._queues.values(), NUM_LOOKED_AT)
-            if queue is not operation.queue
-            and queue.fifo.num_items
-            and not isinstance(queue.name, SubscriptionName)
-        ]
-        named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
-        num_more = len(others) - min(len(others), NUM_NAMED)
-        if len(self._queues) > NUM_LOOKED_AT:
-            named.append(f"there are {self.num_queues} queues")
-        elif num_more:
-            named.append(f"{num_more} more hold something")
-        return "; ".join([text, *named])
+    def imaginary(self, queue_name: QueueName) -> Queue:
+        """Return a queue that is there for nobody, and empty."""
+        return self.queue_type(queue_name, self._gate, self.tally)
 
     def refuse_put(self, client: str, ticket: int, queue_name: QueueName) -> Refuse:
         """Return that nothing can be put into a queue any more."""
@@ -281,44 +196,6 @@ class QueueSet:
             and getter.items is not None
             and getter.is_confirmed
             and marks_tell(getter.items)
-        ]
-
-    def on_the_way(self) -> list[tuple[str, int]]:
-        """Return the deliveries for which the end of a queue waits, by client and ticket."""
-        return [
-            (client.name, operation.ticket)
-            for client in self.clients.values()
-            for operation in client.operations.values()
-            if isinstance(operation, Getter) and operation.queue.waits_for(operation, self.closed)
-        ]
-
-    def watch(
-        self,
-        entered: list[tuple[QueueName, Item]],
-        max_bytes: int = 0,
-        give_up: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Note what enters from now on, until `unwatch`.
-
-        Args:
-            entered: where it is noted, with its queue's name.
-            max_bytes: how much may enter; 0 is unbounded.
-            give_up: called when more has entered; it is to call `unwatch`.
-        """
-        self.tally.watches.append(Watch(entered, max_bytes, give_up))
-
-    def unwatch(self, entered: list[tuple[QueueName, Item]]) -> None:
-        """Note nothing more there."""
-        self.tally.watches = [each for each in self.tally.watches if each.entered is not entered]
-
-    def ripening(self) -> list[Instruction]:
-        """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
-        return [
-            Ripen(client.name, getter.ticket, getter.wanted.limits.max_wait_s or 0.0)
-            for client in self.clients.values()
-            for getter in client.operations.values()
-            if isinstance(getter, Getter) and getter.items is None and getter.ripens and not getter.waited
-            if isinstance(getter.wanted, Wanted)
         ]
 
     # -- what follows ----------------------------------------------------------------------------
@@ -375,7 +252,7 @@ class QueueSet:
         queue.settle(self.closed, out)
         if not wait and getter.ticket in getter.client.operations and getter.items is None:
             queue.withdraw_get(getter)
-            state = self.describe_for(getter, waited=False)
+            state = phrase_for(self, getter, waited=False)
             out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
         self.drop_if_idle(queue)
         if self.tally.line.places or self.tally.touched:

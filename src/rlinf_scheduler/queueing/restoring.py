@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rlinf_scheduler.queueing.instructions import Instruction, Ripen
 from rlinf_scheduler.queueing.item import as_name
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.policies import ChannelData, ClientData, QueueData
@@ -12,6 +13,7 @@ from rlinf_scheduler.queueing.policy import Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.saved_items import LoadedItems
+from rlinf_scheduler.queueing.wanted import Wanted
 
 
 class Restorer:
@@ -101,3 +103,14 @@ class Restorer:
         client = self._queues.clients[data.name]
         operations = client.operations
         client.operations = {ticket: operations[ticket] for ticket in data.tickets}
+
+
+def ripening(queues: QueueSet) -> list[Instruction]:
+    """Return the instructions for a shell that takes this state over: the waits of its batches begin again."""
+    return [
+        Ripen(client.name, getter.ticket, getter.wanted.limits.max_wait_s or 0.0)
+        for client in queues.clients.values()
+        for getter in client.operations.values()
+        if isinstance(getter, Getter) and getter.items is None and getter.ripens and not getter.waited
+        if isinstance(getter.wanted, Wanted)
+    ]

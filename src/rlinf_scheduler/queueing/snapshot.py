@@ -45,7 +45,7 @@ class Snapshot:
         at_rest: without clients.
         rest: of the items, what never left each of the queues and is not in the data.
         sent: what has been delivered and is the client's once it confirms that, by delivery.
-        entered: what entered since then, and where, as long as this is watched (see `QueueSet.watch`).
+        entered: what entered since then, and where, as long as this is watched (see `Tally.watch`).
     """
 
     state: ChannelData
@@ -116,15 +116,15 @@ class Taker:
             for queue, its in data.items():
                 self._add_lines(its, queue, sent[queue])
         state = ChannelData(
-            list(data.values()), [], known.last_number, known.num_accepted, known.accepted_bytes
+            list(data.values()), [], known.last_number, known.tally.num_items, known.tally.size_bytes
         )
         state.closed, state.all_ended, state.ended = known.closed, known.all_ended, list(known.ended)
         if not self._at_rest:
             self._add_clients(state)
         for policy in self._policies:
             policy.save(state, data, items)
-        state.num_lost = known.num_lost + items.num_lost
-        state.lost_bytes = known.lost_bytes + items.lost_bytes
+        state.num_lost = known.tally.num_lost + items.num_lost
+        state.lost_bytes = known.tally.lost_bytes + items.lost_bytes
         return Snapshot(state, items.all, self._at_rest, self._rest, self._sent)
 
     def _take_back(self, sent: Mapping[Queue, Iterable[Getter]]) -> None:

@@ -17,6 +17,7 @@ from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.restoring import Restorer
 from rlinf_scheduler.queueing.snapshot import Snapshot, Taker
+from rlinf_scheduler.queueing.stats import phrase_for
 from rlinf_scheduler.queueing.weights import check_weight
 from rlinf_scheduler.wording import counted
 
@@ -198,8 +199,10 @@ class ChannelState:
             ValueError: it holds something, or is waited for.
         """
         queues = self.queues
-        if queues.all() or queues.clients or queues.num_accepted:
-            there = f"{counted(len(queues.all()), 'queue')} there, {counted(queues.num_accepted, 'item')} put"
+        if queues.all() or queues.clients or queues.tally.num_items:
+            there = (
+                f"{counted(len(queues.all()), 'queue')} there, {counted(queues.tally.num_items, 'item')} put"
+            )
             raise ValueError(f"it is not empty: {there}")
         Restorer(queues, self.policies, payloads).restore(data)
 
@@ -341,7 +344,7 @@ class ChannelState:
             queue.withdraw_get(operation)
         else:
             operation.take_back(out)
-        state = self.queues.describe_for(operation)
+        state = phrase_for(self.queues, operation)
         out.append(Refuse(client, ticket, Reason.CANCELLED, state))
         queue.release_stream(operation.client, out)
         return self.queues.settle((queue,), out)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import Field, make_dataclass
 from functools import cache
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -13,8 +14,12 @@ from msgspec.structs import astuple, fields, force_setattr, replace
 
 from rlinf_scheduler.queueing.groups import GroupName
 from rlinf_scheduler.queueing.item import QueueName, SubscriptionName, as_name
+from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text, size_text
+
+# So many other queues are named to a get that does not come, of so many that are looked at for that.
+NUM_NAMED, NUM_LOOKED_AT = 3, 256
 
 R = TypeVar("R", bound="ToldRecord")
 
@@ -369,6 +374,34 @@ def phrase_of(queue: Any) -> str:
     if 0 < tally.max_bytes < 2 * tally.held_bytes:
         parts.append(f"{tally.held_bytes} of {tally.max_bytes} bytes in all queues of the channel")
     return ", ".join(parts)
+
+
+def phrase_for(queues: Any, operation: Getter | Putter, *, waited: bool = True) -> str:
+    """Return what the queue of an operation looks like; for a get also what the others hold: it may mean one.
+
+    A get that did not wait for its item is one of many, perhaps, and only looks at its own.
+    """
+    text: str = operation.queue.describe()
+    if isinstance(operation, Putter):
+        return text
+    text += queues.tally.lender.describe_bound(operation)
+    if operation.wanted is None and not operation.is_part and not waited:
+        return text
+    # What subscriptions have is there for them alone.
+    others = [
+        queue
+        for queue in islice(queues.all(), NUM_LOOKED_AT)
+        if queue is not operation.queue
+        and queue.fifo.num_items
+        and not isinstance(queue.name, SubscriptionName)
+    ]
+    named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
+    num_more = len(others) - min(len(others), NUM_NAMED)
+    if len(queues.all()) > NUM_LOOKED_AT:
+        named.append(f"there are {queues.num_queues} queues")
+    elif num_more:
+        named.append(f"{num_more} more hold something")
+    return "; ".join([text, *named])
 
 
 def _count_of(group: tuple[GroupName, int]) -> int:

@@ -8,9 +8,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
-from rlinf_scheduler.queueing.item import QueueName
+from rlinf_scheduler.queueing.instructions import Reason
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.queue_set import UNSUBSCRIBED
 from rlinf_scheduler.queueing.state import ChannelState
 from rlinf_scheduler.queueing.stats import QueueDepth, QueueStats, QueueUser, Waiting, depth_of
 from rlinf_scheduler.wording import counted
@@ -69,6 +71,35 @@ class QueueSurvey:
         self._largest: list[Queue] = []
         # Those that this round has not seen yet, the last one first.
         self._left: list[Queue] = []
+
+    def num_items(self, queue_name: QueueName) -> int:
+        """Return how many items a getter of this queue can take."""
+        queue = self._state.queues.find(queue_name)
+        return len(queue.fifo) if queue else 0
+
+    def first_items(self, queue_name: QueueName, number: int) -> list[Item]:
+        """Return up to so many items of a queue that getters would take next; they stay where they are."""
+        queue = self._state.queues.find(queue_name)
+        return queue.fifo.first(min(number, queue.gate.num_free(queue))) if queue else []
+
+    def why_empty(self, queue_name: QueueName) -> tuple[Reason, str]:
+        """Return why a getter that does not wait can take nothing of a queue, and what that looks like, in a phrase."""
+        queue = self._state.queues.find(queue_name)
+        if queue is None and type(queue_name) is SubscriptionName:
+            return Reason.ENDED, UNSUBSCRIBED
+        queue = queue or self._state.queues.imaginary(queue_name)
+        is_last = self._state.queues.is_over(queue_name) and not (queue.putters or queue.reserved)
+        reason = (
+            queue.why_over(self._state.queues.closed)
+            if is_last and not queue.may_come_back()
+            else Reason.EMPTY
+        )
+        return reason, queue.describe()
+
+    def is_full(self, queue_name: QueueName) -> bool:
+        """Return whether a put to this queue would wait."""
+        queue = self._state.queues.find(queue_name)
+        return queue.full if queue else False
 
     def depths(self, size: int, since: list[float]) -> list[Callable[[], list[QueueDepth]]]:
         """Return calls that each give the depths of the next so many queues, in which others may be by then.

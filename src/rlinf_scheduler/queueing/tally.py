@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from rlinf_scheduler.queueing.instructions import Instruction
@@ -121,6 +121,25 @@ class Tally:
         self.dead_bytes += size_bytes
         if type(queue_name) is not SubscriptionName:
             self.num_dead += num_items
+
+    def watch(
+        self,
+        entered: list[tuple[QueueName, Item]],
+        max_bytes: int = 0,
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Note what enters from now on, until `unwatch`.
+
+        Args:
+            entered: where it is noted, with its queue's name.
+            max_bytes: how much may enter; 0 is unbounded.
+            give_up: called when more has entered; it is to call `unwatch`.
+        """
+        self.watches.append(Watch(entered, max_bytes, give_up))
+
+    def unwatch(self, entered: list[tuple[QueueName, Item]]) -> None:
+        """Note nothing more there."""
+        self.watches = [each for each in self.watches if each.entered is not entered]
 
     def clear(self) -> None:
         """Nothing is held any more."""

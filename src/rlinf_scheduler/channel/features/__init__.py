@@ -26,6 +26,7 @@ from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
 from rlinf_scheduler.channel.server import ChannelServer, Features
 from rlinf_scheduler.queueing import Bury
 from rlinf_scheduler.queueing.leases import StartClock, StopClock
+from rlinf_scheduler.queueing.restoring import ripening
 from rlinf_scheduler.queueing.taps import Vacate
 
 FEATURES: Features = {
@@ -79,4 +80,4 @@ def resume(server: ChannelServer, snapshot: LoadedSnapshot) -> None:
     server.feature(SubscriptionsFeature).resume()
     if since is not None:
         server.feature(EndsFeature).begin({(client, ticket): began for client, ticket, began in since})
-    server.carry_out(server.state.queues.ripening())
+    server.carry_out(ripening(server.state.queues))

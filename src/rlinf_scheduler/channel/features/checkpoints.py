@@ -89,7 +89,7 @@ class CheckpointsFeature:
         if snapshot is not None:
             key = request.peer_id, request.head.token
             self._looks[key] = snapshot
-            self._state.queues.watch(snapshot.entered, self._watched_bytes, lambda: self._give_up(key))
+            self._state.queues.tally.watch(snapshot.entered, self._watched_bytes, lambda: self._give_up(key))
             self._runtime.call_later(LOOK_S, lambda: self._expire(key))
             request.reply(control_wire.Saved())
             self._note_held()
@@ -154,7 +154,7 @@ class CheckpointsFeature:
         self._given_up.discard(key)
         snapshot = self._looks.pop(key, None)
         if snapshot is not None:
-            self._state.queues.unwatch(snapshot.entered)
+            self._state.queues.tally.unwatch(snapshot.entered)
         return snapshot
 
     def _note_held(self) -> None:

@@ -15,6 +15,8 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Deliver
 from rlinf_scheduler.queueing.messages import Arrive, EndAll
+from rlinf_scheduler.queueing.operations import Getter
+from rlinf_scheduler.queueing.queue_set import QueueSet
 
 logger = Reporter(__name__)
 
@@ -70,7 +72,7 @@ class EndsFeature:
     def _look(self) -> None:
         now = self._server.runtime.now()
         since = self.since or {}
-        self.since = {delivery: since.get(delivery, now) for delivery in self._state.queues.on_the_way()}
+        self.since = {delivery: since.get(delivery, now) for delivery in on_the_way(self._state.queues)}
         for (client, ticket), began in self.since.items():
             if now - began >= ARRIVAL_S:
                 logger.warning(
@@ -87,3 +89,13 @@ class EndsFeature:
     def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def on_the_way(queues: QueueSet) -> list[tuple[str, int]]:
+    """Return the deliveries for which the end of a queue waits, by client and ticket."""
+    return [
+        (client.name, operation.ticket)
+        for client in queues.clients.values()
+        for operation in client.operations.values()
+        if isinstance(operation, Getter) and operation.queue.waits_for(operation, queues.closed)
+    ]

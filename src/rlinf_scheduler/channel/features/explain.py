@@ -60,13 +60,13 @@ class ExplainFeature:
         queue = state.queues.find(name)
         num_dropped = 0 if queue is None else queue.num_dropped
         request.reply(
-            control_wire.QueueState(state.queues.num_items(name), state.queues.is_full(name), num_dropped)
+            control_wire.QueueState(self._survey.num_items(name), self._survey.is_full(name), num_dropped)
         )
 
     def _peek(self, request: Request) -> None:
         peek: control_wire.Peek = request.head
         name = wire.as_name(peek.queue)
-        found = self._server.state.queues.first_items(name, peek.number)
+        found = self._survey.first_items(name, peek.number)
         sizes = accumulate(item.size_bytes for item in found)
         items = [item for item, size in zip(found, sizes, strict=True) if size <= (peek.max_bytes or size)]
         show = partial(self._show, request, name, items)
@@ -82,7 +82,7 @@ class ExplainFeature:
             [len(part) for part in parts], [(item.order, item.attempts, item.since) for item in items]
         )
         if not parts:
-            reason, peeked.state = self._server.state.queues.why_empty(name)
+            reason, peeked.state = self._survey.why_empty(name)
             peeked.reason = reason.value
         # What goes as bytes out of shared memory may be written by who takes it meanwhile.
         is_copied = any(

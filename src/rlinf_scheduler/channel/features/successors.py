@@ -14,6 +14,7 @@ from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import OperationOver, ProducerPlaces, Producers, SubscriptionName
+from rlinf_scheduler.queueing.surveying import QueueSurvey
 from rlinf_scheduler.queueing.taps import GiveUpTap, Taps, Vacate
 
 
@@ -99,7 +100,7 @@ class SubscriptionsFeature:
 
     @timer("subscription")
     def _give_up(self, name: str, vacancy: int) -> None:
-        num_left = self._server.state.queues.num_items(SubscriptionName(name))
+        num_left = QueueSurvey(self._server.state).num_items(SubscriptionName(name))
         try:
             out = self._server.state.apply(GiveUpTap(name, vacancy))
         except OperationOver:
