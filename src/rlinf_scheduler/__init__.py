@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         PlacementStrategy,
         Topology,
     )
+    from rlinf_scheduler.weights.held import Slice
+    from rlinf_scheduler.weights.plan import Rows
     from rlinf_scheduler.worker import (
         GroupResult,
         GroupStream,
@@ -46,6 +48,8 @@ _MODULES = {
     "PackedPlacementStrategy": "rlinf_scheduler.planning",
     "Placement": "rlinf_scheduler.planning",
     "PlacementStrategy": "rlinf_scheduler.planning",
+    "Rows": "rlinf_scheduler.weights.plan",
+    "Slice": "rlinf_scheduler.weights.held",
     "Topology": "rlinf_scheduler.planning",
     "Worker": "rlinf_scheduler.worker",
     "WorkerAddress": "rlinf_scheduler.worker",
@@ -67,6 +71,8 @@ __all__ = [
     "PackedPlacementStrategy",
     "Placement",
     "PlacementStrategy",
+    "Rows",
+    "Slice",
     "Topology",
     "Worker",
     "WorkerAddress",

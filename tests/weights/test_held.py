@@ -1,17 +1,14 @@
 """What tensors of a program say of themselves, DTensors of every kind among them."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, distribute_tensor, placement_types
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from pretended_processes import of_torch, process
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.held import Slice, held, local_of
 from rlinf_scheduler.weights.layout import Shard, whole
@@ -20,24 +17,6 @@ from weight_meshes import Mesh, within
 
 def held_all(weights):
     return [held("policy", key, value, local_of(value)) for key, value in weights.items()]
-
-
-@contextlib.contextmanager
-def process(rank, world_size):
-    """One process of so many; torch's pretended process group sends nothing."""
-    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def of_torch(placement):
-    if not isinstance(placement, Shard):
-        return placement_types.Replicate()
-    if placement.split_factor == 1:
-        return placement_types.Shard(placement.dim)
-    return placement_types._StridedShard(placement.dim, split_factor=placement.split_factor)
 
 
 @st.composite

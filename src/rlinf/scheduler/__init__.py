@@ -1,7 +1,6 @@
-"""Placement and data flow for reinforcement-learning systems: the names that programs import.
+"""Placement and data flow for reinforcement-learning systems: the names that programs import, of `rlinf_scheduler`.
 
-They are those of `rlinf_scheduler`, which implements them, in the layout of the documents and of RLinf. Each is loaded
-on first use: importing this package costs neither Ray nor torch.
+Each is loaded on first use: importing this package costs neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.worker import merge_batches as merge_batches
     from rlinf.scheduler.worker import split_batch as split_batch
     from rlinf.scheduler.worker import split_channel_message as split_channel_message
+    from rlinf_scheduler import Rows, Slice
 else:
     __getattr__ = declared(globals(), "rlinf_scheduler")
 
@@ -77,6 +77,8 @@ __all__ = [
     "PackedPlacementStrategy",
     "Placement",
     "PlacementStrategy",
+    "Rows",
+    "Slice",
     "Topology",
     "Tracer",
     "Worker",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.tape.player import Player
+from rlinf_scheduler.weights.selection import FetchOptions
 from rlinf_scheduler.weights.sources import Place
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.target import Target, sources_of
@@ -22,18 +22,28 @@ class ReplayedWeights:
     def __init__(self, player: Player) -> None:
         self._player = player
 
-    def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+    def publish(self, name: str, weights: Any, version: int) -> None:
         """Make a version the one that readers get from now on. It waits for no reader."""
         del version
-        self._player.give("publish", name, lambda: encode_held(name, state_dict)[0])
+        self._player.give("publish", name, lambda: encode_held(name, weights)[0])
 
-    def fetch(self, name: str, into: Any, **_options: Any) -> AsyncHandle[int]:
+    def fetch(
+        self,
+        name: str,
+        into: Any,
+        *,
+        min_version: int | None = None,
+        version: int | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[FetchOptions],
+    ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number."""
-        target = Target(name, into)
+        del min_version, version, timeout_s
+        target = Target(name, into, **options)
 
         def write(brought: tuple[int, list[bytearray]]) -> int:
-            version, frames = brought
-            target.write(version, target.plan(version, sources_of(frames), Place("")), {0: frames})
-            return version
+            number, frames = brought
+            target.write(number, target.plan(number, sources_of(frames), Place("")), {0: frames})
+            return number
 
         return AsyncHandle(self._player.promised("fetch", name), write, f"fetch of weights '{name}'")

@@ -181,6 +181,7 @@ class Sources:
         cut_of: the number of each tensor's.
         item_sizes: how many bytes an element has, of each tensor.
         positions: where each begins in the model, of its `LENGTH`, by bytes.
+        plans: those that were made from these sources, by what they are for.
     """
 
     def __init__(self, layouts: Sequence[Layout], places: Sequence[Place], names: Sequence[str] = ()) -> None:
@@ -199,6 +200,7 @@ class Sources:
         before = np.cumsum(sizes) - sizes
         self.positions: Ints = before * LENGTH // max(int(sizes.sum()), 1)
         self._matches: dict[tuple[int, Part], Match] = {}
+        self.plans: dict[Any, Any] = {}
 
     def match(self, cut: int, part: Part) -> Match:
         """Return what is common to a cut, by its number, and a part of a reader, which is not empty."""

@@ -1,7 +1,7 @@
 """Where a version goes: a reader's own tensors, from where each of them comes, and its bytes into their places.
 
-Everything is checked before the first byte is written. Bytes that lie together here and there are copied as they are,
-by several threads; all else is copied as boxes, by numpy or torch, which convert dtypes and write to devices.
+Everything is checked before the first byte is written. Bytes of one dtype in host memory are copied as they are, by
+several threads; all else is copied as boxes by numpy or torch, which convert dtypes and write to devices.
 torch is only used where it is loaded, or where a dtype arrives that numpy does not know.
 """
 
@@ -15,18 +15,23 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from rlinf_scheduler.comm.codec.copying import Copy, copy_all
 from rlinf_scheduler.comm.codec.destinations import copy_into, why_unwritable, why_unwritable_array
 from rlinf_scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
 from rlinf_scheduler.weights.held import held, is_tensor, local_of, values_of
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
-from rlinf_scheduler.weights.plan import Flow, Read, Wants, runs
+from rlinf_scheduler.weights.plan import Flow, Read, Rows, Wants, runs
+from rlinf_scheduler.weights.selection import Fuse, Keys, Rename, Selection
 from rlinf_scheduler.weights.sources import BoxCopy, Place, Sources
 from rlinf_scheduler.weights.state_dicts import NO_PART, TensorEntry, decode_rows
 
+logger = Reporter(__name__)
+
+# So many pairs of targets and places share the plans of one version.
+MAX_PLANS = 64
 _NUMPY_MARKS = "<>|="
 _runs = lru_cache(maxsize=4096)(runs)
 
@@ -52,26 +57,42 @@ class Target:
         name: of the weights, for messages.
         into: a `torch.nn.Module`, whose `state_dict()` is written to, or a mapping, whose values are: tensors (also
             DTensors of this process's mesh), arrays, and `Slice`s of them.
+        keys: which of them, as of `Selection`, like the next two.
+        rename: as which key each is published.
+        fuse: of which published tensors one consists.
+        strict: whether all that is wanted has to be published, and all that is published to be wanted.
 
     Raises:
-        WeightsError: it is neither; or a slice is not within its tensor, or a DTensor has partial sums.
+        WeightsError: it is neither; nothing in it has one of the keys; or a slice is not within its tensor, or a
+            DTensor has partial sums.
     """
 
-    def __init__(self, name: str, into: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        into: Any,
+        *,
+        keys: Keys = None,
+        rename: Rename = None,
+        fuse: Fuse = None,
+        strict: bool = True,
+    ) -> None:
         self._name = name
-        self._torch: Any = sys.modules.get("torch")
+        self._strict = strict
         values = values_of(into)
         if values is None:
             kind = type(into).__qualname__
             raise WeightsError(name, f"they go into a torch.nn.Module or a dict, not into a {kind}")
-        self._locals = {key: local_of(value) for key, value in values.items()}
-        self._unwritable = dict(self._find_unwritable())
-        described = (
-            held(name, key, value, self._locals[key])
-            for key, value in values.items()
+        self._selection = Selection(name, values, keys, rename, fuse)
+        self._locals = {key: local_of(values[key]) for key in self._selection.keys}
+        self._unwritable = self._why_unwritable()
+        self._described = [
+            held(name, key, values[key], local)[:3]
+            for key, local in self._locals.items()
             if key not in self._unwritable
-        )
-        self._layout = layout((each.key, each.dtype, each.part) for each in described)
+        ]
+        self._layout = layout(self._described)
+        self._tied = self._find_tied()
 
     @property
     def tensors(self) -> list[Any]:
@@ -85,7 +106,7 @@ class Target:
 
         Args:
             version: for messages.
-            sources: what there is of that version, and who has it.
+            sources: what there is of that version, and who has it; they keep the plan.
             place: where this process is.
             reader: its number among those that share the sources between them.
             readers: how many they are.
@@ -93,15 +114,53 @@ class Target:
         Raises:
             WeightsMismatch: keys, shapes or dtypes differ, or a tensor cannot be written to.
         """
-        manifest = self._layout.manifest
-        wants = Wants(sources, manifest)
-        missing = [key for key in self._locals if key not in sources.indices]
-        problems = {**self._unwritable, **dict(_unfit(sources, manifest))}
-        unfit = [problems[key] for key in self._locals if key in problems and key in sources.indices]
-        unexpected = [key for key in wants.unused if key not in self._locals]
-        if missing or unfit or unexpected:
-            raise WeightsMismatch(self._name, version, missing, unexpected, unfit)
-        found = wants.plan(self._layout, place, reader, readers)
+        selection = self._selection
+        key = (
+            self._layout,
+            tuple(selection.origins.items()),
+            selection.patterns,
+            self._strict,
+            place,
+            reader,
+            readers,
+        )
+        plan: TargetPlan | None = None if self._unwritable else sources.plans.get(key)
+        if plan is None:
+            plan = self._plan(version, sources, place, reader, readers)
+            if len(sources.plans) >= MAX_PLANS:
+                sources.plans.clear()
+            sources.plans[key] = plan
+        return plan
+
+    def _plan(self, version: int, sources: Sources, place: Place, reader: int, readers: int) -> TargetPlan:
+        origins = {key: self._selection.origins.get(key, (Rows(key),)) for key in self._locals}
+        there = {
+            key: rows for key, rows in origins.items() if all(row.key in sources.indices for row in rows)
+        }
+        here = layout(row for row in self._described if row[0] in there)
+        wants = Wants(sources, here.manifest, self._selection.origins)
+        asked = dict.fromkeys(row.key for rows in origins.values() for row in rows)
+        problems = {
+            **{problem.key: f"'{problem.key}' cannot be had: {problem.text}" for problem in wants.problems},
+            **dict(_unfit(sources, here.manifest, there)),
+            **self._unwritable,
+        }
+        mismatch = WeightsMismatch(
+            self._name,
+            version,
+            [key for key in asked if key not in sources.indices],
+            [key for key in sources.indices if key not in asked and self._selection.has(key)],
+            [problems[key] for key in there if key in problems],
+        )
+        if (
+            mismatch.unfit
+            or (self._locals and not there)
+            or (self._strict and (mismatch.missing or mismatch.unexpected))
+        ):
+            raise mismatch
+        if mismatch.missing or mismatch.unexpected:
+            logger.warning("fetched without what is not on both sides (strict=False): %s", mismatch)
+        found = wants.plan(here, place, reader, readers)
         return TargetPlan(tuple(flow.source for flow in found.flows), found.flows, tuple(found.reads()))
 
     def write(
@@ -124,14 +183,20 @@ class Target:
             WeightsMismatch: something cannot be written to any more; nothing was written.
             WeightsError: a payload is not what its source said that it has; nothing was written.
         """
-        if unwritable := dict(self._find_unwritable()):
+        if unwritable := self._why_unwritable():
             raise WeightsMismatch(self._name, version, unfit=tuple(unwritable.values()))
         arrived = {number: _Payload(self._name, payloads[number]) for number in plan.needed}
         copies: list[Copy] = []
         others: list[Callable[[], None]] = []
         there: dict[int, list[_Move]] = {}
+        written: set[tuple[Any, ...]] = set()
         for read in plan.reads:
             move = _Move(self._locals[read.into], *arrived[read.source].take(read), read)
+            if memory := self._tied.get(read.into):
+                same = memory, read.source, arrived[read.source].part(read), read.copies
+                if same in written:
+                    continue
+                written.add(same)
             if is_tensor(move.data):
                 there.setdefault(read.source, []).append(move)
             else:
@@ -142,18 +207,29 @@ class Target:
         for number, moves in there.items():
             (on_device or {})[number](partial(_copy_from_device, moves))
 
-    def _find_unwritable(self) -> Iterator[tuple[str, str]]:
-        """Yield the keys of what cannot be written to, and why."""
+    def _find_tied(self) -> dict[str, tuple[Any, ...]]:
+        """Return where the tensors lie that others are tied to."""
+        keys: dict[tuple[Any, ...], list[str]] = {}
+        for key, _, part in self._described:
+            local = self._locals[key]
+            if is_tensor(local) and local.numel():
+                keys.setdefault((local.data_ptr(), local.stride(), local.dtype, part), []).append(key)
+        return {key: memory for memory, those in keys.items() if len(those) > 1 for key in those}
+
+    def _why_unwritable(self) -> dict[str, str]:
+        """Return why tensors cannot be written to, by the keys of those that cannot."""
+        found = {}
         for key, local in self._locals.items():
             if isinstance(local, np.ndarray):
                 why = why_unwritable_array(local)
             elif is_tensor(local):
-                why = why_unwritable(self._torch, local)
+                why = why_unwritable(sys.modules["torch"], local)
             else:
-                yield key, f"'{key}' is of type {type(local).__qualname__} in the destination"
+                found[key] = f"'{key}' is of type {type(local).__qualname__} in the destination"
                 continue
             if why:
-                yield key, f"'{key}' cannot be written to in the destination: it is {why}"
+                found[key] = f"'{key}' cannot be written to in the destination: it is {why}"
+        return found
 
 
 def sources_of(frames: Sequence[Any]) -> Sources:
@@ -169,6 +245,10 @@ class _Payload:
         self._name = name
         self._frames = frames
         self._rows = {row.key: row for row in decode_rows(frames[0])}
+
+    def part(self, read: Read) -> int:
+        """Return where it is; several keys are in one place if what was published is tied."""
+        return self._rows[read.key].part
 
     def take(self, read: Read) -> tuple[str, Any]:
         """Return the dtype and the bytes of a tensor: a tensor if they are on a device, else an array."""
@@ -212,8 +292,9 @@ class _Move(NamedTuple):
             target, source = flat[run.target_offset :], self.data[run.source_offset :]
             if run.counts:
                 shape = (*run.counts, run.num_bytes)
-                target = as_strided(target, shape, (*run.target_strides, 1))
-                others.append(partial(np.copyto, target, as_strided(source, shape, (*run.source_strides, 1))))
+                target = np.ndarray(shape, np.uint8, target, strides=(*run.target_strides, 1))
+                source = np.ndarray(shape, np.uint8, source, strides=(*run.source_strides, 1))
+                copies.append((target, source))
             else:
                 copies.append((target[: run.num_bytes], source[: run.num_bytes]))
 
@@ -276,21 +357,23 @@ def _bytes_of(local: Any, dtype: str) -> np.ndarray[Any, Any] | None:
         return None
     # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
     torch = sys.modules["torch"]
-    flat: np.ndarray[Any, Any] = local.detach().view(-1).view(torch.uint8).numpy()
+    # One element counts as contiguous whatever its stride is.
+    flat: np.ndarray[Any, Any] = local.detach().as_strided((local.numel(),), (1,)).view(torch.uint8).numpy()
     return flat
 
 
-def _unfit(sources: Sources, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _unfit(
+    sources: Sources, manifest: Manifest, origins: Mapping[str, Sequence[Rows]]
+) -> Iterator[tuple[str, str]]:
     """Yield which tensors of a reader are of another shape, or of a dtype that what is published does not go into."""
     for key, into, shape in manifest.rows():
-        index = sources.indices.get(key)
-        if index is None:
-            continue
-        dtype = sources.dtypes[index]
-        if sources.shapes[index] != shape:
-            yield key, f"'{key}' has shape {sources.shapes[index]}, and {shape} in the destination"
-        elif not _fits(dtype, into):
-            yield key, f"'{key}' is {_shown(dtype)}, which does not go into {_shown(into)}"
+        for row in origins[key]:
+            index = sources.indices[row.key]
+            dtype = sources.dtypes[index]
+            if row == Rows(key) and sources.shapes[index] != shape:
+                yield key, f"'{key}' has shape {sources.shapes[index]}, and {shape} in the destination"
+            elif not _fits(dtype, into):
+                yield key, f"'{row.key}' is {_shown(dtype)}, which does not go into {_shown(into)}"
 
 
 @lru_cache(maxsize=256)
@@ -303,8 +386,8 @@ def _fits(published: str, into: str) -> bool:
     dtype = _in_numpy(published)
     if dtype is not None:
         return np.can_cast(dtype, np.dtype(into), "same_kind")
-    # The others of torch are kinds of float that become any float.
-    return np.dtype(into).kind == "f" and _fits_tensor(published, "float64")
+    # Of the others of torch these become any float.
+    return np.dtype(into).kind == "f" and published.startswith(("bfloat16", "float8_"))
 
 
 def _fits_tensor(published: str, into: str) -> bool:

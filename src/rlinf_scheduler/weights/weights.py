@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -31,6 +30,7 @@ from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf_scheduler.weights.records import NO_VERSION, SERVICE
+from rlinf_scheduler.weights.selection import FetchOptions
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.target import Target
 from rlinf_scheduler.weights.versions import Versions, check_growth
@@ -77,23 +77,23 @@ class Weights:
         # The last version that was copied of each name.
         self._fetched: dict[str, int] = {}
 
-    def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+    def publish(self, name: str, weights: Any, version: int) -> None:
         """Make a version the one that readers get from now on. It waits for no reader.
 
         Args:
             name: what the weights are called.
-            state_dict: tensors (on any device) and arrays by key; they may be changed after this call.
+            weights: see `encode_held`; they may be changed after this call.
             version: larger than the one before.
 
         Raises:
-            WeightsError: the version does not grow, or something in the dict is neither tensor nor array.
+            WeightsError: the version does not grow, or something in it is neither tensor nor array.
             NameTaken: another living process publishes under that name.
             CommError: this process has left the cluster.
         """
         self._messenger.check_process()
         began = TIMES.now()
         number = _checked_version(name, version)
-        encoded, _ = encode_held(_checked_name(name), state_dict, self._devices.device_of)
+        encoded, _ = encode_held(_checked_name(name), weights, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
         self._claim(name)
         note = self._tape.begin("publish", name, encoded)
@@ -111,6 +111,7 @@ class Weights:
         min_version: int | None = None,
         version: int | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        **options: Unpack[FetchOptions],
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number.
 
@@ -121,11 +122,11 @@ class Weights:
 
         Args:
             name: what the weights are published as.
-            into: a `torch.nn.Module`, or a dict of tensors and arrays: every value is overwritten in place and
-                keeps its dtype and its device.
+            into: see `Target`, as of `options`; what is fetched is overwritten in place and keeps dtype and device.
             min_version: wait until there is this version or a newer one; None: until there is any.
             version: wait until there is this version, and take no newer one.
             timeout_s: how long, in seconds; None: as long as it takes, 0: take what is there now.
+            options: which tensors of `into`, and from which published ones.
 
         Raises:
             WeightsError: `into` is no such thing (at once). Or there is a newer version than `version` already.
@@ -137,7 +138,7 @@ class Weights:
             CommTimeout: there was no such version at the deadline; it says which one was.
         """
         self._messenger.check_process()
-        target = Target(_checked_name(name), into)
+        target = Target(_checked_name(name), into, **options)
         if version is not None and min_version is not None:
             problem = "version= is exactly that one, and min_version= that or a newer one: say one of them"
             raise WeightsError(name, problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 from rlinf_scheduler.addresses import Rank, worker_name
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start
     from rlinf_scheduler.channel.channel import ChannelOptions
     from rlinf_scheduler.mailbox import Groups, Mailbox
     from rlinf_scheduler.weights import Weights
+    from rlinf_scheduler.weights.selection import FetchOptions, Fuse, Keys, Rename
 
 Source: TypeAlias = tuple[str, Rank] | None
 
@@ -307,7 +307,7 @@ class Exchange:
         )
         return handle if async_op else handle.wait()
 
-    def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+    def publish_weights(self, name: str, weights: Any, version: int) -> None:
         """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
 
         They are written once, on this node, and stay until the next version replaces them. This waits for no reader,
@@ -315,14 +315,15 @@ class Exchange:
 
         Args:
             name: what they are called; one living worker publishes under a name.
-            state_dict: tensors (on any device) and numpy arrays by key; free to be changed after this call.
+            weights: a `torch.nn.Module`, whose `state_dict()` is published, or tensors (on any device) and numpy arrays
+                by key; free to be changed after this call.
             version: a whole number, larger than that of the version before.
 
         Raises:
             WeightsError: the version does not grow, or some value is neither tensor nor array.
             NameTaken: another living worker publishes under that name.
         """
-        _weights().publish(name, state_dict, version)
+        _weights().publish(name, weights, version)
 
     @overload
     def fetch_weights(
@@ -334,6 +335,7 @@ class Exchange:
         timeout_s: Seconds = ...,
         *,
         version: int | None = ...,
+        **options: Unpack[FetchOptions],
     ) -> int: ...
 
     @overload
@@ -346,6 +348,7 @@ class Exchange:
         async_op: Later,
         timeout_s: Seconds = ...,
         version: int | None = ...,
+        **options: Unpack[FetchOptions],
     ) -> AsyncHandle[int]: ...
 
     @overload
@@ -358,6 +361,7 @@ class Exchange:
         async_op: bool,
         timeout_s: Seconds = ...,
         version: int | None = ...,
+        **options: Unpack[FetchOptions],
     ) -> int | AsyncHandle[int]: ...
 
     @called_directly("Worker")
@@ -370,28 +374,51 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         version: int | None = None,
+        keys: Keys = None,
+        rename: Rename = None,
+        fuse: Fuse = None,
+        strict: bool = True,
     ) -> Any:
         """Copy the newest published weights into tensors that are there already; the version's number.
 
+        Each tensor gets what it has of the whole one, from whichever ranks have that, however they have cut it.
+
         Args:
             name: what they were published as.
-            into: a `torch.nn.Module`, or a dict of tensors and numpy arrays: they are overwritten in place, and keep
-                their dtypes and devices.
+            into: a `torch.nn.Module`, or a dict of tensors (also DTensors of this worker's own mesh), numpy arrays, or
+                `Slice`s of them: they are overwritten in place, and keep their dtypes and devices.
             min_version: wait for this version or a newer one; None: for any.
             async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
                 thread that does so, when the handle is waited for.
             timeout_s: how long to wait, in seconds; None: as long as it takes; 0: take what is there now.
             version: wait for this version, and take no newer one.
+            keys: fetch these of `into` only: a key, a pattern ("*.lora_A.*", "model.layers.3.*"), or several.
+            rename: from a key of `into` to the key that was published: a function, or a dict, whose entries stand for
+                whole names between dots: `{"model": "actor.model"}`.
+            fuse: what a tensor of `into` is made of, one after the other along the first dimension:
+                `{"qkv_proj": ["q_proj", "k_proj", "v_proj"]}`; entries as of `rename`. `Rows` are a part of a published
+                tensor: `{"up_proj.weight": Rows("gate_up_proj.weight", 4096)}`.
+            strict: False: leave out what is not both in `into` and published; a warning names it.
 
         Raises:
-            WeightsMismatch: keys or shapes differ from those of `into`, or a tensor of it cannot be written to (it is
-                expanded, sparse, a DTensor, on the meta device ...); nothing was written.
-            WeightsError: there is a newer version than `version` already.
+            WeightsMismatch: keys, shapes or dtypes differ from those of `into`, or a tensor of it cannot be written to
+                (it is expanded, sparse, on the meta device ...); nothing was written.
+            WeightsError: there is a newer version than `version` already; or `into` has no key of `keys`.
             PeerNotFound: nobody publishes under that name at the deadline.
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
-        handle = _weights().fetch(name, into, min_version=min_version, version=version, timeout_s=timeout_s)
+        handle = _weights().fetch(
+            name,
+            into,
+            min_version=min_version,
+            version=version,
+            timeout_s=timeout_s,
+            keys=keys,
+            rename=rename,
+            fuse=fuse,
+            strict=strict,
+        )
         return handle if async_op else handle.wait()
 
     @overload

@@ -53,8 +53,7 @@ class AsyncRouteWork(Gathered[Any]):
 class CollectiveGroupOptions:
     """The value of `options=` of `send`, `recv`, `send_tensor`, `recv_tensor` and `broadcast`.
 
-    They tune NCCL, which carries nothing here, so none of them has an effect: on one device tensors are handed over by
-    CUDA IPC, on one node by shared memory, and a broadcast is written once on each node, however many members it has.
+    They tune NCCL, which carries nothing here, so none of them has an effect.
 
     Attributes:
         accel_cluster_size: how many thread blocks of NCCL's make a cluster.

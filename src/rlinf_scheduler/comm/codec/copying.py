@@ -16,7 +16,7 @@ import numpy as np
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.errors import CommTimeout
 
-# A target and its source, both uint8 of the same shape (n,).
+# A target and its source, both uint8 of the same shape: (n,), or runs of bytes at regular distances.
 Copy: TypeAlias = tuple[Bytes, Bytes]
 
 # Below, waking a thread costs more than it saves.
@@ -45,7 +45,7 @@ def copy_all(copies: Sequence[Copy]) -> None:
     Raises:
         CommTimeout: a thread has not copied a batch of `BATCH_BYTES` in `BATCH_TIMEOUT_S`.
     """
-    if sum(len(source) for _, source in copies) < PARALLEL_BYTES:
+    if sum(source.nbytes for _, source in copies) < PARALLEL_BYTES:
         _copy(copies)
         return
     batches = _batches(copies)
@@ -93,17 +93,18 @@ def _batches(copies: Sequence[Copy]) -> deque[_Batch]:
     room = BATCH_BYTES
     for copy in copies:
         for piece in _pieces(*copy):
-            if batches[-1] and (room <= 0 or len(piece[1]) - room >= BATCH_BYTES):
+            if batches[-1] and (room <= 0 or piece[1].nbytes - room >= BATCH_BYTES):
                 batches.append([])
                 room = BATCH_BYTES
             batches[-1].append(piece)
-            room -= len(piece[1])
+            room -= piece[1].nbytes
     return batches
 
 
 def _pieces(target: Bytes, source: Bytes) -> list[Copy]:
-    num_pieces = max(1, len(source) // BATCH_BYTES)
-    size = len(source) // num_pieces // _GRAIN_BYTES * _GRAIN_BYTES
+    num_pieces = max(1, min(source.nbytes // BATCH_BYTES, len(source)))
+    grain = _GRAIN_BYTES if source.ndim == 1 else 1
+    size = len(source) // num_pieces // grain * grain
     edges = [size * number for number in range(num_pieces)] + [len(source)]
     return [(target[begin:end], source[begin:end]) for begin, end in pairwise(edges)]
 
