@@ -1,4 +1,6 @@
-"""A real browser, one for all tests of a file; without Chromium they are skipped."""
+"""A real browser, one for all tests; without Chromium they are skipped."""
+
+import contextlib
 
 import pytest
 from playwright.sync_api import expect
@@ -9,7 +11,15 @@ from browser import CHROMIUM, MISSING, chromium, complaints_of
 DEADLINE_MS = 30_000
 
 
-@pytest.fixture(scope="module")
+@pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
+def pytest_collection_modifyitems(items):
+    """Let one process run them all: a browser takes a second to start."""
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+@pytest.fixture(scope="session")
 def browser():
     if CHROMIUM is None:
         pytest.skip(MISSING)
@@ -18,9 +28,9 @@ def browser():
         yield started
 
 
-@pytest.fixture
-def open_page(browser):
-    """Opens an address in a window of its own; no page may complain on its console, but of what is allowed."""
+@contextlib.contextmanager
+def window(browser):
+    """Opens addresses in a window; no page may complain on its console, but of what is allowed."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(DEADLINE_MS)
     complaints = []
@@ -35,3 +45,17 @@ def open_page(browser):
     context.close()
     for said, allowed in complaints:
         assert [text for text in said if not any(part in text for part in allowed)] == []
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens pages in a window of the test's own."""
+    with window(browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def open_shared(browser):
+    """Opens pages that the tests of a file share, each of which leaves them as they were."""
+    with window(browser) as opened:
+        yield opened

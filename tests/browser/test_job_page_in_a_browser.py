@@ -1,6 +1,7 @@
 """The page of a job in a real browser: it opens, follows, answers keys, stays fluent, and tells of its end."""
 
 import re
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import expect
@@ -12,16 +13,15 @@ from job_page import PAST_S, served
 LONGEST_TASK_MS, WATCHED_S, SHARE_OF_A_CORE = 100, 2.0, 0.5
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server():
-    server = served(64)
-    yield server
-    server.close()
+    with closing(served(64)) as server:
+        yield server
 
 
-@pytest.fixture
-def page(server, open_page):
-    return live(open_page(server.url))
+@pytest.fixture(scope="module")
+def page(server, open_shared):
+    return live(open_shared(server.url))
 
 
 def live(page):
@@ -80,11 +80,12 @@ def test_512_ranks_stay_fluent(page):
     assert sum(tasks) < 1000 * WATCHED_S * SHARE_OF_A_CORE
 
 
-def test_a_job_that_has_ended_says_so_and_shows_what_was_last_seen(open_page, server):
-    # The browser itself says that nobody is there any more: of what was under way, and of what is asked again.
-    page = live(open_page(server.url, allowed=["Failed to load resource"]))
-    server.close()
-    expect(page.get_by_role("alert")).to_contain_text("The job has ended")
-    expect(page.get_by_role("alert")).to_contain_text("Below is what was last seen.")
-    expect(page.locator("#live")).to_have_text("no news")
-    assert page.locator(".bar").count() >= 512
+def test_a_job_that_has_ended_says_so_and_shows_what_was_last_seen(open_page):
+    with closing(served(2)) as server:
+        # The browser itself says that nobody is there any more: of what was under way, and of what is asked again.
+        page = live(open_page(server.url, allowed=["Failed to load resource"]))
+        server.close()
+        expect(page.get_by_role("alert")).to_contain_text("The job has ended")
+        expect(page.get_by_role("alert")).to_contain_text("Below is what was last seen.")
+        expect(page.locator("#live")).to_have_text("no news")
+        assert page.locator(".bar").count() >= 16

@@ -6,10 +6,16 @@ from playwright.sync_api import expect
 from plan_files import plan_mixed_fleet, rlinf
 
 
-@pytest.fixture
-def page(open_page, tmp_path):
-    plan_mixed_fleet("--html", tmp_path / "plan.html")
-    return open_page((tmp_path / "plan.html").as_uri())
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    plan = tmp_path_factory.mktemp("plan") / "plan.html"
+    plan_mixed_fleet("--html", plan)
+    return plan.as_uri()
+
+
+@pytest.fixture(scope="module")
+def page(open_shared, url):
+    return open_shared(url)
 
 
 def test_page_opens_with_every_node_and_device(page):
@@ -46,9 +52,8 @@ def test_components_are_shown_and_hidden(page):
     expect(bands.first).to_be_visible()
 
 
-def test_an_address_names_what_to_show(open_page, tmp_path):
-    plan_mixed_fleet("--html", tmp_path / "plan.html")
-    page = open_page(f"{(tmp_path / 'plan.html').as_uri()}#actor:12")
+def test_an_address_names_what_to_show(open_page, url):
+    page = open_page(f"{url}#actor:12")
     expect(page.get_by_role("tooltip")).to_contain_text("actor rank 12")
 
 
