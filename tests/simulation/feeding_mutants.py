@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_struct
+
 from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.groups import GroupIndex
+from rlinf_scheduler.queueing.messages import EndQueue
 from rlinf_scheduler.queueing.policies import POLICIES
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
@@ -49,9 +52,10 @@ def with_policy(policy):
 class TakesPutsAfterTheEnd(ChannelState):
     """Only getters are told that a queue has ended."""
 
-    def _end_queue(self, end, client):
-        out = super()._end_queue(end, client)
-        self.queues.ended.pop(end.queue, None)
+    def apply(self, operation, client="", item=None):
+        out = super().apply(operation, client, item)
+        if isinstance(operation, EndQueue):
+            self.queues.ended.pop(operation.queue, None)
         return out
 
 
@@ -220,17 +224,17 @@ def _with_ranked(ranked_type):
 class _OneIsMissing(Queue):
     """A group is complete with one item less."""
 
-    def _match_group(self, getter, size, closed):
-        return super()._match_group(getter, size - 1, closed)
+    def _match_group(self, getter, wanted, closed):
+        return super()._match_group(getter, replace_struct(wanted, size=wanted.size - 1), closed)
 
 
 class _KeepsWhatIsLeftOfGroups(Queue):
     """An end gives no group that is not complete."""
 
-    def _match_group(self, getter, size, closed):
+    def _match_group(self, getter, wanted, closed):
         groups = self.fifo.groups
-        complete = groups is not None and groups.first(size) is not None
-        return super()._match_group(getter, size, closed) if complete else None
+        complete = groups is not None and groups.first(wanted.size) is not None
+        return super()._match_group(getter, wanted, closed) if complete else None
 
 
 class _LatestGroup(GroupIndex):

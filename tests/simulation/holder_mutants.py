@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feeding_mutants import with_queue
+from product_mutants import Mutant
 
 from rlinf_scheduler.channel.node_holder import HeldItemTable
-from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing import ChannelState, losses
 from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.queue import Queue
 from simulator import Machines
@@ -43,21 +44,21 @@ class DeliversWhatIsLost(ChannelState):
         return super()._resend(resend, client)
 
 
-class _TellsNobody(Queue):
+def _tells_nobody(_tell_first):
     """Who comes next gets what is left."""
-
-    def _tell_of_lost(self, out):
-        self.lost = []
+    return lambda queue, out: queue.lost.clear()
 
 
-class _TellsEverybody(Queue):
+def _tells_everybody(told):
     """A loss is told to every getter."""
 
-    def _told_of_lost(self, getter):
-        lost = self.lost
-        told = super()._told_of_lost(getter)
-        self.lost = lost
-        return told
+    def tell_again(queue, getter):
+        lost = queue.lost
+        out = told(queue, getter)
+        queue.lost = lost
+        return out
+
+    return tell_again
 
 
 class _TakesBackWhatIsLost(WeightedFifo):
@@ -126,12 +127,15 @@ HOLDER_MUTANTS = {
     "forgets losses": _server(ForgetsLosses),
     "loses what consumers have": _server(LosesWhatConsumersHave),
     "delivers what is lost": _server(DeliversWhatIsLost),
-    "tells nobody of a loss": _server(with_queue(_TellsNobody)),
-    "tells everybody of a loss": _server(with_queue(_TellsEverybody)),
     "takes back what is lost": _server(with_queue(_TakesBackQueue)),
     "forgets claims": _holder(ForgetsClaims),
     "lets items die with their producers": _holder(DiesWithProducers),
     "never releases a held item": _holder(NeverReleases),
     "keeps items of a channel that is gone": _holder(OutlivesTheChannel),
     "keeps the items of failed puts": _holder(KeepsFailedPuts),
+}
+
+LOSS_MUTANTS = {
+    "tells nobody of a loss": Mutant(losses, "tell_first", _tells_nobody),
+    "tells everybody of a loss": Mutant(losses, "told", _tells_everybody),
 }

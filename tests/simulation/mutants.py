@@ -23,7 +23,7 @@ from harder import (
     with_slow_nodes,
     with_slow_takers,
 )
-from holder_mutants import HOLDER_MUTANTS
+from holder_mutants import HOLDER_MUTANTS, LOSS_MUTANTS
 from lease_mutants import LEASE_MUTANTS
 from mailbox_mutants import MAILBOX_MUTANTS
 from pinning_mutants import PINNING_MUTANTS
@@ -257,6 +257,7 @@ MUTANTS = {
     **SHORTCUT_MUTANTS,
     **DURABLE_MUTANTS,
     **MERGE_MUTANTS,
+    **LOSS_MUTANTS,
     **MAILBOX_MUTANTS,
 }
 MUTANTS |= {

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel.held import HOLDER, Fetching, HeldAt, Keep, NotHeld
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout
 from rlinf_scheduler.queueing import Item
 from rlinf_scheduler.wording import counted
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.server import ChannelServer
+
+logger = Reporter(__name__)
 
 # What left a queue is released with what comes next, or so much later.
 SWEEP_S = 0.5
@@ -215,3 +222,30 @@ class RemoteItems:
 
 def _why_lost(is_lost: Callable[[RemoteItem], bool], payload: object) -> str:
     return payload.why_lost() if isinstance(payload, RemoteItem) and is_lost(payload) else ""
+
+
+def lose_items(server: ChannelServer, why: Callable[[object], str]) -> None:
+    """Lose the items of a process that is gone, which held them, on its node or its device."""
+    gone: dict[int, str] = {}
+    before = server.state.queues.tally.num_lost
+    out = server.state.lose_items(partial(_noted, why, gone))
+    if gone:
+        _log_lost(server.spec.name, gone, server.state.queues.tally.num_lost - before)
+    server.carry_out(out)
+
+
+def _log_lost(channel: str, gone: dict[int, str], num_lost: int) -> None:
+    told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in Counter(gone.values()).items())
+    rest = len(gone) - num_lost
+    others = f", {rest} with consumers or subscriptions, or dead letters" if rest else ""
+    logger.warning(
+        "channel '%s': %s; %d of these in queues, which are lost%s", channel, told, num_lost, others
+    )
+
+
+def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) -> str:
+    """As `why`, and noted; a payload that several have is one item."""
+    text = why(payload)
+    if text:
+        gone[id(payload)] = text
+    return text

@@ -9,7 +9,7 @@ gets these are `features`, each built when the first message of its comes.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from rlinf_scheduler.channel.clients import KnownClient, Users
 from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.outbox import ResponseOutbox, deliver_directly
-from rlinf_scheduler.channel.remote_items import RemoteItems
+from rlinf_scheduler.channel.remote_items import RemoteItems, lose_items
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of, state_of
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
@@ -28,7 +28,6 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime, timer
 from rlinf_scheduler.queueing import Accept, Deliver, Grant, Instruction, Item, Refuse, Ripen
 from rlinf_scheduler.queueing.messages import Arrive, Linger, Lose
-from rlinf_scheduler.wording import counted
 
 logger = Reporter(__name__)
 
@@ -277,7 +276,7 @@ class ChannelServer:
     def remote_items(self) -> RemoteItems:
         """Return what is known of items that other nodes hold."""
         if self.remote is None:
-            self.remote = RemoteItems(self.runtime, self._on_lost_items)
+            self.remote = RemoteItems(self.runtime, partial(lose_items, self))
             self.on_stop.append(self.remote.close)
         return self.remote
 
@@ -287,27 +286,6 @@ class ChannelServer:
             then()
         else:
             self.remote.bring(items, then)
-
-    def _on_lost_items(self, why: Callable[[object], str]) -> None:
-        """The process that held some items, on their node or its device, is gone."""
-        gone: dict[int, str] = {}
-        num_before = self.state.queues.tally.num_lost
-        out = self.state.lose_items(partial(_noted, why, gone))
-        if gone:
-            self._log_lost(gone, self.state.queues.tally.num_lost - num_before)
-        self.carry_out(out)
-
-    def _log_lost(self, gone: dict[int, str], num_lost: int) -> None:
-        told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in Counter(gone.values()).items())
-        rest = len(gone) - num_lost
-        others = f", {rest} with consumers or subscriptions, or dead letters" if rest else ""
-        logger.warning(
-            "channel '%s': %s; %d of these in queues, which are lost%s",
-            self.spec.name,
-            told,
-            num_lost,
-            others,
-        )
 
     # -- reports ---------------------------------------------------------------------------------
 
@@ -335,7 +313,7 @@ class ChannelServer:
         self.carry_out(self.state.apply(Lose(taken), process_id))
         if self.spec.device_items:
             # It looks into shared memory, which may fail: the rest is done all the same.
-            run_guarded(self._on_lost_items, partial(why_gone, process_id, known.name))
+            run_guarded(lose_items, self, partial(why_gone, process_id, known.name))
         for lose in self.on_lost:
             lose(process_id)
 
@@ -388,11 +366,3 @@ class _Handlers(dict[type, Callable[..., Any]]):
             is_operation = kind in wire.OPERATION_TYPES
             self[kind] = server.apply_operation if is_operation else server.apply_request
         return self[kind]
-
-
-def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) -> str:
-    """As `why`, and noted; a payload that several have is one item."""
-    text = why(payload)
-    if text:
-        gone[id(payload)] = text
-    return text

@@ -21,6 +21,7 @@ balance.py       parts of steps that are even; cost.py: by what an item costs
 snapshot.py      from the state to data; restoring.py: and back; saved_items.py: with numbers for payloads
 tally.py         what all queues of a channel have in common
 watch.py         what enters between two looks
+ends.py          ends of queues and of the channel; losses.py: items whose bytes are gone
 stats.py         a channel and its queues, as data for all who ask
 surveying.py     makes that: of which queues how much, at once or part by part
 producers.py     who still has something to put

@@ -19,13 +19,13 @@ to be done to `out`.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 
+from rlinf_scheduler.queueing import losses
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.instructions import (
-    Bury,
     Grant,
     Instruction,
     Reason,
@@ -183,9 +183,9 @@ class Queue(Contents):
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters and let puts enter until neither line can move."""
         if self.fifo.lost:
-            self._note_lost(out)
+            losses.note(self, out)
         if self.lost and self.awaited:
-            self._tell_of_lost(out)
+            losses.tell_first(self, out)
         self.gate.serve(out)
         self._serve(closed, out)
         self.parts.serve(self, closed, out)
@@ -227,58 +227,14 @@ class Queue(Contents):
         if wanted is None:
             return [self.fifo.take()] if self.gate.num_free(self) > 0 else None
         if isinstance(wanted, WantedGroup):
-            return self._match_group(getter, wanted.size, closed)
+            return self._match_group(getter, wanted, closed)
         return self._match_batch(getter, wanted, closed)
 
     def _match_batch(self, getter: Getter, wanted: Wanted, closed: bool) -> list[Item] | None:
-        if wanted.refuses(self.fifo):
-            return None
-        waited = getter.waited or (wanted.limits.max_wait_s is not None and self.is_stuck())
-        batch = self.take_batch(wanted, closed, waited=waited)
-        if batch is None:
-            return None
-        items, getter.complete = batch
-        return items
+        return wanted.match(self, getter, closed)
 
-    def take_batch(self, wanted: Wanted, closed: bool, *, waited: bool) -> tuple[list[Item], bool] | None:
-        """Take a batch if it is there, or if what is there is all that comes; and whether it is what was wanted."""
-        num_free = self.gate.num_free(self)
-        may_be_less = self.is_last(closed) or self._is_flushed() or self.gate.ends_after(num_free)
-        if num_free < self.fifo.num_items:
-            return self._take_first(wanted, num_free, may_be_less=may_be_less, waited=waited)
-        if not (wanted.is_ready(self.fifo, waited=waited) or may_be_less):
-            return None
-        return wanted.take(self.fifo)
-
-    def _take_first(
-        self, wanted: Wanted, most: int, *, may_be_less: bool, waited: bool
-    ) -> tuple[list[Item], bool] | None:
-        """Take a batch of the first items, of which so many may be taken."""
-        limits = wanted.limits
-        if not most or (most < limits.min_items and not may_be_less):
-            return None
-        items, complete = wanted.take(self.fifo, most)
-        is_enough = len(items) >= limits.min_items and (
-            waited or (wanted.weight is None and limits.max_wait_s is None)
-        )
-        if complete or is_enough or may_be_less:
-            return items, complete
-        self.fifo.restore(items)
-        return None
-
-    def _match_group(self, getter: Getter, size: int, closed: bool) -> list[Item] | None:
-        """Take the first complete group; at an end, or for a flush, the oldest of those that are not complete."""
-        groups = self.fifo.groups
-        group = None if groups is None else groups.first(size)
-        if groups is not None and group is None:
-            # To look for the oldest takes as long as there are items.
-            is_last = self.is_last(closed)
-            oldest = groups.oldest() if is_last or self._is_flushed() else None
-            if oldest is None or not (is_last or oldest[0] < self.flushed):
-                return None
-            group, getter.complete = oldest[1], False
-        getter.group = group
-        return None if group is None else self.fifo.take_group(group, size)
+    def _match_group(self, getter: Getter, wanted: WantedGroup, closed: bool) -> list[Item] | None:
+        return wanted.match(self, getter, closed)
 
     def _hopeless(self, getter: Getter, closed: bool) -> Reason | None:
         """Return why the first getter in line can never be served; None while it may.
@@ -316,7 +272,8 @@ class Queue(Contents):
         """Return whether items that were taken may come back."""
         return self.on_the_way > 0 or self.num_lent > 0
 
-    def _is_flushed(self) -> bool:
+    def is_flushed(self) -> bool:
+        """Return whether something is here that is not to wait for more."""
         return self.flushed > 0 and self.fifo.oldest() < self.flushed
 
     def flush(self) -> None:
@@ -344,7 +301,7 @@ class Queue(Contents):
         for getter in list(self.skipped):
             self.withdraw_get(getter)
             if self.lost:
-                out.append(self._told_of_lost(getter))
+                out.append(losses.told(self, getter))
                 continue
             out.append(Refuse(getter.client.name, getter.ticket, self.why_over(closed), self.describe()))
 
@@ -404,44 +361,6 @@ class Queue(Contents):
         """
         self.gate.reopen(item)
         self.fifo.restore((item,))
-
-    # -- losses ----------------------------------------------------------------------------------
-
-    def drop_lost(self, failed: Getter | None = None) -> None:
-        """Take out what is lost; also of a delivery that did not arrive."""
-        self.fifo.drop_lost()
-        self.fifo.lost += self.parts.drop_lost(failed)
-
-    def tell_of_lost(self, getter: Getter, out: list[Instruction]) -> None:
-        """Refuse a getter, and tell it of the items that are lost."""
-        self._note_lost(out)
-        out.append(self._told_of_lost(getter))
-
-    def _note_lost(self, out: list[Instruction]) -> None:
-        lost, self.fifo.lost = self.fifo.lost, []
-        self.lost += lost
-        self.gate.forget(lost)
-        self._count_lost(lost)
-        for item in lost:
-            item.payload = None
-            if item.question is not None:
-                out.append(Bury(*item.question, item.attempts, "", item.lost))
-
-    def _count_lost(self, lost: list[Item]) -> None:
-        self.tally.num_lost += len(lost)
-        self.tally.lost_bytes += sum(item.size_bytes for item in lost)
-
-    def _tell_of_lost(self, out: list[Instruction]) -> None:
-        """Refuse the first getter in line: nobody else will hear of these items."""
-        getter = next(chain(self.getters, self.parts.getters))
-        self.withdraw_get(getter)
-        out.append(self._told_of_lost(getter))
-
-    def _told_of_lost(self, getter: Getter) -> Refuse:
-        counts = Counter(item.lost for item in self.lost)
-        self.lost = []
-        state = "; ".join(f"{counted(count, 'item')} {why}" for why, count in counts.items())
-        return Refuse(getter.client.name, getter.ticket, Reason.LOST, state)
 
     def describe_readers(self, names: Mapping[str, str]) -> str:
         """Return what it sees of others and who reads it, by the names of clients; empty if it sees none."""

@@ -301,7 +301,7 @@ class ShardingState(Struct, Parts, eq=False, array_like=True):
         """Cut the next step if it is there, or if this is all that comes."""
         if not queue.fifo.num_items or not self.may_cut:
             return False
-        batch = queue.take_batch(self.plan.wanted, closed, waited=False)
+        batch = self.plan.wanted.take_of(queue, closed, waited=False)
         if batch is None:
             return False
         self.cut(*batch)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from rlinf_scheduler.queueing import messages
+from rlinf_scheduler.queueing import losses, messages
+from rlinf_scheduler.queueing.ends import Ends
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item, QueueName, as_name
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.policies import POLICIES, Bounds, ChannelData
 from rlinf_scheduler.queueing.policy import Handler, Policy
-from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.ranked import QueueClock
 from rlinf_scheduler.queueing.restoring import Restorer
@@ -20,9 +19,6 @@ from rlinf_scheduler.queueing.snapshot import Snapshot, Taker
 from rlinf_scheduler.queueing.stats import phrase_for
 from rlinf_scheduler.queueing.weights import check_weight
 from rlinf_scheduler.wording import counted
-
-# Of queues that are gone, the ends of so many are remembered: one-shot names do not pile up.
-NUM_ENDED = 1 << 16
 
 PolicyT = TypeVar("PolicyT", bound=Policy)
 
@@ -72,12 +68,9 @@ class ChannelState:
             messages.Retract: self._retract,
             messages.Arrive: self._arrive,
             messages.Linger: self._linger,
-            messages.Flush: self._flush,
-            messages.EndQueue: self._end_queue,
-            messages.EndAll: self._end_all,
-            messages.Close: self._close,
             messages.Lose: self._lose,
         }
+        self._handlers |= Ends(self.queues, self.policies).handlers()
         for policy in self.policies:
             self._handlers |= policy.handlers()
 
@@ -145,24 +138,8 @@ class ChannelState:
         Args:
             why: says of a payload whose it was and how it was lost, in a phrase; "" if it is not lost.
         """
-        queues = self.queues
-        operations = [each for client in queues.clients.values() for each in client.operations.values()]
-        sent = (item for each in operations if isinstance(each, Getter) for item in each.items or ())
         held = (item for policy in self.policies for item in policy.items())
-        kept = (item for queue in queues.all() for item in queue.items())
-        for item in chain(kept, sent, held):
-            item.lost = item.lost or why(item.payload)
-        queues.tally.has_losses = True
-        out: list[Instruction] = []
-        for putter in operations:
-            if isinstance(putter, Putter) and putter.complete and (lost := why(putter.item.payload)):
-                putter.queue.withdraw_put(putter)
-                out.append(Refuse(putter.client.name, putter.ticket, Reason.LOST, f"its item {lost}"))
-                putter.queue.release_stream(putter.client, out)
-        every = list(queues.all())
-        for queue in every:
-            queue.drop_lost()
-        return queues.settle(every, out)
+        return losses.lose_items(self.queues, held, why)
 
     def set_clock(self, now: float) -> None:
         """Set the time, in seconds, at which the next operations begin.
@@ -289,8 +266,8 @@ class ChannelState:
         # Items of it are lost: the others go back, and the getter is told.
         out: list[Instruction] = []
         getter.take_back(out)
-        getter.queue.drop_lost(getter)
-        getter.queue.tell_of_lost(getter, out)
+        losses.drop(getter.queue, getter)
+        losses.tell(getter.queue, getter, out)
         return self.queues.settle((getter.queue,), out)
 
     def _linger(self, linger: messages.Linger, client: str) -> list[Instruction]:
@@ -365,49 +342,3 @@ class ChannelState:
         for policy in self.policies:
             policy.forget(client)
         return self.queues.settle(touched, out)
-
-    # -- ends ------------------------------------------------------------------------------------
-
-    def _end_queue(self, end: messages.EndQueue, _client: str) -> list[Instruction]:
-        """Take no further put into a queue; what came before is still delivered, and then getters are refused."""
-        name, queues = as_name(end.queue), self.queues
-        queues.ended[name] = None
-        if len(queues.ended) > NUM_ENDED:
-            gone = next((each for each in queues.ended if queues.find(each) is None), name)
-            del queues.ended[gone]
-        return self._end(self._with_followers(name, alone=True))
-
-    def _end_all(self, _end: messages.EndAll, _client: str) -> list[Instruction]:
-        self.queues.all_ended = True
-        return self._end(list(self.queues.all()))
-
-    def _end(self, queues: Collection[Queue]) -> list[Instruction]:
-        out: list[Instruction] = []
-        for queue in queues:
-            queue.ended = True
-            queue.gate.end(Queue.why_over(self.queues.closed), queue.describe(), out)
-        return self.queues.settle(queues, out)
-
-    def _flush(self, flush: messages.Flush, _client: str) -> list[Instruction]:
-        queues = self._with_followers(as_name(flush.queue), alone=False)
-        for queue in queues:
-            queue.flush()
-        return self.queues.settle(queues, [])
-
-    def _with_followers(self, name: QueueName, *, alone: bool) -> list[Queue]:
-        """Return a queue, if it is there, and those that see what enters it."""
-        queue = self.queues.find(name)
-        followers = (each for policy in self.policies for each in policy.followers(name, alone=alone))
-        return [*([] if queue is None else [queue]), *followers]
-
-    def _close(self, _close: messages.Close, _client: str) -> list[Instruction]:
-        """Refuse puts from now on, waiting ones too; getters drain what is there."""
-        queues = self.queues
-        if queues.closed:
-            return []
-        queues.closed = True
-        out: list[Instruction] = []
-        for queue in queues.all():
-            queue.refuse_puts(out)
-            queue.gate.end(Queue.why_over(queues.closed), queue.describe(), out)
-        return queues.settle(list(queues.all()), out)

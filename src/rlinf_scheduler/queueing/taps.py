@@ -180,9 +180,6 @@ class TapQueue(Queue):
     def count(self) -> None:
         """Count nowhere else: what it holds is bound by itself."""
 
-    def _count_lost(self, lost: list[Item]) -> None:
-        """Count nothing: they are counted where they were put."""
-
     def is_last(self, closed: bool) -> bool:
         """Return whether nothing will enter any more."""
         if self.read.removed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -60,6 +60,21 @@ class WantedGroup(Struct, frozen=True, array_like=True, tag="group"):
             raise ValueError(message)
         return cls(size)
 
+    def match(self, queue: Any, getter: Any, closed: bool) -> list[Item] | None:
+        """Take the first complete group; at an end, or for a flush, the oldest of those that are not complete."""
+        groups = queue.fifo.groups
+        group = None if groups is None else groups.first(self.size)
+        if groups is not None and group is None:
+            # To look for the oldest takes as long as there are items.
+            is_last = queue.is_last(closed)
+            oldest = groups.oldest() if is_last or queue.is_flushed() else None
+            if oldest is None or not (is_last or oldest[0] < queue.flushed):
+                return None
+            group, getter.complete = oldest[1], False
+        getter.group = group
+        items: list[Item] | None = None if group is None else queue.fifo.take_group(group, self.size)
+        return items
+
 
 class Wanted(Struct, frozen=True, array_like=True, tag="batch"):
     """A batch that somebody wants: the shortest run of first items of a weight; without a weight, what is there.
@@ -85,6 +100,43 @@ class Wanted(Struct, frozen=True, array_like=True, tag="batch"):
             ValueError: the weight is not a finite number above 0.
         """
         return cls(None if batch_weight is None else check_batch_weight(batch_weight), limits)
+
+    def match(self, queue: Any, getter: Any, closed: bool) -> list[Item] | None:
+        """Take it for the first getter in line; None when it is not all there."""
+        if self.refuses(queue.fifo):
+            return None
+        waited = getter.waited or (self.limits.max_wait_s is not None and queue.is_stuck())
+        batch = self.take_of(queue, closed, waited=waited)
+        if batch is None:
+            return None
+        items, getter.complete = batch
+        return items
+
+    def take_of(self, queue: Any, closed: bool, *, waited: bool) -> tuple[list[Item], bool] | None:
+        """Take it if it is there, or if what is there is all that comes; and whether it is what was wanted."""
+        num_free = queue.gate.num_free(queue)
+        may_be_less = queue.is_last(closed) or queue.is_flushed() or queue.gate.ends_after(num_free)
+        if num_free < queue.fifo.num_items:
+            return self._take_first(queue.fifo, num_free, may_be_less=may_be_less, waited=waited)
+        if not (self.is_ready(queue.fifo, waited=waited) or may_be_less):
+            return None
+        return self.take(queue.fifo)
+
+    def _take_first(
+        self, fifo: WeightedFifo, most: int, *, may_be_less: bool, waited: bool
+    ) -> tuple[list[Item], bool] | None:
+        """Take a batch of the first items, of which so many may be taken."""
+        limits = self.limits
+        if not most or (most < limits.min_items and not may_be_less):
+            return None
+        items, complete = self.take(fifo, most)
+        is_enough = len(items) >= limits.min_items and (
+            waited or (self.weight is None and limits.max_wait_s is None)
+        )
+        if complete or is_enough or may_be_less:
+            return items, complete
+        fifo.restore(items)
+        return None
 
     def is_ready(self, fifo: WeightedFifo, *, waited: bool) -> bool:
         """Whether `take` may be called; `waited` says that `max_wait_s` is over. Never scans the queue."""
