@@ -179,13 +179,13 @@ FAILS = """
         section = {"num_nodes": 1, **({"fail_fast": False} if "values" in sys.argv else {})}
         cluster = Cluster(cluster_cfg=section)
         env = Env.create_group().launch(cluster, name="env", placement_strategy=NodePlacementStrategy([0]))
-        actor = Env.create_group().launch(cluster, name="actor", placement_strategy=NodePlacementStrategy([0]))
-        handle = env.interact()
         if "values" in sys.argv:
             try:
-                handle.wait()
+                env.interact().wait()
             except Exception as error:
                 sys.exit("a value" if "no such episode" in str(error) else str(error))
+        actor = Env.create_group().launch(cluster, name="actor", placement_strategy=NodePlacementStrategy([0]))
+        handle = env.interact()
         actor.get().wait()  # what the environment never sends
 """
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 from ray_workers import Probe
@@ -108,6 +110,9 @@ class ProcessesOutOfReach(ForkedProcesses):
 
 def launch_and_wait(pipe, state):
     """A driver whose two ranks have a child each: they idle, are in a call, or that without a thread to spare."""
+    # Its own server of forks: each rank would import all that by itself.
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    forkserver.set_forkserver_preload(["ray_workers", "forked_job"])
     group = Probe.create_group().launch(ForkedJob(), PackedPlacementStrategy(0, 1), name="parents")
     pids = group.start_a_child().wait(DEADLINE_S) + [who["pid"] for who in group.who().wait(DEADLINE_S)]
     if "threadless" in state:
