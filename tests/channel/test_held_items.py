@@ -23,9 +23,18 @@ from held_roles import (
     take_by_way_of_the_channel,
 )
 from job_processes import DEADLINE_S, THERE, Job
-from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.channel import Channel, held
+from rlinf_scheduler.channel.features import explain, leases
 from rlinf_scheduler.channel.features.explain import ExplainFeature
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelTimeout, ItemsLost, PeerDied
+from rlinf_scheduler.channel.remote_items import RemoteItems
+from rlinf_scheduler.errors import (
+    ChannelArgumentError,
+    ChannelError,
+    ChannelTimeout,
+    ChannelUnanswered,
+    ItemsLost,
+    PeerDied,
+)
 from waits import wait_until
 
 
@@ -228,6 +237,68 @@ def test_who_does_not_reach_the_holder_looks_by_way_of_the_channel(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1)
     assert job.start(look_by_way_of_the_channel, "items", where="elsewhere").result() == {1}
+    assert number_in(channel.get(timeout_s=DEADLINE_S)) == 1
+
+
+def test_a_look_at_what_a_stopped_holder_has_ends_and_says_where_it_is(job, holder, monkeypatch):
+    monkeypatch.setattr(held, "FETCH_TIMEOUT_S", 0.3)
+    channel = Channel.create("items")
+    producer_of(job, 1)
+    holder.stop()
+    with pytest.raises(ChannelUnanswered, match=r"peek not .*\(1 of its items is on its way from node 127\."):
+        channel.peek()
+    holder.go_on()
+    assert number_in(channel.get(timeout_s=DEADLINE_S)) == 1
+
+
+def test_a_look_by_way_of_the_channel_at_what_a_stopped_holder_has_ends_and_says_where_it_is(
+    job, holder, monkeypatch
+):
+    monkeypatch.setattr(explain, "FETCH_TIMEOUT_S", 0.3)
+    Channel.create("items")
+    producer_of(job, 1)
+    holder.stop()
+    looks = job.start(look_by_way_of_the_channel, "items", where="elsewhere")
+    where = r"1 item of \d+ bytes is on node 127\.0\.0\.1, where nobody has answered for 0\.\d s"
+    with pytest.raises(ChannelUnanswered, match=where):
+        looks.result()
+    holder.go_on()
+
+
+def test_a_dead_letter_that_a_stopped_holder_has_says_where_it_is(job, holder, monkeypatch):
+    monkeypatch.setattr(leases, "FETCH_TIMEOUT_S", 0.3)
+    channel = Channel.create("items", max_attempts=1)
+    producer_of(job, 1)
+    give_back(channel)
+    (letter,) = channel.dead_letters()
+    holder.stop()
+    with pytest.raises(ChannelError, match=r"is on node 127\.0\.0\.1, where nobody has answered for 0\.\d s"):
+        _ = letter.item
+    holder.go_on()
+    assert number_in(letter.item) == 1
+
+
+def test_what_a_stopped_holder_has_is_asked_for_as_long_as_somebody_waits_for_it(job, holder, monkeypatch):
+    monkeypatch.setattr(held, "FETCH_TIMEOUT_S", 0.2)
+    bring, brought, late = RemoteItems.bring, RemoteItems._brought, []
+
+    def note(items, *about):
+        brought(items, *about)
+        late.append(about[-1])
+
+    monkeypatch.setattr(RemoteItems, "_brought", note)
+    channel = Channel.create("items")
+    producer_of(job, 1)
+    holder.stop()
+    getter = channel.get(async_op=True)
+    wait_until(lambda: len(late) > 1)
+    getter.cancel()
+    asked = []
+    monkeypatch.setattr(RemoteItems, "bring", lambda *about: (asked.append(about), bring(*about)))
+    num_late = len(late)
+    wait_until(lambda: len(late) > num_late)
+    assert not asked
+    holder.go_on()
     assert number_in(channel.get(timeout_s=DEADLINE_S)) == 1
 
 

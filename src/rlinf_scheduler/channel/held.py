@@ -107,7 +107,7 @@ class Fetched(msgspec.Struct, array_like=True):
 OfHolder = HoldItem | DropHeld | Keep | FetchHeld
 
 
-# A holder has so long to answer, and a second more for each so many bytes.
+# Holders have so long to answer, and a second more for each so many bytes.
 FETCH_TIMEOUT_S = 60.0
 SLOW_BYTES_PER_S = 4 << 20
 
@@ -132,6 +132,7 @@ class Fetching:
         messenger: this process's messenger.
         parts: the items: their frames, or where they are held.
         done: called with all of them, in order; or with None and what went wrong.
+        timeout_s: how long their holders have, all in all; None: a minute, and more for what is large.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Fetching:
         messenger: Runtime,
         parts: Sequence[list[Buffer] | HeldAt],
         done: Callable[[list[ReceivedPayload] | None, Exception | None], None],
+        timeout_s: float | None = None,
     ) -> None:
         self._messenger = messenger
         self._done: Callable[[list[ReceivedPayload] | None, Exception | None], None] | None = done
@@ -151,6 +153,9 @@ class Fetching:
             else:
                 self._items[place] = messenger.payloads.receive(part)
         self._parts = parts
+        size_bytes = sum(part.size_bytes for part in parts if isinstance(part, HeldAt))
+        self.timeout_s = FETCH_TIMEOUT_S + size_bytes / SLOW_BYTES_PER_S if timeout_s is None else timeout_s
+        self._until = messenger.now() + self.timeout_s
 
     def begin(self) -> None:
         """Ask every holder for what it has."""
@@ -173,12 +178,11 @@ class Fetching:
     def _ask(self, process_id: str, *, as_bytes: bool) -> None:
         first, places = self._asked[process_id]
         held = [part for part in map(self._parts.__getitem__, places) if isinstance(part, HeldAt)]
-        size_bytes = sum(part.size_bytes for part in held)
         request = self._messenger.request(
             first.holder,
             HOLDER,
             FetchHeld(self._messenger.endpoint, [part.number for part in held], as_bytes),
-            timeout_s=FETCH_TIMEOUT_S + size_bytes / SLOW_BYTES_PER_S,
+            timeout_s=max(0.0, self._until - self._messenger.now()),
             reply_type=Fetched,
         )
         self._requests.append(request)

@@ -98,7 +98,8 @@ class Inspecting(ChannelAccess):
 
         Raises:
             ChannelEmpty: there is none.
-            ChannelUnanswered: the channel's process did not answer within 5 s.
+            ChannelUnanswered: the channel's process did not answer within 5 s, or the node that has the item within a
+                minute (longer for a large one).
             ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
             CodecError: the item cannot be read here.
         """

@@ -220,8 +220,8 @@ class DeadLetter:
         """The item, fetched when it is looked at first.
 
         Raises:
-            ChannelError: it was put back, or discarded.
-            ChannelUnanswered: the channel's process did not answer within 5 s.
+            ChannelError: it was put back, or discarded; or the node that has it did not answer within a minute.
+            ChannelUnanswered: the channel's process did not answer.
             CodecError: it cannot be read here.
             CommError: it lies on a device, whose process cannot be reached.
         """

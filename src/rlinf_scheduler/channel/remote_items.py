@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -125,57 +125,70 @@ class RemoteItems:
         for node in self._nodes.values():
             items = [item for ref in node.refs.values() if (item := ref()) is not None]
             if items:
-                size_bytes = sum(item.size_bytes for item in items)
-                are = "is" if len(items) == 1 else "are"
-                lines.append(f"{counted(len(items), 'item')} of {size_bytes} bytes {are} on {node.name}")
+                lines.append(_place_of(items))
         return lines
 
-    def bring(self, items: Iterable[Item], then: Callable[[], None]) -> None:
-        """Fetch items, whose consumers cannot fetch them themselves, and go on when they are here or lost."""
+    def bring(
+        self, items: Iterable[Item], then: Callable[[str], None], timeout_s: float | None = None
+    ) -> None:
+        """Fetch items, whose consumers cannot fetch them themselves, and go on when they are here, lost or late.
+
+        Args:
+            items: those that are elsewhere, and others.
+            then: called with what is late and where it is, in a phrase; "" if nothing is.
+            timeout_s: how long their holders have; None: as long as of a `Fetching`.
+        """
+        until = None if timeout_s is None else self._messenger.now() + timeout_s
         of_holders: dict[str, list[Item]] = {}
         for item in items:
             if isinstance(item.payload, RemoteItem) and not item.lost:
                 of_holders.setdefault(item.payload.at.holder.process_id, []).append(item)
         left = dict.fromkeys(of_holders)
+        late: list[str] = []
 
-        def go_on(process_id: str) -> None:
+        def go_on(process_id: str, what_is_late: str) -> None:
             left.pop(process_id, None)
+            if what_is_late:
+                late.append(what_is_late)
             if not left:
-                then()
+                then("; ".join(late))
 
         if not left:
-            then()
+            then("")
         # Each by itself: what goes wrong with one of them says nothing about what others have.
         for process_id, wanted in of_holders.items():
-            self._bring_from_one(wanted, partial(go_on, process_id))
+            self._bring_from_one(wanted, until, partial(go_on, process_id))
 
-    def _bring_from_one(self, items: list[Item], then: Callable[[], None]) -> None:
+    def _bring_from_one(self, items: list[Item], until: float | None, then: Callable[[str], None]) -> None:
         wanted = [item for item in items if isinstance(item.payload, RemoteItem) and not item.lost]
         if not wanted:
-            then()
+            then("")
             return
         parts = [item.payload.at for item in wanted]
-        Fetching(self._messenger, parts, partial(self._brought, wanted, then)).begin()
+        left_s = None if until is None else max(0.0, until - self._messenger.now())
+        Fetching(self._messenger, parts, partial(self._brought, wanted, until, then), left_s).begin()
 
     def _brought(
         self,
         items: list[Item],
-        then: Callable[[], None],
+        until: float | None,
+        then: Callable[[str], None],
         arrived: list[ReceivedPayload] | None,
         error: Exception | None,
     ) -> None:
         if arrived is not None:
             for item, payload in zip(items, arrived, strict=True):
                 item.payload = payload
-            then()
+            then("")
             return
-        gone: set[int] = set()
-        if not isinstance(error, CommTimeout):  # after which they are neither here nor lost
-            remote = [item.payload for item in items if isinstance(item.payload, RemoteItem)]
-            missing = isinstance(error, NotHeld) and error.missing
-            gone = {id(each) for each in remote if not missing or each.at.number in missing}
-            self._on_lost(partial(_why_lost, lambda item: id(item) in gone))
-        self._bring_from_one([item for item in items if id(item.payload) not in gone], then)
+        remote = [item.payload for item in items if isinstance(item.payload, RemoteItem)]
+        if remote and isinstance(error, CommTimeout):  # they are neither here nor lost
+            then(f"{_place_of(remote)}, where nobody has answered for {error.waited_s:.1f} s")
+            return
+        missing = isinstance(error, NotHeld) and error.missing
+        gone = {id(each) for each in remote if not missing or each.at.number in missing}
+        self._on_lost(partial(_why_lost, lambda item: id(item) in gone))
+        self._bring_from_one([item for item in items if id(item.payload) not in gone], until, then)
 
     def close(self) -> None:
         """The channel is no more: its holders drop all that they have for it."""
@@ -218,6 +231,13 @@ class RemoteItems:
         self._release_all(node)
         if node.refs:
             self._on_lost(partial(_why_lost, lambda item: item.at.holder.process_id == process_id))
+
+
+def _place_of(items: Sequence[RemoteItem]) -> str:
+    """Say where items of one holder are, in a phrase."""
+    size_bytes = sum(item.size_bytes for item in items)
+    are = "is" if len(items) == 1 else "are"
+    return f"{counted(len(items), 'item')} of {size_bytes} bytes {are} on {items[0].at.node}"
 
 
 def _why_lost(is_lost: Callable[[RemoteItem], bool], payload: object) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.operation import ANSWER_S, ClientParts, Operation
 from rlinf_scheduler.channel.refusals import request_error
 from rlinf_scheduler.channel.sender import ServerTransport
@@ -25,6 +26,8 @@ OperationT = TypeVar("OperationT", bound=Operation)
 IO_THREAD_S = 5.0
 # What has no deadline of its own waits so long for another process to hold a durable channel.
 RESTART_S = 60.0
+# The server answers with an item, which it may fetch from the node that holds it before.
+READ_S = FETCH_TIMEOUT_S + ANSWER_S
 # A process that leaves waits so long to hear what it holds.
 LOOK_S = 5.0
 STUCK = "this process's I/O thread does not answer"
@@ -95,8 +98,8 @@ class Requests:
     def read(self, message: control_wire.Control, what: str) -> Any:
         """The reply that has an item in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
-        self._client.hand_over(partial(self.send, message, control_wire.Done, what, ANSWER_S), answer)
-        reply, there = self.answer_to(answer, what), self._client.on_devices
+        self._client.hand_over(partial(self.send, message, control_wire.Done, what, READ_S), answer)
+        reply, there = self.answer_to(answer, what, READ_S), self._client.on_devices
         if there is None or not is_staged(reply.frames):
             return reply
         # Nothing here holds what it is a copy of: so it comes through host memory.

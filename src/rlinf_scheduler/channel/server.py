@@ -280,12 +280,12 @@ class ChannelServer:
             self.on_stop.append(self.remote.close)
         return self.remote
 
-    def bring(self, items: list[Item], then: Callable[[], None]) -> None:
-        """Fetch those of some items that other nodes hold, and go on when they are here or lost."""
+    def bring(self, items: list[Item], then: Callable[[str], None], timeout_s: float | None = None) -> None:
+        """Fetch those of some items that other nodes hold, as of `RemoteItems.bring`."""
         if self.remote is None:
-            then()
+            then("")
         else:
-            self.remote.bring(items, then)
+            self.remote.bring(items, then, timeout_s)
 
     # -- reports ---------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
+from rlinf_scheduler.errors import ChannelUnanswered
 from rlinf_scheduler.observe.status import MAX_QUEUES
 from rlinf_scheduler.queueing import (
     ChannelStats,
@@ -71,11 +73,14 @@ class ExplainFeature:
         items = [item for item, size in zip(found, sizes, strict=True) if size <= (peek.max_bytes or size)]
         show = partial(self._show, request, name, items)
         if peek.as_bytes:
-            self._server.bring(items, show)
+            self._server.bring(items, show, FETCH_TIMEOUT_S)
         else:
-            show()
+            show("")
 
-    def _show(self, request: Request, name: QueueName, items: Iterable[Item]) -> None:
+    def _show(self, request: Request, name: QueueName, items: Iterable[Item], late: str) -> None:
+        if late:
+            request.fail(ChannelUnanswered(self._server.spec.name, name, "peek", FETCH_TIMEOUT_S, late))
+            return
         items = [item for item in items if not item.lost]
         parts = [self._frames_for(request, item.payload) for item in items]
         peeked = control_wire.Peeked(

@@ -6,6 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.question import ANSWER, Unanswerable
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.failure import sendable
@@ -99,10 +100,10 @@ class LeasesFeature:
     def _read_dead(self, request: Request) -> None:
         letter = self._leases.dead.get(request.head.number)
         items = [] if letter is None else [letter.item]
-        self._bring(items, lambda: self._reply_item(request, items))
+        self._bring(items, partial(self._reply_item, request, items), FETCH_TIMEOUT_S)
 
-    def _reply_item(self, request: Request, items: list[Item]) -> None:
-        problem = items[0].lost and f"the item {items[0].lost}" if items else NO_LETTER
+    def _reply_item(self, request: Request, items: list[Item], late: str) -> None:
+        problem = late or (items[0].lost and f"the item {items[0].lost}") if items else NO_LETTER
         request.reply(control_wire.Done(problem), [] if problem else items[0].payload.frames())
 
     def close(self) -> None:

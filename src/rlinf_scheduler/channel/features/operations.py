@@ -151,9 +151,9 @@ class OperationsFeature:
         items = [item for each in out if isinstance(each, Deliver) for item in each.items]
         if not any(isinstance(item.payload, RemoteItem) for item in items):
             return out
-        # What this client cannot fetch comes by way of this process.
+        # What this client cannot fetch comes by way of this process, and is asked for as long as it is wanted.
         server = self._server
-        server.bring(items, lambda: server.carry_out(self._state.apply(resend, known.client)))
+        server.bring(items, lambda _late: server.carry_out(self._resend(known, resend, iter(()))))
         return []
 
     # -- runs --------------------------------------------------------------------------------------
