@@ -19,6 +19,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transport.peer_session import CONNECT_TIMEOUT_S, GRACE_S, OVERDUE_S, State
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.weights.index_service import IndexService
 from simulator.host import Host
 from simulator.kernel import Kernel, OwnedDatagrams
 from simulator.machines import Machines
@@ -90,7 +91,10 @@ class Processes:
     Attributes:
         kernel: the kernels of all machines.
         names: what the books call processes and calls.
+        index: of weights, at the home.
     """
+
+    index: IndexService
 
     def __init__(
         self, world: World, network: Network, machines: Machines, home: Host, *, on_nodes: bool = False
@@ -127,6 +131,7 @@ class Processes:
         process.session.provide(ChannelConnections, ChannelConnections(process.session))
         if host is self._home:
             DirectoryServer(messenger)
+            self.index = IndexService(messenger)
         return process
 
     @property

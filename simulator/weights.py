@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_scheduler.comm.device import Devices, StagedPayload
-from rlinf_scheduler.comm.directory import Entry, Register
+from rlinf_scheduler.comm.device import Devices
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Key
-from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsError
 from rlinf_scheduler.weights import Weights
-from rlinf_scheduler.weights.fetch import entry_of
+from rlinf_scheduler.weights.records import Announce
+from rlinf_scheduler.weights.versions import Packed
 from simulator.cluster import Cluster, Part
 from simulator.handle_users import HandleCall, HandleUsers
 from simulator.host import Host
@@ -42,20 +41,12 @@ class StoryWeights(Weights):
     """Weights of a simulated process, whose user does not wait for its I/O thread."""
 
     def __init__(self, process: ProductProcess) -> None:
-        super().__init__(
-            process.messenger, process.session.directory, devices=Devices(process.messenger, lambda: None)
-        )
+        devices = Devices(process.messenger, lambda: None)
+        super().__init__(process.messenger, process.session.home, devices=devices)
         self.done: Promise[object] = Promise()
 
-    def claim(self, name: str) -> Promise[Any]:
-        """Begin to publish under a name, which is known once the promise is kept."""
-        self._versions.expect(name)
-        claimed = self._directory._request(Register(Entry(entry_of(name), self._messenger.endpoint), True))
-        self._claimed.add(name)
-        return claimed
-
-    def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
-        self.done = self._begin_to_put(name, version, new)
+    def _put(self, new: Announce, payload: Packed) -> object:
+        self.done = self._begin_to_put(new, payload)
         return None
 
 
@@ -75,7 +66,6 @@ class Publisher:
         self.published_us = {-1: 0}
         self.process = process
         self.weights = StoryWeights(process)
-        self._claimed = self.weights.claim(NAME)
         self._num_values = num_values
         self.publish()
 
@@ -86,8 +76,8 @@ class Publisher:
 
     @property
     def is_known(self) -> bool:
-        """Whether it knows that the directory has its name."""
-        return self._claimed.done() and self._claimed.exception(0) is None
+        """Whether it knows that the index has a version of its."""
+        return self.version >= 0
 
     def publish(self) -> None:
         """Publish the next version."""
@@ -96,7 +86,8 @@ class Publisher:
         self.weights.done.add_done_callback(partial(self._published, self.begun))
 
     def _published(self, version: int, done: Promise[object]) -> None:
-        done.result(0)
+        if done.exception(0) is not None:  # the home is gone
+            return
         self.version = version
         self.published_us[version] = self.host.world.now_us
         self.host.world.note(self.host.name, "publishes", version)
@@ -295,8 +286,10 @@ class WeightsPart(Part):
 
     def _check_publisher(self) -> None:
         """Check that nobody waits, and that what was replaced is gone."""
-        published, weights = self._publisher.published, self._publisher.weights._versions._weights[NAME]
-        questions = [*weights.waiting, *weights.unserved, *(each.questions for each in published.values())]
+        published, versions = self._publisher.published, self._publisher.weights._versions._versions[NAME]
+        questions: list[Any] = [each.unserved for each in versions.values()]
+        questions += [each.questions for each in published.values()]
+        questions.append(self._cluster.processes.index._waiting)
         if any(questions) or set(published) != {Key(NAME, self._publisher.version)}:
             raise Violation(f"the publisher has {set(published)}, and {questions} are not answered")
 

@@ -40,6 +40,7 @@ from rlinf_scheduler.ray_backend.probe import NodeReport
 from rlinf_scheduler.session import Session, current_or_none, set_current
 from rlinf_scheduler.session.job_file import RunningJob, announce
 from rlinf_scheduler.session.session import INTERRUPTED
+from rlinf_scheduler.weights.index_service import open_index_when_needed
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
@@ -197,6 +198,7 @@ def open_home(
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceLockServer)
+        open_index_when_needed(session)
         session.service(Fallbacks)  # the first rank may say so before its launch hears that it runs
         if config.net_emulation is not None:
             config.check_emulated_nodes(fleet.topology)

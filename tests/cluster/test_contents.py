@@ -45,16 +45,13 @@ def test_weights_are_told_with_the_version_that_their_publisher_has_now(session)
     for name, version in (("policy", 1), ("policy", 4), ("critic", 0)):
         other.service(open_weights).publish(name, {"w": np.zeros(3)}, version)
     session.service(open_weights).publish("own", {"w": np.zeros(3)}, 9)
-    versions = {"critic": 0, "own": 9, "policy": 4}
-    expected = {name: PublishedWeights(name, version) for name, version in versions.items()}
+    there = {"critic": (0, "actor:0"), "own": (9, "driver"), "policy": (4, "actor:0")}
+    expected = {
+        name: PublishedWeights(name, version, {process: 24}) for name, (version, process) in there.items()
+    }
     assert published_weights(session) == expected
     assert published_weights(other) == expected
     other.close()
-
-
-def test_a_publisher_that_does_not_say_its_version_is_told_without(session):
-    session.directory.register("weights/policy", session.messenger.endpoint)
-    assert published_weights(session) == {"policy": PublishedWeights("policy", None)}
 
 
 @pytest.mark.ray
@@ -64,7 +61,7 @@ def test_driver_and_workers_see_the_same_of_the_job(driver):
     group.publish(5).wait(30)
     assert driver.groups["publisher"] == GroupEntry("publisher", 1)
     assert driver.channels["listed"].maxsize == 3
-    assert driver.weights == {"listed": PublishedWeights("listed", 5)}
+    assert driver.weights == {"listed": PublishedWeights("listed", 5, {"publisher:0": 24})}
     ((groups, channels, weights),) = group.look().wait(30)
     assert (groups, channels) == (sorted(driver.groups), sorted(driver.channels))
     assert weights == driver.weights

@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.transfer import Transfer
 from rlinf_scheduler.mailbox.inbox import Inbox
 from rlinf_scheduler.mailbox.records import PutOutcome
-from rlinf_scheduler.weights.versions import Versions
+from rlinf_scheduler.weights.index_service import IndexService
 from simulator.mailbox import MailboxPart
 from simulator.weights import WeightsPart
 
@@ -61,10 +61,10 @@ def _tells_no_replica(release):
     return keep
 
 
-def _leaves_who_waits(put):
-    def leave(versions, name, version, new):
-        versions._weights[name].waiting.clear()
-        return put(versions, name, version, new)
+def _leaves_who_waits(answer):
+    def leave(service, name):
+        service._waiting.pop(name, None)
+        return answer(service, name)
 
     return leave
 
@@ -86,7 +86,7 @@ MAILBOX_MUTANTS = {
     "leaves what begins after its deadline": Mutant(Transfer, "_found", _leaves_what_begins_late, MAIL),
     "forgets who asks for what is released": Mutant(Publisher, "release", _forgets_who_asks, WEIGHTS),
     "tells no replica that a version is over": Mutant(Publisher, "release", _tells_no_replica, WEIGHTS),
-    "leaves who waits for a version": Mutant(Versions, "put", _leaves_who_waits, WEIGHTS),
+    "leaves who waits for a version": Mutant(IndexService, "_answer_waiting", _leaves_who_waits, WEIGHTS),
     "keeps what nobody needs": Mutant(Replicas, "_on_drop", nothing, WEIGHTS),
     "keeps versions of the dead": Mutant(Replicas, "_on_peer_lost", nothing, WEIGHTS),
     "never forgets a replica": Mutant(

@@ -6,7 +6,7 @@ import time
 import torch
 
 from rlinf.testing.device_memory import PretendDevice
-from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.device import Devices
 from rlinf_scheduler.weights import Weights
 from weights_peers import asked
@@ -54,7 +54,7 @@ class StoppingDevice(PretendDevice):
 def member(secret, machine, name, directory, device):
     messenger = Messenger(secret, name=name, machine_id=machine, tcp=True)
     devices = Devices(messenger, lambda: device)
-    return messenger, Weights(messenger, DirectoryClient(messenger, directory), devices=devices)
+    return messenger, Weights(messenger, directory, devices=devices)
 
 
 def publish_on_demand(pipe, secret, machine, directory, name):

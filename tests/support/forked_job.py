@@ -18,6 +18,7 @@ from rlinf_scheduler.observe.time_service import TimeService
 from rlinf_scheduler.observe.why import WhyService
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.session import Session, SideBySide, set_current
+from rlinf_scheduler.weights.index_service import open_index_when_needed
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.processes import Processes
@@ -113,6 +114,7 @@ class ForkedJob:
         self.session.service(WhyService)
         self.session.service(StatusService)
         self.session.service(TimeService)
+        open_index_when_needed(self.session)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

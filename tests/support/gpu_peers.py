@@ -6,7 +6,7 @@ import os
 import torch
 
 from device_peers import idle_bytes
-from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.weights import Weights
 from weights_peers import asked
 
@@ -34,7 +34,7 @@ def member(secret, machine, name, directory, environment):
     os.environ.update(environment)
     torch.cuda.init()
     messenger = Messenger(secret, name=name, machine_id=machine, tcp=True)
-    return messenger, Weights(messenger, DirectoryClient(messenger, directory))
+    return messenger, Weights(messenger, directory)
 
 
 def reader(_pipe, secret, machine, directory, name, environment):

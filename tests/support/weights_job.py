@@ -4,9 +4,10 @@ import multiprocessing
 import threading
 import time
 
-from rlinf_scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf_scheduler.comm import DirectoryServer
 from rlinf_scheduler.comm.device import Devices
 from rlinf_scheduler.weights import Weights
+from rlinf_scheduler.weights.index_service import IndexService
 
 DEADLINE_S = 60.0
 VERSION_BYTES = 10 * 50_000 * 4
@@ -22,13 +23,14 @@ class Job:
         self._context = multiprocessing.get_context("forkserver")
         self.driver = new_messenger("driver", "here")
         DirectoryServer(self.driver)
+        self.index = IndexService(self.driver)
         self.messengers = {}
 
     def member(self, name, machine="here", device=None, **options):
         """Weights of a process of its own; `device` is the driver of the device that it has."""
         messenger = self.messengers[name] = self._new_messenger(name, machine, **options)
         devices = None if device is None else Devices(messenger, lambda: device)
-        return Weights(messenger, DirectoryClient(messenger, self.driver.endpoint), devices=devices)
+        return Weights(messenger, self.driver.endpoint, devices=devices)
 
     def start(self, function, name, *args, machine="here"):
         """A process that runs a function of `weights_peers` or its like, and our end of its pipe; it has spoken."""
@@ -70,9 +72,9 @@ def wait_until(condition, messenger):
         settle(messenger)
 
 
-def parked(weights):
-    """The readers that wait at a publisher for a version."""
-    return [reader for each in weights._versions._weights.values() for reader in each.waiting]
+def parked(job):
+    """The readers that wait at the index for a version."""
+    return [reader for waiting in job.index._waiting.values() for reader in waiting]
 
 
 def count_replicas(monkeypatch, weights):

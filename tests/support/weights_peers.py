@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 
-from rlinf_scheduler.comm import DirectoryClient, Messenger
+from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.replication.records import Copy
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.weights import Weights
@@ -14,7 +14,7 @@ from rlinf_scheduler.weights import Weights
 
 def member(secret, machine, name, directory):
     messenger = Messenger(secret, name=name, machine_id=machine, tcp=True)
-    return messenger, Weights(messenger, DirectoryClient(messenger, directory))
+    return messenger, Weights(messenger, directory)
 
 
 def state(number, *, num_tensors=10, elements=50_000):

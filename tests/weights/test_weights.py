@@ -114,9 +114,9 @@ def test_a_fetch_waits_for_the_version_it_wants(job, machine):
     into = state(-1)
     newer = rollout.fetch("policy", into, min_version=2, timeout_s=DEADLINE_S)
     actor.publish("policy", state(0), 0)
-    wait_until(lambda: parked(actor), job.driver)
+    wait_until(lambda: parked(job), job.driver)
     actor.publish("policy", state(1), 1)
-    wait_until(lambda: parked(actor), job.driver)
+    wait_until(lambda: parked(job), job.driver)
     assert not newer.done()
     actor.publish("policy", state(3), 3)
     assert newer.wait(DEADLINE_S) == 3
@@ -131,7 +131,7 @@ def test_exactly_the_version_that_is_asked_for_is_fetched(job, machine, elements
     actor.publish("policy", state(1, elements=elements), 1)
     assert rollout.fetch("policy", into, version=1, timeout_s=DEADLINE_S).wait() == 1
     next_one = rollout.fetch("policy", into, version=2, timeout_s=DEADLINE_S)
-    wait_until(lambda: parked(actor), job.driver)
+    wait_until(lambda: parked(job), job.driver)
     assert "version=2" in rollout_wait(next_one)
     actor.publish("policy", state(2, elements=elements), 2)
     assert next_one.wait() == 2
@@ -149,7 +149,7 @@ def test_a_version_that_is_over_or_was_skipped_is_refused_at_once_and_nothing_is
     if waits:
         actor.publish("policy", state(1), 1)
         fetch = rollout.fetch("policy", into, version=2, timeout_s=DEADLINE_S)
-        wait_until(lambda: parked(actor), job.driver)
+        wait_until(lambda: parked(job), job.driver)
         actor.publish("policy", state(3), 3)
     else:
         actor.publish("policy", state(3), 3)
@@ -232,7 +232,7 @@ def test_a_deadline_says_which_version_is_there_and_which_was_wanted(job, timeou
     actor.publish("policy", state(3), 3)
     with pytest.raises(CommTimeout, match=r"'weights/policy'.*version 5 or newer; version 3 is published"):
         rollout.fetch("policy", state(-1), min_version=5, timeout_s=timeout_s).wait()
-    wait_until(lambda: not parked(actor), job.driver)
+    wait_until(lambda: not parked(job), job.driver)
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.2])
@@ -282,13 +282,13 @@ def test_a_fetch_that_is_given_up_leaves_nothing_behind(job, give_up):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     actor.publish("policy", state(1), 1)
     handle = rollout.fetch("policy", state(-1), min_version=2, timeout_s=DEADLINE_S)
-    wait_until(lambda: parked(actor), job.driver)
+    wait_until(lambda: parked(job), job.driver)
     if give_up == "cancel":
         handle.cancel()
     else:
         del handle
         gc.collect()
-    wait_until(lambda: not parked(actor), job.driver)
+    wait_until(lambda: not parked(job), job.driver)
 
 
 def test_the_wait_of_a_handle_may_be_shorter_than_its_fetch(job):

@@ -9,7 +9,6 @@ import pytest
 
 from alarms import Interrupted
 from rlinf_scheduler.comm.codec import copying
-from rlinf_scheduler.comm.directory import DirectoryClient
 from rlinf_scheduler.errors import NameTaken, WeightsError, WeightsMismatch
 from rlinf_scheduler.weights.fetch import FetchedWeights
 from weights_job import DEADLINE_S, parked, wait_until
@@ -69,8 +68,6 @@ def test_an_interruption_after_a_version_was_written_leaves_a_handle_that_ends_a
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     actor.publish("policy", state(1), 1)
     into, write, num_written = state(-1), FetchedWeights.write, 0
-    if not fits:
-        into["unpublished"] = into[next(iter(into))]
 
     def interrupted(delivery, writer):
         nonlocal num_written
@@ -83,12 +80,15 @@ def test_an_interruption_after_a_version_was_written_leaves_a_handle_that_ends_a
 
     monkeypatch.setattr(FetchedWeights, "write", interrupted)
     handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
+    assert handle.settled.exception(DEADLINE_S) is None
+    if not fits:
+        into["layer.0"].flags.writeable = False
     with pytest.raises(Interrupted):
         handle.wait()
     if fits:
         assert handle.wait() == 1
     else:
-        with pytest.raises(WeightsMismatch, match="unpublished"):
+        with pytest.raises(WeightsMismatch, match="cannot be written to"):
             handle.wait()
     assert num_written == 2
 
@@ -114,14 +114,14 @@ def test_an_interrupted_publish_arrives_as_a_whole_or_not_at_all(job, alarms):
 
 def test_a_publisher_that_was_interrupted_while_it_took_its_name_has_it(job, monkeypatch):
     actor, other, rollout = job.member("actor:0"), job.member("actor:1"), job.member("rollout:0")
-    register = DirectoryClient.register
+    begin_to_put = actor._begin_to_put
 
-    def interrupted(client, *args, **options):
-        register(client, *args, **options)
+    def interrupted(*args):
+        begin_to_put(*args).result(DEADLINE_S)
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(DirectoryClient, "register", interrupted)
+        patch.setattr(actor, "_begin_to_put", interrupted)
         with pytest.raises(Interrupted):
             actor.publish("policy", state(1), 1)
     with pytest.raises(NameTaken):
@@ -205,7 +205,7 @@ def test_a_fetch_that_is_interrupted_while_it_waits_leaves_nothing_at_its_publis
         alarm.interrupt(
             lambda: rollout.fetch("policy", state(-1, elements=10), min_version=2, timeout_s=A_DAY_S).wait()
         )
-    wait_until(lambda: not parked(actor), job.driver)
+    wait_until(lambda: not parked(job), job.driver)
     actor.publish("policy", state(2), 2)
     assert rollout.fetch("policy", state(-1), min_version=2, timeout_s=DEADLINE_S).wait() == 2
 

@@ -29,6 +29,11 @@ MIB = 1 << 20
 BUCKET_BYTES = 4 * MIB  # of `tensors`
 
 
+def newest(actor):
+    """What an actor has of its newest version."""
+    return actor._versions._versions["policy"][actor._versions.version("policy")]
+
+
 def fetched(reader, into, **options):
     return reader.fetch("policy", into, timeout_s=DEADLINE_S, **options).wait()
 
@@ -242,7 +247,7 @@ def test_a_reader_that_keeps_a_version_sends_what_comes_to_host_memory_until_it_
     gc.collect()
     wait_until(lambda: idle_bytes(actor) == 2 * BUCKET_BYTES, job.messengers["rollout:0"])
     actor.publish("policy", tensors(4), 4)
-    assert actor._versions._weights["policy"].staged is not None
+    assert newest(actor).staged is not None
     assert fetched(rollout, into) == 4
 
 
@@ -384,7 +389,7 @@ def test_who_leaves_gives_its_memory_back(job):
 def test_readers_that_come_and_go_leave_nothing_at_their_publisher(job):
     actor = job.member("actor:0", device=PretendDevice(DEVICE))
     actor.publish("policy", tensors(1), 1)
-    bucket = actor._versions._weights["policy"].staged._bucket
+    bucket = newest(actor).staged._bucket
     for _ in range(3):
         rollout = job.member("rollout:0", device=PretendDevice(DEVICE))
         assert fetched(rollout, tensors(-1)) == 1

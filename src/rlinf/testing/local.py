@@ -36,6 +36,7 @@ from rlinf_scheduler.observe.time_service import TimeService
 from rlinf_scheduler.observe.why import WITHIN_S, Why, WhyService, why
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import announce
+from rlinf_scheduler.weights.index_service import open_index_when_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class LocalRuntime(Session):
         self.address = LocalAddress(secret, self.home, emulates)
         if address is None:
             announce(self, encryption=True)
+            open_index_when_needed(self)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
         for service in (OwnActivity,) if address is not None else (WhyService, StatusService, TimeService):

@@ -1,12 +1,13 @@
-"""The reader's side of weights: from a name to a version that has come here."""
+"""The reader's side of weights: from a name to a version that has come here, from all that have some of it."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -17,19 +18,41 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
+from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch
-from rlinf_scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
-from rlinf_scheduler.weights.sources import Place
-from rlinf_scheduler.weights.target import Target, sources_of
+from rlinf_scheduler.weights.layout import Layout
+from rlinf_scheduler.weights.records import (
+    FETCH,
+    FIND,
+    NO_VERSION,
+    FetchWeights,
+    Find,
+    Found,
+    Source,
+    apart,
+    entry_of,
+)
+from rlinf_scheduler.weights.sources import Place, Sources
+from rlinf_scheduler.weights.target import Target, TargetPlan
 
 DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
 
-# How long a publisher may take to answer who does not want to wait.
+# How long all the answers may take together that a fetch needs which does not want to wait.
 ANSWER_TIMEOUT_S = 30.0
+# A publisher that says that a version is over has told the index before, unless both do so all the time.
+ASK_AGAIN_S = 0.01
+# Of layouts that are larger, packed, or of more tensors, a plan is made beside the I/O thread.
+PLANNED_HERE_BYTES, PLANNED_HERE_TENSORS = 1 << 14, 256
+
+
+class Arrival(NamedTuple):
+    """The shards of one source that have come here: their bytes, and where those lie if it is a device."""
+
+    payload: ReceivedPayload
+    use: BucketUse | None
 
 
 class FetchedWeights:
@@ -39,20 +62,20 @@ class FetchedWeights:
         version: which one.
     """
 
-    __slots__ = ("_arrived", "_read", "_unfit", "_use", "version")
+    __slots__ = ("_arrived", "_plan", "_read", "_unfit", "version")
 
     def __init__(
-        self, version: int, arrived: ReceivedPayload, use: BucketUse | None, read: DeviceRead
+        self, version: int, plan: TargetPlan, arrived: Mapping[int, Arrival], read: DeviceRead
     ) -> None:
         self.version = version
-        self._arrived: ReceivedPayload | None = arrived
-        self._use = use
+        self._plan = plan
+        self._arrived: Mapping[int, Arrival] | None = arrived
         self._read = read
         self._unfit: tuple[Any, ...] | None = None
 
     def frames(self) -> list[Buffer]:
         """Its bytes, to be noted; nothing once it was written."""
-        return [] if self._arrived is None else list(self._arrived.frames())
+        return [frame for each in (self._arrived or {}).values() for frame in each.payload.frames()]
 
     def write(self, target: Target) -> int:
         """Write it to its place and give its memory back; the version.
@@ -72,39 +95,86 @@ class FetchedWeights:
             self._write(target, self._arrived)
         except WeightsMismatch as error:
             self._unfit = error.args
-            self._arrived = self._use = None
+            self._arrived = None
             raise
         except CommError:  # the device did nothing for minutes: it would not now
             raise
         except BaseException:
             self._write(target, self._arrived)
             raise
-        self._arrived = self._use = None
+        self._arrived = None
         return self.version
 
-    def _write(self, target: Target, arrived: ReceivedPayload) -> None:
-        frames: list[Any] = list(arrived.frames())
+    def _write(self, target: Target, arrived: Mapping[int, Arrival]) -> None:
+        frames: dict[int, Sequence[Any]] = {
+            number: each.payload.frames() if each.use is None else each.use.frames(each.payload.frames())
+            for number, each in arrived.items()
+        }
+        on_device = {
+            number: partial(self._read, each.use) for number, each in arrived.items() if each.use is not None
+        }
         try:
-            on_device = None
-            if self._use is not None:
-                frames = self._use.frames(frames)
-                on_device = {0: partial(self._read, self._use)}
-            plan = target.plan(self.version, sources_of(frames), Place(""))
-            target.write(self.version, plan, {0: frames}, on_device)
+            target.write(self.version, self._plan, frames, on_device)
         finally:
             # An error keeps what its traceback refers to for as long as somebody keeps the error.
             del arrived
             frames.clear()
+            on_device.clear()
+
+
+@dataclass(slots=True)
+class KnownLayouts:
+    """What a process knows of the layouts of weights.
+
+    Attributes:
+        digest: of all layouts, in their order.
+        layouts: these.
+        made: where the sources were the last time, and the layouts of these as one.
+    """
+
+    digest: bytes = b""
+    layouts: Sequence[Layout] = ()
+    made: tuple[tuple[tuple[int, Place], ...], Sources] | None = None
+
+    def sources(self, found: Found) -> Sources:
+        """Return the layouts of a version as one, the same object as before where nothing has changed."""
+        places = tuple((each.layout, Place(each.endpoint.machine_id, each.device)) for each in found.sources)
+        made = self.made
+        if made is None or made[0] != places:
+            layouts = [self.layouts[number] for number, _ in places]
+            self.made = made = places, Sources(layouts, [place for _, place in places])
+        return made[1]
+
+
+@dataclass(slots=True)
+class Readers:
+    """What the fetches of a process have in common.
+
+    Attributes:
+        transfers: where they are under way.
+        replicas: keeps what this process is to hand on to others of its machine.
+        devices: what this process shares on devices.
+        home: the process that has the index.
+        number: of this process among those of its group,
+        count: and how many these are.
+        known: the layouts that it knows, by name.
+    """
+
+    transfers: Transfers
+    replicas: Replicas
+    devices: Devices
+    home: Endpoint
+    number: int = 0
+    count: int = 1
+    known: dict[str, KnownLayouts] = field(default_factory=dict)
 
 
 class Fetch(Transfer):
     """One fetch under way; all of it is on the I/O thread but its beginning.
 
     Args:
-        transfers: where fetches are under way.
-        replicas: keeps what this process is to hand on to others of its machine.
-        devices: what this process shares on devices.
-        into: the devices on which it is written to.
+        readers: what it has in common with others.
+        target: where it goes.
         name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
         timeout_s: how long it may take; 0 for what is there now.
@@ -113,27 +183,33 @@ class Fetch(Transfer):
 
     def __init__(
         self,
-        transfers: Transfers,
-        replicas: Replicas,
-        devices: Devices,
-        into: tuple[str, ...],
+        readers: Readers,
+        target: Target,
         name: str,
         min_version: int,
         timeout_s: float,
         *,
         exact: bool = False,
     ) -> None:
-        super().__init__(transfers, "fetch", entry_of(name), timeout_s)
-        self._exact = exact
-        self._replicas = replicas
-        self._devices = devices
-        self._into = into
+        super().__init__(readers.transfers, "fetch", entry_of(name), timeout_s)
+        self._readers = readers
+        self._devices = readers.devices
+        self._target = target
+        self._into = self._devices.of(target.tensors)
         self._name = name
         self._min_version = min_version
+        self._exact = exact
         self._waits = timeout_s > 0
-        self._heard = NOTHING_HEARD
-        self._reading: Reading | None = None
-        self._publisher = ""
+        self._asked: Promise[Reply] | None = None  # the index
+        self._known = KnownLayouts()
+        self._answer: Found | None = None
+        self._plan: TargetPlan | None = None
+        self._readings: dict[int, Reading] = {}
+        # Sources that have said that theirs is on its way.
+        self._heard: set[int] = set()
+        self._arrived: dict[int, Arrival] = {}
+        self._lost: dict[str, PeerDied] = {}
+        self._was_over = False
         self._promise: Callable[[], OwnedPromise | None] = lambda: None
 
     def begin(self) -> OwnedPromise:
@@ -157,37 +233,34 @@ class Fetch(Transfer):
         if self._promise() is not None:
             self.start()
 
-    def found(self, endpoint: Endpoint) -> None:
-        """The peer is there."""
-        self._publisher = self._messenger.peer_name(endpoint.process_id)
-        self._from = endpoint
-        if not self._waits:
-            # It gets what is there, but the answer takes its time.
-            self.arm(ANSWER_TIMEOUT_S)
-        self._begin_reading(endpoint)
+    def start(self) -> None:
+        """Begin: at the deadline it ends, and the index is asked."""
+        self._transfers.under_way.add(self)
+        # It gets what is there, but the answers take their time.
+        self.arm(None if self._waits else ANSWER_TIMEOUT_S)
+        self._ask()
 
-    def _begin_reading(self, endpoint: Endpoint) -> None:
-        self._reading = Reading(
-            self._messenger,
-            self._replicas,
-            endpoint,
-            ask=partial(self._ask, endpoint),
-            done=self._done,
-            heard=self._on_heard,
-        )
-        self._reading.start()
+    def found(self, endpoint: Endpoint) -> None:
+        """Nothing is looked up in the directory."""
 
     def expire(self) -> None:
-        """The deadline has passed, and the peer is there."""
-        self.end(error=self.timeout(self._what_is_missing()))
+        """The deadline has passed."""
+        if self._answer is None and self._waits and not self._is_late:
+            # The index has the same deadline, and knows better what there is instead.
+            self._is_late = True
+            self.soon(self.expire)
+        else:
+            self.end(error=self.timeout(self._what_is_missing()))
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """It is over: give back what it holds, and tell its caller."""
-        if self._reading is not None:
-            self._reading.stop()
+        if self._asked is not None:
+            self._asked.cancel()
+        self._stop_reading()
         promise = self._promise()
         if promise is not None:
-            promise.by = self._publisher
+            sources = self._answer.sources if self._answer is not None else ()
+            promise.by = sources[self._plan.needed[0]].process if self._plan and self._plan.needed else ""
             end(promise, value, error)
 
     def _give_up(self) -> None:
@@ -197,54 +270,172 @@ class Fetch(Transfer):
         if not self.over:
             self._messenger.submit(self._give_up)
 
-    def _ask(self, publisher: Endpoint, want: Want) -> Promise[Reply]:
-        devices = self._devices.readable_from(publisher.process_id, self._into)
-        question = FetchWeights(self._name, self._min_version, want, devices, self._exact)
-        return self._messenger.request(publisher, FETCH, question, reply_type=ReaderAnswer)
+    # -- the index -------------------------------------------------------------------------------
 
-    def _on_heard(self, there: Key) -> None:
-        self._heard = there.number
-        if not self._waits and (there.number == NO_VERSION or there.number < self._min_version):
-            self.expire()
+    def _ask(self) -> None:
+        if self.over:
+            return
+        left_s = max(0.0, self._timeout_s - self.waited_s()) if self._waits else 0.0
+        self._known = self._readers.known.get(self._name) or KnownLayouts()
+        digest = self._known.digest
+        question = Find(self._name, self._min_version, self._exact, left_s, digest, tuple(self._lost))
+        self._asked = self._messenger.request(self._readers.home, FIND, question, reply_type=Found)
+        self._asked.add_done_callback(self._answered)
 
-    def _done(self, key: Key | None, arrived: ReceivedPayload | None, error: BaseException | None) -> None:
-        if key is not None and arrived is not None:
-            if is_staged(arrived.frames()):
-                opened = partial(self._opened, key, arrived)
-                self._devices.open(f"weights '{self._name}'", arrived, opened)
-            else:
-                self._arrived(key, arrived, None)
+    def _ask_again(self) -> None:
+        """Begin anew: a source has gone, or does not have the version any more."""
+        self._stop_reading()
+        self._plan = self._answer = None
+        self._arrived.clear()
+        self._messenger.call_later(ASK_AGAIN_S if self._was_over else 0.0, self._ask)
+        self._was_over = True
+
+    def _answered(self, reply: Promise[Reply]) -> None:
+        if self.over or reply.cancelled():
+            return
+        error = reply.exception()
+        if isinstance(error, PeerDied) and self._lost:
+            error = list(self._lost.values())[-1]
+        if error is not None:
+            self.end(error=error)
+            return
+        self._answer = reply.result().head
+        if self._answer.sources:
+            self._make_plan(self._answer)
+        else:
+            self.end(error=self.timeout(self._what_is_missing()))
+
+    def _make_plan(self, found: Found) -> None:
+        here = self._messenger.endpoint.machine_id
+        place = Place(here, self._into[0] if self._into else "")
+
+        def make() -> TargetPlan:
+            known, readers = self._known, self._readers
+            if found.layouts is not None:
+                known = readers.known[self._name] = KnownLayouts(found.digest, apart(found.layouts))
+            return self._target.plan(
+                found.version, known.sources(found), place, readers.number, readers.count
+            )
+
+        made: Promise[TargetPlan] = Promise()
+        if self._is_small(found):
+            made.set_from(make)
+            self._planned(found, made)
+            return
+
+        def make_beside() -> None:
+            made.set_from(make)
+            self._messenger.submit(partial(self._planned, found, made))
+
+        self._messenger.run_beside(make_beside)
+
+    def _is_small(self, found: Found) -> bool:
+        """Whether a plan is made in no time."""
+        if found.layouts is not None:
+            return sum(map(len, found.layouts.pieces)) <= PLANNED_HERE_BYTES
+        return self._known.made is not None and len(self._known.made[1].dtypes) <= PLANNED_HERE_TENSORS
+
+    def _planned(self, found: Found, made: Promise[TargetPlan]) -> None:
+        error = made.exception()
+        if error is not None:
+            self.end(error=error)
+        elif not self.over:
+            self._read(found, made.result())
+
+    # -- the sources -----------------------------------------------------------------------------
+
+    def _read(self, found: Found, plan: TargetPlan) -> None:
+        self._plan = plan
+        self._heard.clear()
+        for number in plan.needed:
+            self._begin_reading(found, number)
+        self._end_if_all_is_here()
+
+    def _begin_reading(self, found: Found, number: int) -> None:
+        source = found.sources[number]
+        self.process_id = source.endpoint.process_id
+        reading = self._readings[number] = Reading(
+            self._messenger,
+            self._readers.replicas,
+            source.endpoint,
+            ask=partial(self._ask_source, source, found.version),
+            done=partial(self._on_read, found, number),
+            heard=lambda _there: self._heard.add(number),
+        )
+        reading.start()
+
+    def _stop_reading(self) -> None:
+        for reading in self._readings.values():
+            reading.stop()
+        self._readings.clear()
+
+    def _ask_source(self, source: Source, version: int, want: Want) -> Promise[Reply]:
+        devices = self._devices.readable_from(source.endpoint.process_id, self._into)
+        question = FetchWeights(self._name, version, want, devices)
+        return self._messenger.request(source.endpoint, FETCH, question, reply_type=ReaderAnswer)
+
+    def _on_read(
+        self,
+        found: Found,
+        number: int,
+        _key: Key | None,
+        arrived: ReceivedPayload | None,
+        error: BaseException | None,
+    ) -> None:
+        if self.over:
+            return
+        source = found.sources[number]
+        if arrived is not None and is_staged(arrived.frames()):
+            opened = partial(self._opened, found, number, arrived)
+            self._devices.open(f"weights '{self._name}'", arrived, opened)
+        elif arrived is not None:
+            self._take(number, Arrival(arrived, None))
         elif isinstance(error, PeerDied):
-            self.end(error=PeerDied(self.peer, f"published by '{error.peer}': {error.reason}"))
+            reason = f"published by '{source.process}': {error.reason}"
+            self._lost[source.endpoint.process_id] = PeerDied(self.peer, reason)
+            self._ask_again()
+        elif error is None:
+            self._ask_again()
         else:
             self.end(error=error)
 
-    def _opened(self, key: Key, arrived: ReceivedPayload, use: BucketUse | None) -> None:
-        if self.over:
+    def _opened(self, found: Found, number: int, arrived: ReceivedPayload, use: BucketUse | None) -> None:
+        if self.over or self._answer is not found:
             return
         if use is None:
             # From now on this process asks for bytes.
-            self._begin_reading(self._from)
+            self._begin_reading(found, number)
         else:
-            self._arrived(key, arrived, use)
+            self._take(number, Arrival(arrived, use))
 
-    def _arrived(self, key: Key, arrived: ReceivedPayload, use: BucketUse | None) -> None:
-        read = partial(self._devices.read, f"weights '{self._name}'")
-        self.end(FetchedWeights(key.number, arrived, use, read))
+    def _take(self, number: int, arrival: Arrival) -> None:
+        self._arrived[number] = arrival
+        self._readings.pop(number, None)
+        self._end_if_all_is_here()
+
+    def _end_if_all_is_here(self) -> None:
+        if self._plan is None or self._answer is None or self.over:
+            return
+        if len(self._arrived) == len(self._plan.needed):
+            read = partial(self._devices.read, f"weights '{self._name}'")
+            arrived, self._arrived = self._arrived, {}
+            self.end(FetchedWeights(self._answer.version, self._plan, arrived, read))
 
     def _what_is_missing(self) -> str:
-        if self._heard == NOTHING_HEARD:
-            return "its publisher's answer"
-        there = "none" if self._heard == NO_VERSION else f"version {self._heard}"
-        or_newer = "" if self._exact else " or newer"
-        wanted = (
-            "any version" if self._min_version == NO_VERSION else f"version {self._min_version}{or_newer}"
-        )
-        newer = self._heard < self._min_version or self._heard == NO_VERSION
-        coming = "" if newer else ", and on its way to this machine, or waits for its turn"
-        return f"{wanted}; {there} is published{coming}"
-
-
-def entry_of(name: str) -> str:
-    """Return the name under which a publisher is registered."""
-    return f"weights/{name}"
+        if self._answer is None:
+            return "the answer of the job's home"
+        silent = [number for number in self._readings if number not in self._heard]
+        if silent:
+            source = self._answer.sources[silent[0]]
+            return (
+                "its publisher's answer"
+                if len(self._answer.sources) == 1
+                else f"the answer of '{source.process}'"
+            )
+        version = self._answer.version
+        there = "none" if version == NO_VERSION else f"version {version}"
+        wanted = "any version" if self._min_version == NO_VERSION else f"version {self._min_version}"
+        or_newer = "" if self._exact or self._min_version == NO_VERSION else " or newer"
+        coming = ", and on its way to this machine, or waits for its turn" if self._readings else ""
+        lacks = f"; {self._answer.lacks}" if self._answer.lacks else ""
+        return f"{wanted}{or_newer}; {there} is published{coming}{lacks}"

@@ -1,50 +1,45 @@
-"""Which weights a job has: the directory knows who publishes, and the publishers say which version."""
+"""Which weights a job has, as the index at its home knows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.weights.fetch import entry_of
-from rlinf_scheduler.weights.records import NO_VERSION, VERSIONS
+from rlinf_scheduler.weights.index import PublishedState
+from rlinf_scheduler.weights.index_service import open_index
+from rlinf_scheduler.weights.records import LIST, NO_VERSION
 
 ANSWER_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedWeights:
-    """Weights that a process publishes.
+    """Weights that processes publish.
 
     Attributes:
         name: what they are called.
-        version: the newest version; None where there is none yet, or its publisher did not answer.
+        version: the newest complete version; None where there is none yet.
+        sources: which processes have it, and how many bytes of it.
+        incomplete: versions after it, and what they lack.
     """
 
     name: str
     version: int | None
+    sources: dict[str, int] = field(default_factory=dict)
+    incomplete: dict[int, str] = field(default_factory=dict)
 
 
 def published_weights(session: Session) -> dict[str, PublishedWeights]:
-    """The weights that living processes publish, by name; each process is asked once, all at the same time."""
-    prefix = entry_of("")
-    names: dict[Endpoint, list[str]] = {}
-    for entry in session.directory.list(prefix):
-        names.setdefault(entry.endpoint, []).append(entry.name.removeprefix(prefix))
-    asked = {
-        endpoint: session.messenger.request(
-            endpoint, VERSIONS, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=dict[str, int]
+    """The weights that living processes publish, by name."""
+    if session.home == session.messenger.endpoint:
+        session.service(open_index)
+    answer = session.messenger.request(
+        session.home, LIST, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=list[PublishedState]
+    )
+    states: list[PublishedState] = answer.result().head
+    return {
+        each.name: PublishedWeights(
+            each.name, None if each.version == NO_VERSION else each.version, each.sources, each.lacks
         )
-        for endpoint in names
+        for each in states
     }
-    found: dict[str, PublishedWeights] = {}
-    for endpoint, answer in asked.items():
-        try:
-            versions: dict[str, int] = answer.result().head
-        except CommError:  # it is gone, or does not answer: that it publishes is all there is to say
-            versions = {}
-        for name in names[endpoint]:
-            version = versions.get(name, NO_VERSION)
-            found[name] = PublishedWeights(name, None if version == NO_VERSION else version)
-    return dict(sorted(found.items()))

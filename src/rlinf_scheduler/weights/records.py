@@ -24,8 +24,6 @@ from rlinf_scheduler.weights.layout import Layout, Manifest, Part
 SERVICE = "weights"
 FETCH = "weights.fetch"
 KEEP = "weights.keep"
-# Asks for the versions that a process publishes, by name.
-VERSIONS = "weights.versions"
 # The index's, a family of its own: its process may publish and fetch, too.
 INDEX = "weights_index"
 ANNOUNCE = "weights_index.announce"
@@ -178,21 +176,19 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchWeights(msgspec.Struct, array_like=True):
-    """A question for the newest version, or for one of which the newest is not newer.
+    """A question for the shards that a process has of a version.
 
     Attributes:
         name: what the weights are published as.
-        min_version: the least version that will do; NO_VERSION if any does.
-        want: the reader; what it has `heard` is a version.
+        version: which version.
+        want: the reader.
         devices: where the reader can read what lies there.
-        exact: only `min_version` itself will do.
     """
 
     name: str
-    min_version: int
+    version: int
     want: Want
     devices: tuple[str, ...] = ()
-    exact: bool = False
 
 
 class DigestedLayout(NamedTuple):

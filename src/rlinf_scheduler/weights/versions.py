@@ -1,9 +1,10 @@
-"""The weights that this process publishes: the newest version of each name, and who waits for a newer one."""
+"""The versions of weights that this process has for others: those that the index at the job's home tells it to keep."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.messenger import Messenger
@@ -12,30 +13,36 @@ from rlinf_scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderA
 from rlinf_scheduler.comm.replication.publisher import give
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import WeightsError
-from rlinf_scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
+from rlinf_scheduler.weights.records import (
+    FETCH,
+    KEEP,
+    NO_VERSION,
+    SERVICE,
+    FetchWeights,
+    Keep,
+    check_growth,
+)
+
+Packed: TypeAlias = "Payload | StagedPayload"
 
 
 @dataclass(slots=True)
-class _Weights:
-    """What is published under one name.
+class _Version:
+    """What is here of one version.
 
     Attributes:
-        version: the newest version.
         payload: it, in host memory; None as long as nobody wants it there.
         staged: it, on a device; None if it is not there.
-        waiting: questions of readers that have heard what there is.
         unserved: questions of readers that wait until it is in host memory.
     """
 
-    version: int = NO_VERSION
     payload: Payload | None = None
     staged: StagedPayload | None = None
-    waiting: list[Request] = field(default_factory=list)
     unserved: list[Request] = field(default_factory=list)
 
 
 class Versions:
-    """Gives readers the newest version. All but `version` and `expect` is on the I/O thread.
+    """Gives readers the versions that this process keeps. All but `version` is on the I/O thread.
 
     Args:
         messenger: this process's messenger.
@@ -46,135 +53,117 @@ class Versions:
         self._messenger = messenger
         self._devices = devices
         self._publisher = Publisher(messenger, SERVICE)
-        self._weights: dict[str, _Weights] = {}
+        self._versions: dict[str, dict[int, _Version]] = {}
+        self._newest: dict[str, int] = {}
         messenger.serve(FETCH, self._on_fetch, FetchWeights)
-        messenger.serve(VERSIONS, self._on_versions, None)
+        messenger.serve(KEEP, self._on_keep, Keep)
 
-    def expect(self, name: str) -> None:
-        """Let readers of `name` wait for a version from now on; from any thread."""
-        self._weights.setdefault(name, _Weights())
+    @property
+    def names(self) -> list[str]:
+        """What this process publishes."""
+        return [name for name, newest in self._newest.items() if newest != NO_VERSION]
 
     def version(self, name: str) -> int:
-        """The present version; NO_VERSION if there is none; from any thread."""
-        weights = self._weights.get(name)
-        return NO_VERSION if weights is None else weights.version
+        """The newest version; NO_VERSION if there is none; from any thread."""
+        return self._newest.get(name, NO_VERSION)
 
     def size_bytes(self, name: str) -> int:
-        """The size of the present version; 0 if there is none."""
-        weights = self._weights.get(name)
-        there = None if weights is None else weights.staged or weights.payload
+        """The size of the newest version; 0 if there is none."""
+        newest = self._versions.get(name, {}).get(self.version(name))
+        there = None if newest is None else newest.staged or newest.payload
         return 0 if there is None else there.size_bytes
 
-    def put(
-        self, name: str, version: int, new: Payload | StagedPayload
-    ) -> tuple[Payload | None, StagedPayload | None]:
-        """Make this the version that readers get from now on; the one before comes back.
+    def put(self, name: str, version: int, new: Packed) -> None:
+        """Make a version one that readers can get.
 
         Raises:
             WeightsError: the version does not grow.
         """
-        weights = self._weights[name]
-        check_growth(name, weights.version, version)
-        before, old = (weights.payload, weights.staged), Key(name, weights.version)
-        weights.version, weights.payload, weights.staged = version, None, None
+        check_growth(name, self.version(name), version)
+        self._versions.setdefault(name, {})[version] = there = _Version()
+        self._newest[name] = version
         if isinstance(new, StagedPayload):
-            weights.staged = new
+            there.staged = new
         else:
-            self._publish(name, weights, new)
-        self._publisher.release(old)
-        readers = weights.waiting + weights.unserved
-        weights.waiting, weights.unserved = [], []
-        for reader in readers:
-            self._serve(reader)
-        return before
+            self._publish(Key(name, version), there, new)
 
-    def _publish(self, name: str, weights: _Weights, payload: Payload) -> None:
-        weights.payload = payload
-        self._publisher.publish(Key(name, weights.version), payload, replicated=True)
+    def withdraw(self, name: str, version: int, before: int) -> None:
+        """Undo a `put` that was refused; `before` was the newest version then."""
+        self._drop(name, version)
+        if self._newest[name] == version:
+            self._newest[name] = before
+
+    def keep(self, keep: Keep) -> list[_Version]:
+        """Forget the versions that nobody needs any more; they come back."""
+        there = self._versions.get(keep.name, {})
+        over = [each for each in there if each <= keep.up_to and each not in keep.versions]
+        return [self._drop(keep.name, version) for version in over]
+
+    def _on_keep(self, notice: Request) -> None:
+        self.keep(notice.head)
+
+    def _drop(self, name: str, version: int) -> _Version:
+        dropped = self._versions[name].pop(version)
+        self._publisher.release(Key(name, version))
+        readers, dropped.unserved = dropped.unserved, []
+        for reader in readers:
+            _tell_over(reader)
+        return dropped
+
+    def _publish(self, key: Key, version: _Version, payload: Payload) -> None:
+        version.payload = payload
+        self._publisher.publish(key, payload, replicated=True)
 
     def _on_fetch(self, request: Request) -> None:
-        asked: FetchWeights = request.head
-        if asked.name not in self._weights:
-            raise WeightsError(asked.name, f"'{self._messenger.name}' does not publish them")
         self._serve(request)
-
-    def _on_versions(self, request: Request) -> None:
-        request.reply({name: weights.version for name, weights in self._weights.items()})
 
     def _serve(self, request: Request) -> None:
         asked: FetchWeights = request.head
-        weights = self._weights[asked.name]
-        key = Key(asked.name, weights.version)
+        version = self._versions.get(asked.name, {}).get(asked.version)
         if request.is_cancelled:
             return
-        if asked.exact and weights.version > asked.min_version:
-            request.fail(WeightsError(asked.name, self._why_over(asked.min_version, weights.version)))
-        elif weights.version != NO_VERSION and weights.version >= asked.min_version:
-            # If it is replaced before it is answered, the reader gets what replaced it.
-            if weights.staged is not None:
-                reads_ours = partial(self._serve_staged, weights, weights.staged, request)
-                self._messenger.payloads.when_ready(asked.want.reader, reads_ours)
-            else:
-                self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
-        elif asked.want.heard == weights.version:
-            self._park(weights, request)
+        if version is None:
+            _tell_over(request)
+        elif version.staged is not None:
+            reads_ours = partial(self._serve_staged, version, version.staged, request)
+            self._messenger.payloads.when_ready(asked.want.reader, reads_ours)
         else:
-            # A waiting reader knows what it waits for, and can say so at its deadline.
-            request.reply(ReaderAnswer(AnswerKind.WAIT, key))
+            key = Key(asked.name, asked.version)
+            self._publisher.answer(request, key, asked.want, lambda: _tell_over(request))
 
-    def _why_over(self, wanted: int, present: int) -> str:
-        publisher = self._messenger.name
-        return (
-            f"version {wanted} is over: '{publisher}' publishes version {present} now, and keeps no older one"
-        )
-
-    def _serve_staged(self, weights: _Weights, staged: StagedPayload, request: Request) -> None:
+    def _serve_staged(self, version: _Version, staged: StagedPayload, request: Request) -> None:
         asked: FetchWeights = request.head
-        if weights.staged is not staged:
-            self._serve(request)
+        key = Key(asked.name, asked.version)
+        if self._versions[asked.name].get(asked.version) is not version:
+            _tell_over(request)
         elif request.is_cancelled:
             return
         elif staged.goes_to(asked.want.reader, asked.devices) and not asked.want.unreadable:
             staged.given_to(asked.want.reader)
-            answer = ReaderAnswer(AnswerKind.HERE, Key(asked.name, weights.version))
-            give(request, answer, staged.payload, asked.want.reader)
-        elif weights.payload is not None:
-            key = Key(asked.name, weights.version)
-            self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
+            give(request, ReaderAnswer(AnswerKind.HERE, key), staged.payload, asked.want.reader)
+        elif version.payload is not None:
+            self._publisher.answer(request, key, asked.want, lambda: _tell_over(request))
         else:
-            weights.unserved.append(request)
-            if len(weights.unserved) == 1:
-                copied = partial(self._on_copied, asked.name, weights, staged)
+            version.unserved.append(request)
+            if len(version.unserved) == 1:
+                copied = partial(self._on_copied, key, version, staged)
                 self._devices.copy_out(f"weights '{asked.name}'", staged, copied)
 
     def _on_copied(
-        self, name: str, weights: _Weights, staged: StagedPayload, copied: Payload | BaseException
+        self, key: Key, version: _Version, staged: StagedPayload, copied: Payload | BaseException
     ) -> None:
-        if weights.staged is not staged:
+        if self._versions[key.name].get(key.number) is not version:
             return
-        readers, weights.unserved = weights.unserved, []
+        readers, version.unserved = version.unserved, []
         if isinstance(copied, BaseException):
             for reader in readers:
-                reader.fail(WeightsError(name, f"they cannot be copied off {staged.device}: {copied}"))
+                reader.fail(WeightsError(key.name, f"they cannot be copied off {staged.device}: {copied}"))
             return
-        self._publish(name, weights, copied)
+        self._publish(key, version, copied)
         for reader in readers:
             self._serve(reader)
 
-    def _park(self, weights: _Weights, reader: Request) -> None:
-        def forget() -> None:
-            if reader in weights.waiting:
-                weights.waiting.remove(reader)
 
-        weights.waiting.append(reader)
-        reader.on_cancel(forget)
-
-
-def check_growth(name: str, before: int, version: int) -> None:
-    """Make sure that a version may follow another one.
-
-    Raises:
-        WeightsError: it may not.
-    """
-    if version <= before:
-        raise WeightsError(name, f"version {version} cannot follow version {before}: versions grow")
+def _tell_over(request: Request) -> None:
+    asked: FetchWeights = request.head
+    request.reply(ReaderAnswer(AnswerKind.GONE, Key(asked.name, asked.version)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -11,9 +13,11 @@ from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.device.cuda_driver import cuda_driver
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
+from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.finder import Finder
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Replicas
 from rlinf_scheduler.comm.reports import Reporter
@@ -28,78 +32,109 @@ from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
-from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
-from rlinf_scheduler.weights.records import NO_VERSION, SERVICE
+from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
+from rlinf_scheduler.weights.index_service import open_index
+from rlinf_scheduler.weights.layout import Layout
+from rlinf_scheduler.weights.records import (
+    ANNOUNCE,
+    NO_VERSION,
+    SERVICE,
+    Announce,
+    DigestedLayout,
+    Keep,
+    Publisher,
+    Shards,
+    check_growth,
+    digested,
+    entry_of,
+)
 from rlinf_scheduler.weights.selection import FetchOptions
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.target import Target
-from rlinf_scheduler.weights.versions import Versions, check_growth
+from rlinf_scheduler.weights.versions import Packed, Versions
 
 logger = Reporter(__name__)
 
-# How long the I/O thread may take to do its part of a publication.
+# How long the I/O thread and the job's home may take to do their part of a publication.
 PUT_TIMEOUT_S = 30.0
 
 
 class Weights:
     """Publishes weights of this process, and fetches those of others; at most one on a messenger.
 
-    A publication writes the weights once, into shared memory where there is room, and stays until the next version
-    replaces it. Readers of the same machine copy from there; of each other machine one reader gets the bytes,
-    from the publisher or from another such reader, and hands them on there in the same way. A version is never
-    changed: a reader that has begun reads all of it, whatever is published meanwhile, and its memory is free when
-    the last one has ended.
+    A publication writes the weights once, into shared memory where there is room, and announces them to the index at
+    the job's home; it stays until a newer version is complete. Readers ask the index who has what. On the same machine
+    they copy from there; of each other machine one reader gets the bytes, from the publisher or from another such
+    reader, and hands them on there in the same way. A version is never changed: a reader that has begun reads all of
+    it, whatever is published meanwhile, and its memory is free when the last one has ended.
 
     Args:
         messenger: this process's messenger.
-        directory: where publishers are found, as "weights/<name>".
+        home: the process that has the index.
         tape: notes what is published and fetched.
         devices: what this process shares on devices; None: those that torch has initialised.
+        rank: which rank of which group this process is; None: of none.
     """
 
     def __init__(
         self,
         messenger: Messenger,
-        directory: DirectoryClient,
+        home: Endpoint,
         tape: Tape = NO_TAPE,
         devices: Devices | None = None,
+        rank: Publisher | None = None,
     ) -> None:
         self._tape = tape
         self._devices = devices or Devices(messenger, cuda_driver)
         self._messenger = messenger
-        self._directory = directory
-        self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
+        self._home = home
+        here = messenger.endpoint
+        self._publisher = rank or Publisher(here, messenger.name, here.process_id)
+        self._transfers = Transfers(messenger, Finder(messenger, DirectoryClient(messenger, home)))
         self._versions = Versions(messenger, self._devices)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
         self._replicas = Replicas(messenger, SERVICE, private=False)
-        self._claimed: set[str] = set()
+        self._readers = Readers(
+            self._transfers,
+            self._replicas,
+            self._devices,
+            home,
+            self._publisher.rank,
+            self._publisher.world_size,
+        )
+        # What was published last of each name, and what of it the index knows.
+        self._layouts: dict[str, DigestedLayout] = {}
+        self._announced: dict[str, bytes] = {}
         self._told: set[str] = set()
         # The last version that was copied of each name.
         self._fetched: dict[str, int] = {}
 
-    def publish(self, name: str, weights: Any, version: int) -> None:
+    def publish(
+        self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
+    ) -> None:
         """Make a version the one that readers get from now on. It waits for no reader.
 
         Args:
             name: what the weights are called.
             weights: see `encode_held`; they may be changed after this call.
             version: larger than the one before.
+            ranks: which ranks of its group have to publish it, or how many; None: those whose shards are missing.
 
         Raises:
-            WeightsError: the version does not grow, or something in it is neither tensor nor array.
+            WeightsError: the version does not grow, something in it is neither tensor nor array, or it does not
+                go together with what other ranks have published of that version.
             NameTaken: another living process publishes under that name.
             CommError: this process has left the cluster.
         """
         self._messenger.check_process()
         began = TIMES.now()
-        number = _checked_version(name, version)
-        encoded, _ = encode_held(_checked_name(name), weights, self._devices.device_of)
+        number, all_ranks = _checked_version(name, version), _checked_ranks(name, ranks)
+        encoded, layout = encode_held(_checked_name(name), weights, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
-        self._claim(name)
         note = self._tape.begin("publish", name, encoded)
         new = self._devices.stage(f"weights '{name}'", encoded) or self._packed(name, encoded)
         # The memory of the version before is given back in this thread.
-        self._put(name, number, new)
+        self._put(replace(self._announcement(name, number, layout, new), ranks=all_ranks), new)
         note.took()
         TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
@@ -115,7 +150,7 @@ class Weights:
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number.
 
-        The version is chosen when the publisher answers. It is copied by the thread that waits for the handle,
+        The version is chosen when the index answers. It is copied by the thread that waits for the handle,
         even if `into` has that version already. Until then the version's memory stays in use. An interruption while it
         is copied is raised when the whole version is there; a second one meanwhile leaves a part, and the handle's
         next `wait` copies it again.
@@ -144,18 +179,8 @@ class Weights:
             raise WeightsError(name, problem)
         least = min_version if version is None else version
         wanted = NO_VERSION if least is None else _checked_version(name, least)
-        into_devices = self._devices.of(target.tensors)
         limit_s = checked_timeout(timeout_s)
-        fetch = Fetch(
-            self._transfers,
-            self._replicas,
-            self._devices,
-            into_devices,
-            name,
-            wanted,
-            limit_s,
-            exact=version is not None,
-        )
+        fetch = Fetch(self._readers, target, name, wanted, limit_s, exact=version is not None)
 
         note, promise = self._tape.begin("fetch", name), fetch.begin()
         note.follow(promise)
@@ -173,24 +198,16 @@ class Weights:
 
     def add_to(self, doing: Activity) -> Activity:
         """Add what this process publishes to what it says of itself; on the I/O thread."""
-        versions = {name: self._versions.version(name) for name in self._claimed.copy()}
+        versions = {name: self._versions.version(name) for name in self._versions.names}
         return replace(doing, weights={**doing.weights, **versions})
 
     def add_stats(self, stats: ProcessStats) -> ProcessStats:
         """Add what this process publishes, and what it has fetched; on the I/O thread."""
         published = tuple(
             PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
-            for name in self._claimed.copy()
+            for name in self._versions.names
         )
         return replace(stats, weights=published, fetched=self._fetched.copy())
-
-    def _claim(self, name: str) -> None:
-        if name in self._claimed:
-            return
-        self._versions.expect(name)
-        # Again, if this process was interrupted before it noted that it has the name.
-        self._directory.register(entry_of(name), self._messenger.endpoint, again=True)
-        self._claimed.add(name)
 
     def _packed(self, name: str, encoded: Encoded) -> Payload:
         payload = self._messenger.payloads.pack(encoded, None, snapshot=True)
@@ -198,20 +215,45 @@ class Weights:
             self._tell_once(name, payload.size_bytes)
         return payload
 
-    def _begin_to_put(self, name: str, version: int, new: Payload | StagedPayload) -> Promise[object]:
-        done: Promise[object] = Promise()
-        self._transfers.hand_over(
-            lambda: done.set_from(lambda: self._versions.put(name, version, new)), done.set_exception
+    def _announcement(self, name: str, version: int, layout: Layout, new: Packed) -> Announce:
+        told = self._layouts.get(name)
+        if told is None or told.layout != layout:
+            told = self._layouts[name] = digested(layout)
+        device = new.device if isinstance(new, StagedPayload) else ""
+        shards = Shards(
+            self._publisher, told.digest, told.manifest, told.held_bytes, told.total_bytes, device
         )
+        return Announce(name, version, shards, told.packed)
+
+    def _begin_to_put(self, new: Announce, payload: Packed) -> Promise[object]:
+        done: Promise[object] = Promise()
+
+        def put() -> None:
+            before = self._versions.version(new.name)
+            self._versions.put(new.name, new.version, payload)
+            is_known = self._announced.get(new.name) == new.shards.digest
+            announce = replace(new, layout=None) if is_known else new
+            answer = self._messenger.request(self._home, ANNOUNCE, announce, reply_type=Keep)
+            answer.add_done_callback(partial(self._on_answer, new, before, done))
+
+        self._transfers.hand_over(put, done.set_exception)
         return done
 
-    def _put(self, name: str, version: int, new: Payload | StagedPayload) -> object:
+    def _on_answer(self, new: Announce, before: int, done: Promise[object], answer: Promise[Reply]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._versions.withdraw(new.name, new.version, before)
+            done.set_exception(error)
+        else:
+            self._announced[new.name] = new.shards.digest
+            done.set_result(self._versions.keep(answer.result().head))
+
+    def _put(self, new: Announce, payload: Packed) -> object:
         try:
-            return self._begin_to_put(name, version, new).result(PUT_TIMEOUT_S)
+            return self._begin_to_put(new, payload).result(PUT_TIMEOUT_S)
         except TimeoutError as error:
-            raise CommTimeout(
-                "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"
-            ) from error
+            waiting_for = "this process's I/O thread and the job's home"
+            raise CommTimeout("publish", entry_of(new.name), PUT_TIMEOUT_S, waiting_for) from error
 
     def _tell_once(self, name: str, size_bytes: int) -> None:
         if name in self._told:
@@ -231,7 +273,9 @@ class Weights:
 def open_weights(session: Session) -> Weights:
     """Make the publisher and fetcher of weights for a session; `session.service(open_weights)` is always the same."""
     devices = session.service(open_devices)
-    weights = Weights(session.messenger, session.directory, tape_of(session), devices)
+    if session.home == session.messenger.endpoint:
+        session.service(open_index)
+    weights = Weights(session.messenger, session.home, tape_of(session), devices)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)
     return weights
@@ -251,3 +295,15 @@ def _checked_version(name: str, version: int) -> int:
     if not 0 <= number < 1 << 63:
         raise WeightsError(name, f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
     return number
+
+
+def _checked_ranks(name: str, ranks: int | Sequence[int] | None) -> tuple[int, ...]:
+    try:
+        if ranks is None:
+            return ()
+        found = tuple(range(operator.index(ranks)) if isinstance(ranks, int) else map(operator.index, ranks))
+    except TypeError:
+        found = ()
+    if not found or min(found) < 0:
+        raise WeightsError(name, f"ranks are how many publish, or their numbers, not {ranks!r}")
+    return found

@@ -307,23 +307,29 @@ class Exchange:
         )
         return handle if async_op else handle.wait()
 
-    def publish_weights(self, name: str, weights: Any, version: int) -> None:
+    def publish_weights(
+        self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
+    ) -> None:
         """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
 
-        They are written once, on this node, and stay until the next version replaces them. This waits for no reader,
-        and no reader sees a mixture of versions.
+        Each rank publishes what it has: all of them, or its shards. The version is there when every tensor is there as a
+        whole. What is published is written once, on this node, and stays until the next version replaces it. This waits
+        for no reader and for no other rank, and no reader sees a mixture of versions.
 
         Args:
-            name: what they are called; one living worker publishes under a name.
-            weights: a `torch.nn.Module`, whose `state_dict()` is published, or tensors (on any device) and numpy arrays
-                by key; free to be changed after this call.
-            version: a whole number, larger than that of the version before.
+            name: what they are called; the ranks of one living group publish under a name.
+            weights: a `torch.nn.Module`, whose `state_dict()` is published, or by key tensors (DTensors of any mesh among
+                them, on any device), numpy arrays, or `Slice`s of them; free to be changed after this call.
+            version: a whole number, larger than that of this rank's version before.
+            ranks: which ranks publish (4: ranks 0 to 3), where that does not follow from their shards: pipeline stages
+                have whole tensors each; None: nobody else has to.
 
         Raises:
-            WeightsError: the version does not grow, or some value is neither tensor nor array.
-            NameTaken: another living worker publishes under that name.
+            WeightsError: the version does not grow; some value is none of these, or its elements are not plain ones; or
+                the shards of ranks overlap and are not the same.
+            NameTaken: a worker of another living group publishes under that name.
         """
-        _weights().publish(name, weights, version)
+        _weights().publish(name, weights, version, ranks=ranks)
 
     @overload
     def fetch_weights(

@@ -30,7 +30,8 @@ class Reading:
         replicas: keeps what this process gets for its machine; its `service` is the publisher's.
         publisher: who has the object.
         ask: sends the publisher a question with this in it.
-        done: called once with the object, or with why it does not come: an error of the publisher's, or its end.
+        done: called once with the object, or with why it does not come: an error of the publisher's, or its end; with
+            nothing if the publisher does not have it (any more).
         heard: called when it is to be waited for, with what is there.
         unreadable: why this process could not open what it was sent before; "" if it was sent nothing.
     """
@@ -85,6 +86,8 @@ class Reading:
                 self._heard(answer.key)
             if not self._over:
                 self.start()
+        elif answer.kind is AnswerKind.GONE:
+            self._end()
         elif answer.kind is AnswerKind.KEEP:
             self._keep(answer.key, reply.result().frames)
         elif answer.kind is AnswerKind.FROM and answer.at is not None:

@@ -53,7 +53,7 @@ class AnswerKind(IntEnum):
     HERE = 1  # it comes with this answer
     KEEP = 2  # so it does, and the reader is its machine's replica from now on
     AT = 3  # the machine's replica has it
-    GONE = 4  # the replica does not have it (any more)
+    GONE = 4  # the process that was asked does not have it (any more)
     FROM = 5  # another machine's replica has it, and the reader is its machine's replica from now on
 
 

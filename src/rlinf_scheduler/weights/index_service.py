@@ -1,0 +1,201 @@
+"""The index of weights at the job's home: publishers announce their shards there, and readers ask there first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rlinf_scheduler.comm.gone_names import GoneNames
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.names import Names
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.errors import PeerDied, PeerNotFound
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.weights.index import Index, Layouts, judge
+from rlinf_scheduler.weights.records import ANNOUNCE, FIND, INDEX, KEEP, LIST, Announce, Find, entry_of
+from rlinf_scheduler.weights.sources import Problem
+
+MAX_KNOWN = 5
+# So many answers of `judge` are kept: a group that publishes asks for the same ones over and over.
+MAX_JUDGED = 256
+# Layouts that are larger, packed, are judged beside the I/O thread.
+JUDGED_HERE_BYTES = 1 << 14
+
+
+class _Unjudged(Exception):
+    """Some layouts have not been looked at together."""
+
+    def __init__(self, layouts: Layouts, processes: Sequence[str]) -> None:
+        super().__init__()
+        self.layouts = dict(layouts)
+        self.processes = list(processes)
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """A question that is not answered."""
+
+    request: Request
+    began: float
+    timer: Timer | None = None
+
+
+class IndexService:
+    """Answers for the index. Everything is on the I/O thread.
+
+    Args:
+        messenger: the home's messenger.
+    """
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._index = Index(self._judged)
+        self._verdicts: OrderedDict[frozenset[bytes], Sequence[Problem]] = OrderedDict()
+        self._gone = GoneNames(messenger.now)
+        # The names of what is published, for those that ask for another one.
+        self._entries = Names()
+        self._waiting: dict[str, dict[_Reader, None]] = {}
+        messenger.serve(ANNOUNCE, self._on_announce, Announce)
+        messenger.serve(FIND, self._on_find, Find)
+        messenger.serve(LIST, self._on_list, None)
+        messenger.on_peer_lost(self._on_lost)
+
+    def _on_announce(self, request: Request) -> None:
+        request.check_claim(request.head.shards.publisher.endpoint.process_id, "it publishes weights")
+        self._do(partial(self._announce, request), request.fail)
+
+    def _announce(self, request: Request) -> None:
+        new: Announce = request.head
+        if request.peer_id in self._messenger.peers.lost:
+            return
+        is_new = new.name not in self._index.names
+        (_, own), *others = self._index.announce(new)
+        if is_new:
+            self._entries.add(entry_of(new.name))
+            self._gone.taken(entry_of(new.name))
+        request.reply(own)
+        for endpoint, keep in others:
+            self._messenger.notify(endpoint, KEEP, keep)
+        self._answer_waiting(new.name)
+
+    def _on_find(self, request: Request) -> None:
+        self._do(partial(self._find, _Reader(request, self._messenger.now())), request.fail)
+
+    def _find(self, reader: _Reader) -> None:
+        if self._answered(reader):
+            return
+        question: Find = reader.request.head
+        gone = self._gone.reason(entry_of(question.name))
+        if gone is not None:
+            reader.request.fail(PeerDied(entry_of(question.name), gone))
+        elif question.timeout_s <= 0:
+            self._expire(reader)
+        else:
+            self._waiting.setdefault(question.name, {})[reader] = None
+            reader.timer = self._messenger.call_later(question.timeout_s, partial(self._expire, reader))
+            reader.request.on_cancel(partial(self._forget, reader))
+
+    def _answered(self, reader: _Reader) -> bool:
+        """Answer a reader if there is what it asks for, or never will be."""
+        found = None if reader.request.is_cancelled else self._index.find(reader.request.head)
+        if found is not None:
+            reader.request.reply(found)
+        return found is not None or reader.request.is_cancelled
+
+    def _answer_waiting(self, name: str) -> None:
+        for reader in list(self._waiting.get(name, ())):
+            self._do(partial(self._answer_parked, reader), partial(self._fail, reader))
+
+    def _answer_parked(self, reader: _Reader) -> None:
+        if self._answered(reader):
+            self._forget(reader)
+
+    def _fail(self, reader: _Reader, error: BaseException) -> None:
+        self._forget(reader)
+        reader.request.fail(error)
+
+    def _expire(self, reader: _Reader) -> None:
+        self._forget(reader)
+        name = reader.request.head.name
+        if name in self._index.names:
+            reader.request.reply(self._index.missing(name))
+        else:
+            nearest = self._entries.nearest(entry_of(name), MAX_KNOWN)
+            waited_s = self._messenger.now() - reader.began
+            reader.request.fail(PeerNotFound(entry_of(name), waited_s, nearest))
+
+    def _forget(self, reader: _Reader) -> None:
+        if reader.timer is not None:
+            reader.timer.cancel()
+        name = reader.request.head.name
+        waiting = self._waiting.get(name, {})
+        waiting.pop(reader, None)
+        if not waiting:
+            self._waiting.pop(name, None)
+
+    def _on_list(self, request: Request) -> None:
+        request.reply(self._index.contents())
+
+    def _on_lost(self, process_id: str) -> None:
+        for name in self._index.names_of(process_id):
+            self._do(partial(self._lose, name, process_id), lambda _error: None)
+
+    def _lose(self, name: str, process_id: str) -> None:
+        if name not in self._index.names:
+            return
+        error = self._index.lose(name, process_id, self._messenger.peers.why_lost(process_id))
+        if name not in self._index.names:
+            self._entries.discard(entry_of(name))
+            if error is not None:
+                self._gone.note(entry_of(name), error.reason)
+        if error is not None:
+            for reader in list(self._waiting.get(name, ())):
+                self._fail(reader, error)
+
+    def _do(self, step: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
+        """Take a step; if it needs to know what it does not, that is found out first, and it begins anew."""
+        try:
+            step()
+        except _Unjudged as unjudged:
+            size_bytes = sum(len(each.manifest) + len(each.parts) for each in unjudged.layouts.values())
+            if size_bytes <= JUDGED_HERE_BYTES:
+                self._note(unjudged, judge(unjudged.layouts, unjudged.processes))
+                self._do(step, fail)
+            else:
+                self._messenger.run_beside(self._judge_beside, unjudged, partial(self._do, step, fail))
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            fail(error)
+
+    def _judge_beside(self, unjudged: _Unjudged, again: Callable[[], None]) -> None:
+        problems = judge(unjudged.layouts, unjudged.processes)
+
+        def note() -> None:
+            self._note(unjudged, problems)
+            again()
+
+        self._messenger.submit(note)
+
+    def _note(self, unjudged: _Unjudged, problems: Sequence[Problem]) -> None:
+        self._verdicts[frozenset(unjudged.layouts)] = problems
+        if len(self._verdicts) > MAX_JUDGED:
+            self._verdicts.popitem(last=False)
+
+    def _judged(self, layouts: Layouts, processes: Sequence[str]) -> Sequence[Problem]:
+        digests = frozenset(layouts)
+        if digests not in self._verdicts:
+            raise _Unjudged(layouts, processes)
+        self._verdicts.move_to_end(digests)
+        return self._verdicts[digests]
+
+
+def open_index(session: Session) -> IndexService:
+    """Make the index of a job, in its home; `session.service(open_index)` is always the same."""
+    return IndexService(session.messenger)
+
+
+def open_index_when_needed(session: Session) -> None:
+    """Have the index there as soon as anybody publishes or asks for weights."""
+    session.messenger.serve_when_asked(INDEX, lambda: session.service(open_index))
