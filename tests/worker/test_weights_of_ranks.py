@@ -45,6 +45,12 @@ def test_a_dead_publisher_is_noticed_and_another_takes_over(groups, forked_job):
     )
     successor.execute_on(0).publish(6).wait(30)
     assert actors.fetch().wait(30) == [(6, [6.0])] * 4
+    other = Learner.create_group().launch(
+        forked_job, placement_strategy=PackedPlacementStrategy(1, 1), name="other"
+    )
     with pytest.raises(WorkerError, match="'weights/weights-of-a-test' is taken, by process 'successor:0'"):
-        successor.execute_on(1).publish(7).wait(30)
+        other.publish(7).wait(30)
+    successor.execute_on(1).publish(7).wait(30)
+    assert actors.fetch().wait(30) == [(7, [7.0])] * 4
     successor.terminate()
+    other.terminate()

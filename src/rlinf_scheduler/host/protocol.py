@@ -295,6 +295,7 @@ class Assignment(msgspec.Struct, frozen=True):
         record: the folder of its recording; "" if it is not.
         record_bytes: how large that recording may become.
         settings: the job's `JobSettings`, pickled; empty where they say nothing.
+        launched_ns: when its group was launched, in nanoseconds since 1970.
     """
 
     placement: Placement
@@ -314,6 +315,7 @@ class Assignment(msgspec.Struct, frozen=True):
     record: str = ""
     record_bytes: int = DEFAULT_LIMIT_BYTES
     settings: bytes = b""
+    launched_ns: int = 0
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

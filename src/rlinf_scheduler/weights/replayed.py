@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from rlinf_scheduler.comm.handle import AsyncHandle
@@ -22,9 +23,11 @@ class ReplayedWeights:
     def __init__(self, player: Player) -> None:
         self._player = player
 
-    def publish(self, name: str, weights: Any, version: int) -> None:
+    def publish(
+        self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
+    ) -> None:
         """Make a version the one that readers get from now on. It waits for no reader."""
-        del version
+        del version, ranks
         self._player.give("publish", name, lambda: encode_held(name, weights)[0])
 
     def fetch(

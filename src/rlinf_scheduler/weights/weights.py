@@ -30,6 +30,7 @@ from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import Activity, ProcessStats, PublishedVersion
 from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import Membership
 from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
@@ -275,7 +276,9 @@ def open_weights(session: Session) -> Weights:
     devices = session.service(open_devices)
     if session.home == session.messenger.endpoint:
         session.service(open_index)
-    weights = Weights(session.messenger, session.home, tape_of(session), devices)
+    place = session.fact(Membership)
+    rank = None if place is None else Publisher(session.messenger.endpoint, session.name, *place)
+    weights = Weights(session.messenger, session.home, tape_of(session), devices, rank)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)
     return weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 from rlinf_scheduler.addresses import Rank, worker_name
@@ -312,14 +313,14 @@ class Exchange:
     ) -> None:
         """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
 
-        Each rank publishes what it has: all of them, or its shards. The version is there when every tensor is there as a
-        whole. What is published is written once, on this node, and stays until the next version replaces it. This waits
-        for no reader and for no other rank, and no reader sees a mixture of versions.
+        Each rank publishes what it has: all of them, or its shards. The version is there when every tensor is there as
+        a whole. What is published is written once, on this node, and stays until the next version replaces it. This
+        waits for no reader and for no other rank, and no reader sees a mixture of versions.
 
         Args:
             name: what they are called; the ranks of one living group publish under a name.
-            weights: a `torch.nn.Module`, whose `state_dict()` is published, or by key tensors (DTensors of any mesh among
-                them, on any device), numpy arrays, or `Slice`s of them; free to be changed after this call.
+            weights: a `torch.nn.Module`, whose `state_dict()` is published, or by key tensors (DTensors of any mesh
+                among them, on any device), numpy arrays, or `Slice`s of them; free to be changed after this call.
             version: a whole number, larger than that of this rank's version before.
             ranks: which ranks publish (4: ranks 0 to 3), where that does not follow from their shards: pipeline stages
                 have whole tensors each; None: nobody else has to.

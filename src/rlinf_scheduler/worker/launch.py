@@ -145,6 +145,7 @@ class Recipe:
         seed: what its ranks' seeds are derived from.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
+        launched_ns: when it was launched.
         give_back: gives back the devices that were taken for it before the job ends; for a group that has ended.
     """
 
@@ -166,6 +167,7 @@ class Recipe:
             self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
+        self.launched_ns = time.time_ns()
         self.give_back: Callable[[], None] | None = None
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups, path_merge_of(os.environ))
@@ -606,6 +608,7 @@ class _Launch:
                 record=self._options.record,
                 record_bytes=self._options.record_bytes,
                 settings=settings,
+                launched_ns=recipe.launched_ns,
             )
             if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *recipe.factory]

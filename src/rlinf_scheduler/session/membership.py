@@ -1,0 +1,21 @@
+"""Which rank of which group a process is; a fact of its session, where it is one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Membership(NamedTuple):
+    """A process's place in a group.
+
+    Attributes:
+        group: its name.
+        launched_ns: when it was launched, in nanoseconds: another launch of that name is later.
+        rank: the number of the process in it.
+        world_size: how many ranks it has.
+    """
+
+    group: str
+    launched_ns: int
+    rank: int
+    world_size: int
