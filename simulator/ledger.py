@@ -47,7 +47,6 @@ class Ledger:
         max_attempts: how often an item is given out on lease; 0 for any number.
         max_leased: how many items a client may have on lease; 0 for any number.
         priority_wait_us: how long an item is passed over by those of a higher priority; None for ever.
-        marks: large items lie in shared memory, where their server sees that they were taken.
 
     Attributes:
         leases: what is on lease.
@@ -65,7 +64,6 @@ class Ledger:
         max_attempts: int = 0,
         max_leased: int = 0,
         priority_wait_us: int | None = None,
-        marks: bool = True,
     ) -> None:
         self._patience = Patience(priority_wait_us)
         self.leases = LeaseOracle(max_attempts, max_leased)
@@ -80,8 +78,6 @@ class Ledger:
         self._gets: dict[Ticket, tuple[QueueName, Asked]] = {}
         self._oracles: dict[Ticket, QueueOracle] = {}  # of gets
         self._taps: list[TapOracle] = []
-        self._marks = marks
-        self._marked: set[int] = set()  # of those that several read: by somebody
         self._beside_marked: set[int] = set()  # came with a marked one, so their taker has them, too
         self._deliveries: dict[Ticket, list[Known]] = {}
         self._inline: dict[Ticket, bool] = {}
@@ -172,10 +168,6 @@ class Ledger:
         """A put goes by a shortcut: only what its producer puts when it has ended stands behind it."""
         self._items[item].behind = math.inf
 
-    def put_again(self, client: str, ticket: int, item: int) -> None:
-        """A put that has put nothing begins anew, with another ticket."""
-        self._puts[client, ticket] = self._items[item]
-
     def put_ends(self, item: int, outcome: str) -> None:
         """A user is told how a put ended, or has left it."""
         known = self._items[item]
@@ -184,14 +176,11 @@ class Ledger:
             known.behind = len(self._items)
 
     def takes(self, client: str, items: Sequence[int], queue: QueueName | None = None) -> None:
-        """Items become a user's; a large one is marked."""
+        """Items become a user's."""
         if queue != TAP and any(self._items[item].size_bytes > MARKED_BYTES for item in items):
             self._beside_marked.update(items)
         for item in items:
             known = self._seen(item) if queue == TAP else self._items[item]
-            if self._marks and known.size_bytes > MARKED_BYTES:
-                known.marked_by = client
-                self._marked.add(item)
             known.taken_by.append(client)
             live = [taker for taker in known.taken_by if taker not in self._gone]
             if len(live) > 1:
@@ -207,14 +196,6 @@ class Ledger:
         self._shards[queue].trains(client, index, step, self._gone)
         for item in items:
             self._items[item].taken_by.append(client)
-
-    def is_marked(self, client: str, items: Sequence[int]) -> bool:
-        """Return whether the server sees that a client has taken these items."""
-        shared = {number for tap in self._taps for number in tap.seen}
-        return any(
-            self._items[item].marked_by == client or (item in shared and item in self._marked)
-            for item in items
-        )
 
     def _seen(self, item: int) -> Known:
         return next(tap.seen[item] for tap in self._taps if item in tap.seen)

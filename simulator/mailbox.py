@@ -112,7 +112,7 @@ class MailUsers(HandleUsers):
         self.number = number
         script, machines = part.cluster.script, part.cluster.machines
         self.ledger = Ledger(
-            part.ordered.get(number, ()), max_bytes=MAX_BYTES, credit_bytes=script.credit_bytes, marks=False
+            part.ordered.get(number, ()), max_bytes=MAX_BYTES, credit_bytes=script.credit_bytes
         )
         self.names = MailNames(part.cluster.processes.names.processes, part.calls)
         self.sent: dict[int, Mail] = {}

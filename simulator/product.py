@@ -95,7 +95,6 @@ class ProductPart(Part):
             max_attempts=script.max_attempts,
             max_leased=script.max_leased,
             priority_wait_us=script.priority_wait_us,
-            marks=False,
         )
         self.places = ProducerOracle(script.producers, script.successor_us)
         self._num_steps = itertools.count(RANKS)

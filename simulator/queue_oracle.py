@@ -32,7 +32,6 @@ class Known:
     stands_behind: bool = False  # an unfinished put of its producer: nobody says when it has room
     order: int = -1  # its place among all that its queue accepted
     put_outcome: str = ""
-    marked_by: str = ""
     taken_by: list[str] = field(default_factory=list)
     is_gone: bool = False  # its bytes: lost, unless somebody has it and keeps it
     is_lost: bool = False  # it has left its queue for that

@@ -44,7 +44,7 @@ class TapOracle(QueueOracle):
         """An item has entered a queue."""
         twin = copy(item)
         twin.queue = TAP
-        twin.order, twin.attempts, twin.taken_by, twin.marked_by = -1, 0, [], ""
+        twin.order, twin.attempts, twin.taken_by = -1, 0, []
         self.seen[item.number] = twin
         self.push(twin)
         while self.num_items and self._is_over():

@@ -13,7 +13,8 @@ from rlinf_scheduler.channel.arguments import (
     checked_timeout,
     checked_version,
 )
-from rlinf_scheduler.channel.operation import ClientParts, Operation
+from rlinf_scheduler.channel.client_parts import ClientParts
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.slot import Slot
 from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlinf_scheduler.channel.operation import ClientParts, Operation
+from rlinf_scheduler.channel.client_parts import ClientParts
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.loop import Timer
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import BatchOperation
+from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.copies import Ends
-from rlinf_scheduler.channel.operation import ANSWER_S, ClientParts
+from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload

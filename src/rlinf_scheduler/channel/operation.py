@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.comm.consumed import NOWHERE, ConsumedFlag
@@ -22,14 +22,12 @@ from rlinf_scheduler.tape.work import work_said
 from rlinf_scheduler.wording import number_text
 
 if TYPE_CHECKING:
+    from rlinf_scheduler.channel.client_parts import ClientParts
     from rlinf_scheduler.channel.device_items import DevicePayload
     from rlinf_scheduler.channel.holding import HeldPayload, InlinePayload
-    from rlinf_scheduler.comm.messenger import Messenger
     from rlinf_scheduler.comm.shm.payload import ReceivedPayload
     from rlinf_scheduler.comm.shm.sent_payload import Payload
-    from rlinf_scheduler.errors import ChannelLost, SchedulerError
-
-FeatureT = TypeVar("FeatureT")
+    from rlinf_scheduler.errors import SchedulerError
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
@@ -73,66 +71,6 @@ class ItemTerms:
 
 
 NO_TERMS = ItemTerms()
-
-
-class ClientParts(Protocol):
-    """A `ChannelClient`, as its operations and its parts see it, which it knows all of."""
-
-    # Its parts are not named here, as they would be by each other.
-    deliveries: Any
-    requests: Any
-    sender: Any
-    on_devices: Any
-    ref: Any
-    messenger: Messenger
-    name: str
-    lost: ChannelLost | None
-    operations: dict[int, Operation]
-    outbox: deque[Any]
-    inbox: deque[tuple[Callable[[Any], None], Any]]
-    on_lost: list[Callable[[], None]]
-
-    def begin_get(self, operation: Operation) -> None:
-        """Begin one that takes items."""
-
-    def begin_behind_all(self, operation: Operation) -> None:
-        """Begin one for which all that began before is told first."""
-
-    def on_items(self, ticket: int, items: Any) -> None:
-        """Give an operation its items."""
-
-    def refuse(self, ticket: int, problem: str) -> None:
-        """End an operation with an error."""
-
-    def look_at(self, operation: Operation) -> None:
-        """Confirm what an operation brought if its caller has it."""
-
-    def settled(self, operation: Operation) -> None:
-        """Expect nothing more of an operation."""
-
-    def feature(self, kind: Callable[[Any], FeatureT]) -> FeatureT:
-        """Return what a feature keeps here."""
-
-    def hand_over(self, step: Callable[[Any], None], what: Any) -> None:
-        """Have a step done on the I/O thread; from any thread."""
-
-    def check_may_block(self) -> None:
-        """Raise a ChannelError on the I/O thread."""
-
-    def note_direct(self) -> None:
-        """Learn what threads have sent by themselves."""
-
-    def catch_up(self) -> None:
-        """Do what was handed over."""
-
-    def drain(self) -> None:
-        """Do what was handed over, and send what has gathered."""
-
-    def open(self) -> None:
-        """Make the client known to its server."""
-
-    def flush(self) -> None:
-        """Send everything that has gathered."""
 
 
 class Operation(ConsumedFlag):

@@ -11,9 +11,10 @@ from itertools import islice
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import Fetching, HeldAt
-from rlinf_scheduler.channel.operation import ClientParts, Operation
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.device.landing import Landing
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire
+from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
-from rlinf_scheduler.channel.operation import ANSWER_S, ClientParts, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, Operation
 from rlinf_scheduler.channel.refusals import request_error
 from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.comm.device.landing import land

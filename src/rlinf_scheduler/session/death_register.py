@@ -51,7 +51,3 @@ class DeathRegister:
         if len(self._dead) > MAX_DEATHS:
             self._dead.popitem(last=False)
         return True
-
-    def death_of(self, process_id: str) -> Death | None:
-        """What is known of a death."""
-        return self._dead.get(process_id)
