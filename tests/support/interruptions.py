@@ -15,7 +15,8 @@ import threading
 from effort import tries
 
 # `make interrupt N=5000` sets more.
-NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", tries(100)))
+USUAL_ROUNDS = 100
+NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", tries(USUAL_ROUNDS)))
 SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 # A call has up to 270 steps, that of a publication 400; every other one is tried.
 NUM_STEPS = 3 * NUM_ROUNDS // 2
