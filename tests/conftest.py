@@ -56,6 +56,7 @@ PRELOADED = (
     "routed_workers",
     "returning_workers",
     "seeded_workers",
+    "sharded_workers",
     "shared_memory_roles",
     "weights_job",
     "weights_peers",
