@@ -1,5 +1,7 @@
 """Ranks that shard a model with torch over gloo, and publish it, or fetch into it."""
 
+import logging
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -32,6 +34,8 @@ class ShardedWorker(Worker):
     """A rank with meshes of its group, by their shapes."""
 
     def join(self):
+        # That gathering, with which it is compared, is slow.
+        logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
         dist.init_process_group("gloo")
         self.meshes = {}
 
