@@ -214,6 +214,12 @@ def test_fused_parameters_are_made_of_several_renamed_ones():
     assert written(into)["0.o.weight"] == [4.0]
 
 
+def test_a_fused_parameter_may_be_made_of_several_dtypes():
+    version = published({**numbers("q"), **numbers("k", dtype=torch.bfloat16)})
+    into = fetch(version, {"qk": torch.zeros(8, 3)}, fuse={"qk": ["q", "k"]})
+    assert written(into) == {"qk": [1.0]}
+
+
 def test_a_shard_of_a_fused_parameter_comes_from_shards_of_its_parts():
     q, k = torch.arange(8.0).reshape(4, 2), 100 + torch.arange(4.0).reshape(2, 2)
     halves = [

@@ -322,6 +322,7 @@ def _span(first: Index, last: Sequence[int], dim: int) -> tuple[slice, ...]:
 
 
 @lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def item_size(dtype: str) -> int:
     """Return how many bytes an element has, of a dtype of torch by its name, or of numpy ("<f4").
 

@@ -19,11 +19,12 @@ import numpy as np
 from rlinf_scheduler.comm.codec.copying import Copy, copy_all
 from rlinf_scheduler.comm.codec.destinations import copy_into, why_unwritable, why_unwritable_array
 from rlinf_scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
+from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
 from rlinf_scheduler.weights.held import held, is_tensor, local_of, values_of
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
-from rlinf_scheduler.weights.plan import Flow, Read, Rows, Wants, runs
+from rlinf_scheduler.weights.plan import Flow, Read, Rows, Run, Wants, runs
 from rlinf_scheduler.weights.selection import Fuse, Keys, Rename, Selection
 from rlinf_scheduler.weights.sources import BoxCopy, Place, Sources
 from rlinf_scheduler.weights.state_dicts import NO_PART, TensorEntry, decode_rows
@@ -43,11 +44,13 @@ class TargetPlan(NamedTuple):
         needed: the numbers of the sources that something is read from.
         flows: how much comes from each of them.
         reads: what, tensor by tensor.
+        runs: the bytes of each of its boxes, for each of `reads`.
     """
 
     needed: tuple[int, ...]
     flows: tuple[Flow, ...]
     reads: tuple[Read, ...]
+    runs: tuple[tuple[Run, ...], ...]
 
 
 class Target:
@@ -161,7 +164,16 @@ class Target:
         if mismatch.missing or mismatch.unexpected:
             logger.warning("fetched without what is not on both sides (strict=False): %s", mismatch)
         found = wants.plan(here, place, reader, readers)
-        return TargetPlan(tuple(flow.source for flow in found.flows), found.flows, tuple(found.reads()))
+        reads = tuple(found.reads())
+        needed = tuple(flow.source for flow in found.flows)
+        return TargetPlan(needed, found.flows, reads, tuple(self._runs_of(sources, reads)))
+
+    def _runs_of(self, sources: Sources, reads: Sequence[Read]) -> Iterator[tuple[Run, ...]]:
+        shapes = {key: part.local_shape for key, _, part in self._described}
+        for read in reads:
+            item_bytes = item_size(sources.dtypes[sources.indices[read.key]])
+            shape = shapes[read.into]
+            yield tuple(_runs(copy, read.source_shape, shape, item_bytes) for copy in read.copies)
 
     def write(
         self,
@@ -190,10 +202,15 @@ class Target:
         others: list[Callable[[], None]] = []
         there: dict[int, list[_Move]] = {}
         written: set[tuple[Any, ...]] = set()
-        for read in plan.reads:
-            move = _Move(self._locals[read.into], *arrived[read.source].take(read), read)
-            if memory := self._tied.get(read.into):
-                same = memory, read.source, arrived[read.source].part(read), read.copies
+        memory: dict[tuple[str, str], Bytes | None] = {}
+        for read, those in zip(plan.reads, plan.runs, strict=True):
+            local = self._locals[read.into]
+            dtype, data = arrived[read.source].take(read)
+            if (read.into, dtype) not in memory:
+                memory[read.into, dtype] = _bytes_of(local, dtype)
+            move = _Move(local, memory[read.into, dtype], dtype, data, read, those)
+            if tied := self._tied.get(read.into):
+                same = tied, read.source, arrived[read.source].part(read), read.copies
                 if same in written:
                     continue
                 written.add(same)
@@ -269,27 +286,28 @@ class _Move(NamedTuple):
 
     Attributes:
         local: the reader's tensor or array.
+        memory: its bytes, if what has come goes there as it is.
         dtype: of what has come.
         data: it: uint8, an array, or a tensor on a device.
         read: which boxes of it.
+        runs: their bytes.
     """
 
     local: Any
+    memory: Bytes | None
     dtype: str
     data: Any
     read: Read
+    runs: tuple[Run, ...]
 
     def split(self, copies: list[Copy], others: list[Callable[[], None]]) -> None:
         """Note the copies of bytes that lie together, and all other ones."""
-        flat = _bytes_of(self.local, self.dtype)
-        values: Any = None
-        for copy in self.read.copies:
-            if flat is None:
-                values = self._values() if values is None else values
-                others.append(partial(_copy_values, self.local, values, copy))
-                continue
-            run = _runs(copy, self.read.source_shape, tuple(self.local.shape), item_size(self.dtype))
-            target, source = flat[run.target_offset :], self.data[run.source_offset :]
+        if self.memory is None:
+            values = self._values()
+            others += [partial(_copy_values, self.local, values, copy) for copy in self.read.copies]
+            return
+        for run in self.runs:
+            target, source = self.memory[run.target_offset :], self.data[run.source_offset :]
             if run.counts:
                 shape = (*run.counts, run.num_bytes)
                 target = np.ndarray(shape, np.uint8, target, strides=(*run.target_strides, 1))
@@ -346,7 +364,7 @@ def _within(start: Index, shape: Index) -> tuple[Any, ...]:
     return (*(slice(a, a + b) for a, b in zip(start, shape, strict=True)), ...)
 
 
-def _bytes_of(local: Any, dtype: str) -> np.ndarray[Any, Any] | None:
+def _bytes_of(local: Any, dtype: str) -> Bytes | None:
     """Return the memory of a tensor or array as bytes, if what is of a dtype goes there as it is."""
     if isinstance(local, np.ndarray):
         plain = local.flags.c_contiguous and local.dtype == _in_numpy(dtype)
@@ -358,7 +376,7 @@ def _bytes_of(local: Any, dtype: str) -> np.ndarray[Any, Any] | None:
     # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
     torch = sys.modules["torch"]
     # One element counts as contiguous whatever its stride is.
-    flat: np.ndarray[Any, Any] = local.detach().as_strided((local.numel(),), (1,)).view(torch.uint8).numpy()
+    flat: Bytes = local.detach().as_strided((local.numel(),), (1,)).view(torch.uint8).numpy()
     return flat
 
 
