@@ -101,6 +101,22 @@ class Files:
             file.lose(self.draw)
 
 
+class SimulatedFile:
+    """What is asked of a file that is open on such a disk."""
+
+    def __init__(self, disk: SimulatedDisk, fd: int) -> None:
+        self._disk = disk
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close it."""
+        self._disk.close(self._fd)
+
+
 class SimulatedDisk(Disk):
     """The disk as one process sees it.
 
@@ -179,6 +195,12 @@ class SimulatedDisk(Disk):
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         return int(self._happens(lambda: self._do_open(path, flags, mode)))
+
+    def open_to_read(self, path: str) -> Any:
+        return SimulatedFile(self, self.open(path, os.O_RDONLY))
+
+    def open_to_write(self, path: str, mode: int) -> Any:
+        return SimulatedFile(self, self.open(path, os.O_RDWR | os.O_CREAT, mode))
 
     def _do_open(self, path: str, flags: int, mode: int) -> int:
         file = None

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alarms import interrupted_at
 from disks import PAGE_BYTES
 from effort import tries
+from rlinf_scheduler.channel import record_file
 from rlinf_scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
 from rlinf_scheduler.errors import CheckpointError
 
@@ -161,6 +163,23 @@ def test_on_a_full_disk_the_file_before_stays_and_nothing_else(small_disk):
         assert os.listdir(small_disk.path) == ["file"]
     write(path, [[bytes(PAGE_BYTES)]] * 4)
     assert read(path) == [[bytes(PAGE_BYTES)]] * 4
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of what was interrupted before it could close it
+@pytest.mark.parametrize("work", [write, read])
+def test_an_interruption_at_any_instruction_leaves_no_file_open(path, work):
+    write(path)
+    descriptors = os.listdir("/proc/self/fd")
+
+    def attempt():
+        work(path)
+
+    for number in itertools.count():
+        is_interrupted = interrupted_at(number, attempt, [record_file.__file__])
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+        assert read(path) == RECORDS
+        if not is_interrupted:
+            return
 
 
 def test_two_do_not_write_one_file_at_a_time(path):

@@ -164,6 +164,19 @@ def test_shards_that_make_no_sense_are_refused(in_process, arguments, options, p
         in_process.create().shard(*arguments, **options)
 
 
+@pytest.mark.parametrize("timeout_s", [-1, float("nan"), "2", True])
+@pytest.mark.parametrize("wait", ["next_batch", "lease"])
+def test_a_deadline_that_makes_no_sense_is_refused_and_the_step_stays(in_process, wait, timeout_s):
+    channel = in_process.create()
+    fill(channel, [1] * 2)
+    shard = channel.shard(0, 1, batch_items=1)
+    assert shard.next_batch(DEADLINE_S) == [0]
+    with pytest.raises(ChannelArgumentError, match="timeout_s is a number of seconds of at least 0, not"):
+        getattr(shard, wait)(timeout_s)
+    assert channel.shard(0, 1, batch_items=1).next_batch(DEADLINE_S) == [0]
+    assert shard.done_step == -1
+
+
 # -- acknowledged parts -----------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 from itertools import chain
 from typing import Any, TypeVar
 from zlib import crc32
@@ -55,9 +56,9 @@ def _replace(disk: Disk, path: str, pieces: Iterator[Buffer]) -> int:
     new = path + NEW
     file = _locked(disk, new)
     try:
-        disk.ftruncate(file, 0)
-        size_bytes = append_all(file, 0, pieces, disk)
-        disk.fsync(file)
+        disk.ftruncate(file.fileno(), 0)
+        size_bytes = append_all(file.fileno(), 0, pieces, disk)
+        disk.fsync(file.fileno())
         disk.replace(new, path)
     except BaseException:
         # It may have taken its place before it was interrupted.
@@ -65,28 +66,28 @@ def _replace(disk: Disk, path: str, pieces: Iterator[Buffer]) -> int:
             disk.unlink(new)
         raise
     finally:
-        disk.close(file)
+        file.close()
     disk.sync_folder(os.path.dirname(path))
     return size_bytes
 
 
-def _locked(disk: Disk, path: str) -> int:
+def _locked(disk: Disk, path: str) -> FileIO:
     """Open a file that nobody else has opened so; the lock ends with the process at the latest."""
     while True:
-        file = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = disk.open_to_write(path, 0o600)
         try:
-            lock(file, path.removesuffix(NEW), disk)
+            lock(file.fileno(), path.removesuffix(NEW), disk)
             if _is_at(disk, file, path):
                 return file
         except BaseException:
-            disk.close(file)
+            file.close()
             raise
-        disk.close(file)  # who had it has just put it to its place
+        file.close()  # who had it has just put it to its place
 
 
-def _is_at(disk: Disk, file: int, path: str) -> bool:
+def _is_at(disk: Disk, file: FileIO, path: str) -> bool:
     """Whether a file that is locked here is still there; then nobody else puts another one there."""
-    return disk.exists(path) and os.path.samestat(disk.fstat(file), disk.stat(path))
+    return disk.exists(path) and os.path.samestat(disk.fstat(file.fileno()), disk.stat(path))
 
 
 def lock(file: Any, path: str, disk: Disk = DISK) -> None:
@@ -117,8 +118,8 @@ class RecordFile:
         self._disk = disk
         self._place = 0
         try:
-            self._file = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._left = disk.fstat(self._file).st_size
+            self._file = disk.open_to_read(path)
+            self._left = disk.fstat(self._file.fileno()).st_size
         except OSError as error:
             raise CheckpointError(path, f"it cannot be read: {error.strerror}") from error
         self._num_read = 0
@@ -185,7 +186,7 @@ class RecordFile:
 
     def close(self) -> None:
         """Close it."""
-        self._disk.close(self._file)
+        self._file.close()
 
     def __enter__(self) -> RecordFile:
         return self
@@ -197,7 +198,7 @@ class RecordFile:
         if size_bytes > self._left:
             raise self._cut_off()
         try:
-            data = self._disk.read(self._file, self._place, size_bytes)
+            data = self._disk.read(self._file.fileno(), self._place, size_bytes)
         except OSError as error:
             raise CheckpointError(self.path, f"it cannot be read: {error.strerror}") from error
         self._left -= size_bytes

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
-from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_count
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_count, checked_timeout
 from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.batches import checked_batch_weight
 from rlinf_scheduler.channel.operation import Operation
@@ -139,10 +139,11 @@ class Shard:
             BatchTimeout: it was not there in time; the text says which shards lag.
             ChannelClosed: the queue has ended, and no shard gets another batch.
             ChannelError: another one has asked for this shard meanwhile.
-            ChannelArgumentError: other shards divide the queue in another way.
+            ChannelArgumentError: other shards divide the queue in another way, or `timeout_s` makes no sense.
         """
+        limit_s = self._checked(timeout_s)
         self.done_step = self._last_step
-        batch = self._next(timeout_s)
+        batch = self._next(limit_s)
         self._last_step = batch.step
         return batch
 
@@ -173,7 +174,10 @@ class Shard:
         Raises (when it ends):
             LeaseExpired: another one has asked for this shard meanwhile.
         """
-        return ShardLease(self, timeout_s)
+        return ShardLease(self, self._checked(timeout_s))
+
+    def _checked(self, timeout_s: Any) -> float | None:
+        return checked_timeout(self._channel._name, timeout_s)
 
     def _next(self, timeout_s: float | None) -> ShardBatch:
         operation = ShardOperation("get_batch", self._queue_name, timeout_s, self._channel._now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from io import FileIO
 
 from rlinf_scheduler.comm.threads import run_beside
 
@@ -28,6 +29,16 @@ class Disk:
     replace = staticmethod(os.replace)
     unlink = staticmethod(os.unlink)
     flock = staticmethod(fcntl.flock)
+
+    def open_to_read(self, path: str) -> FileIO:
+        """Open a file that is closed with the last reference to this: an interruption anywhere leaves none open."""
+        return FileIO(path)
+
+    def open_to_write(self, path: str, mode: int) -> FileIO:
+        """Likewise, one that is made if it is not there."""
+        # Opened and owned in one step of the interpreter: an interruption may come between a call and a store.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        return next(map(FileIO, map(self.open, (path,), (flags,), (mode,)), ("r+",)))
 
     def exists(self, path: str) -> bool:
         """Whether there is something of that name."""
