@@ -8,6 +8,7 @@ from rlinf_scheduler.comm import DirectoryServer
 from rlinf_scheduler.comm.device import Devices
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.index_service import IndexService
+from rlinf_scheduler.weights.records import Publisher
 
 DEADLINE_S = 60.0
 VERSION_BYTES = 10 * 50_000 * 4
@@ -31,6 +32,13 @@ class Job:
         messenger = self.messengers[name] = self._new_messenger(name, machine, **options)
         devices = None if device is None else Devices(messenger, lambda: device)
         return Weights(messenger, self.driver.endpoint, devices=devices)
+
+    def rank(self, rank, world_size, *, launch=1, machine="here", name=""):
+        """Weights of a rank of the group of actors."""
+        name = name or f"actor:{rank}"
+        messenger = self.messengers[name] = self._new_messenger(name, machine)
+        publisher = Publisher(messenger.endpoint, name, "actor", launch, rank, world_size)
+        return Weights(messenger, self.driver.endpoint, rank=publisher)
 
     def start(self, function, name, *args, machine="here"):
         """A process that runs a function of `weights_peers` or its like, and our end of its pipe; it has spoken."""

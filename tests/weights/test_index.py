@@ -107,6 +107,8 @@ def test_a_publisher_that_dies_in_the_middle_is_named_and_its_successor_complete
     error = index.lose("policy", "id of actor:1", "killed")
     assert str(error) == "peer 'weights/policy' is gone: published by 'actor:1': killed"
     assert find(index) is None
+    with pytest.raises(PeerDied, match="published by 'actor:1': killed"):
+        find(index, lost=("id of actor:1",))
     text = "version 2 is not complete: nobody has [4:8, 0:4] of 'w'; it waits for 'actor:1', which is gone: killed"
     assert index.missing("policy").lacks == text
     index.announce(announce(2, 1, process="actor:1 again"))

@@ -176,7 +176,7 @@ class Index:
             del self._names[name]
         if goes_on:
             return None
-        return PeerDied(entry_of(name), f"published by '{weights.newest[rank][1].publisher.process}': {why}")
+        return _died(name, weights.newest[rank][1], why)
 
     def find(self, question: Find) -> Found | None:
         """Return the newest complete version; None if there is none that will do.
@@ -186,7 +186,12 @@ class Index:
             PeerDied: the reader cannot reach a process that alone has some of it.
         """
         weights = self._names.get(question.name)
-        if weights is None or weights.complete == NO_VERSION or weights.complete < question.min_version:
+        if weights is None:
+            return None
+        if weights.complete == NO_VERSION or weights.complete < question.min_version:
+            for rank, why in weights.lost.items():
+                if _process_id(weights.newest[rank][1]) in question.lost:
+                    raise _died(question.name, weights.newest[rank][1], why)
             return None
         version = weights.complete
         shards = weights.shards[version]
@@ -200,7 +205,7 @@ class Index:
         reached = {rank: each for rank, each in shards.items() if _process_id(each) not in question.lost}
         if len(reached) < len(shards) and not self._covers(question.name, reached, weights):
             lost = next(each for rank, each in shards.items() if rank not in reached)
-            raise PeerDied(entry_of(question.name), f"published by '{lost.publisher.process}'")
+            raise _died(question.name, lost, "the reader cannot reach it")
         return _found(version, reached, weights.layouts, question.known)
 
     def missing(self, name: str) -> Found:
@@ -397,6 +402,10 @@ def _gap(layouts: Sequence[Layout]) -> tuple[str, list[Box]] | None:
 
 def _boxes(those: Iterable[tuple[Layout, int]]) -> Iterator[Box]:
     return (piece.box for layout, index in those for piece in layout.part(index).pieces)
+
+
+def _died(name: str, shards: Shards, why: str) -> PeerDied:
+    return PeerDied(entry_of(name), f"published by '{shards.publisher.process}': {why}")
 
 
 def _process_id(shards: Shards) -> str:

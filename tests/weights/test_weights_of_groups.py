@@ -1,0 +1,242 @@
+"""Weights that several processes have shards of: when a version is there, what readers get, and who dies meanwhile."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, WeightsError
+from rlinf_scheduler.weights import index_service
+from rlinf_scheduler.weights.fetch import Fetch
+from rlinf_scheduler.weights.held import Slice
+from weights_job import DEADLINE_S, parked, wait_until
+
+ROWS, COLUMNS = 1024, 96
+
+
+def rows(version):
+    """A tensor of which every element is its number, and the version."""
+    return np.arange(ROWS * COLUMNS, dtype=np.float64).reshape(ROWS, COLUMNS) + version * 1e6
+
+
+def shard(version, rank, ranks=2, dim=0):
+    size = (ROWS, COLUMNS)[dim] // ranks
+    own = np.split(rows(version), ranks, axis=dim)[rank].copy()
+    offsets = (rank * size, 0) if dim == 0 else (0, rank * size)
+    return {"w": Slice(own, offsets, (ROWS, COLUMNS))}
+
+
+def fetched(reader, into=None, **options):
+    into = np.zeros((ROWS, COLUMNS)) if into is None else into
+    version = reader.fetch("policy", {"w": into}, **{"timeout_s": DEADLINE_S, **options}).wait()
+    assert np.array_equal(into, rows(version))
+    return version
+
+
+@pytest.mark.parametrize("machine", ["here", "there"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_version_is_there_when_all_ranks_have_published_their_shards(job, machine, ranks):
+    actors, reader = [job.rank(rank, ranks) for rank in range(ranks)], job.member("rollout:0", machine)
+    waiting = reader.fetch("policy", {"w": (into := np.zeros((ROWS, COLUMNS)))}, timeout_s=DEADLINE_S)
+    for rank, actor in enumerate(actors[:-1]):
+        actor.publish("policy", shard(1, rank, ranks), 1)
+    wait_until(lambda: parked(job), job.driver)
+    assert not waiting.done()
+    actors[-1].publish("policy", shard(1, ranks - 1, ranks), 1)
+    assert waiting.wait() == 1
+    assert np.array_equal(into, rows(1))
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(2, rank, ranks), 2)
+    assert fetched(reader) == 2
+
+
+def test_a_reader_takes_its_own_part_of_other_cuts(job):
+    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank, dim=0), 1)
+    place = np.zeros((ROWS, COLUMNS // 2))
+    into = {"w": Slice(place, (0, COLUMNS // 2), (ROWS, COLUMNS))}
+    assert reader.fetch("policy", into, timeout_s=DEADLINE_S).wait() == 1
+    assert np.array_equal(place, rows(1)[:, COLUMNS // 2 :])
+
+
+def test_the_version_before_is_read_until_the_newer_one_is_complete(job):
+    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank), 1)
+    actors[0].publish("policy", shard(2, 0), 2)
+    assert fetched(reader) == 1
+    lacks = r"version 1 is published; version 2 is not complete: nobody has \[512:1024, 0:96\] of 'w'"
+    with pytest.raises(
+        CommTimeout, match=f"{lacks}; it waits for 'actor:1', which has published version 1 last"
+    ):
+        fetched(reader, min_version=2, timeout_s=0.2)
+    actors[1].publish("policy", shard(2, 1), 2)
+    assert fetched(reader, min_version=2) == 2
+    wait_until(lambda: job.arena("actor:0").num_held == 1, job.messengers["actor:0"])
+
+
+@pytest.mark.parametrize("machine", ["here", "there"])
+def test_readers_see_one_version_whatever_is_published_meanwhile(job, machine):
+    actors, reader = [job.rank(rank, 3) for rank in range(3)], job.member("rollout:0", machine)
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", uneven(0, rank), 0)
+
+    def publish(rank):
+        for version in range(1, 60):
+            actors[rank].publish("policy", uneven(version, rank), version)
+
+    threads = [threading.Thread(target=publish, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    seen = [fetched(reader) for _ in range(30)]
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert seen == sorted(seen)
+    assert fetched(reader) == 59
+
+
+def uneven(version, rank):
+    """A third of the rows, as torch.chunk cuts them."""
+    start = 342 * rank
+    return {"w": Slice(rows(version)[start : start + 342].copy(), (start, 0), (ROWS, COLUMNS))}
+
+
+def test_who_waits_hears_of_a_dead_rank_and_its_successor_completes_the_version(job):
+    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank), 1)
+    actors[0].publish("policy", shard(2, 0), 2)
+    waiting = reader.fetch("policy", {"w": np.zeros((ROWS, COLUMNS))}, min_version=2, timeout_s=DEADLINE_S)
+    wait_until(lambda: parked(job), job.driver)
+    job.messengers["actor:1"].close()
+    with pytest.raises(PeerDied, match="'weights/policy' is gone: published by 'actor:1'"):
+        waiting.wait()
+    with pytest.raises(CommTimeout, match=r"it waits for 'actor:1', which is gone: "):
+        fetched(reader, timeout_s=0.2)
+    job.rank(1, 2, name="actor:1 again").publish("policy", shard(2, 1), 2)
+    assert fetched(reader) == 2
+
+
+def test_a_replica_of_a_dead_rank_serves_its_readers(job):
+    actors, reader = [job.rank(rank, 4) for rank in range(4)], job.member("rollout:0")
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank % 2), 1)
+    waiting = reader.fetch("policy", {"w": np.zeros((ROWS, COLUMNS))}, min_version=2, timeout_s=DEADLINE_S)
+    wait_until(lambda: parked(job), job.driver)
+    assert fetched(reader) == 1
+    job.messengers["actor:1"].close()
+    assert fetched(reader) == 1
+    for rank in (0, 3):
+        actors[rank].publish("policy", shard(2, rank % 2), 2)
+    assert waiting.wait() == 2
+
+
+def test_a_source_that_dies_while_it_is_read_is_replaced_by_its_replica(job, monkeypatch):
+    actors, reader = [job.rank(rank, 4) for rank in range(4)], job.member("rollout:0")
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank % 2), 1)
+    begin_reading, killed = Fetch._begin_reading, []
+
+    def kill_first(fetch, found, number):
+        if not killed:
+            killed.append(found.sources[number].process)
+            job.messengers[killed[0]].close()
+        begin_reading(fetch, found, number)
+
+    monkeypatch.setattr(Fetch, "_begin_reading", kill_first)
+    assert fetched(reader) == 1
+    assert killed
+
+
+def test_a_source_that_alone_has_something_and_dies_ends_the_fetch(job, monkeypatch):
+    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank), 1)
+    begin_reading = Fetch._begin_reading
+
+    def kill_second(fetch, found, number):
+        if number == 1:
+            job.messengers["actor:1"].close()
+        begin_reading(fetch, found, number)
+
+    monkeypatch.setattr(Fetch, "_begin_reading", kill_second)
+    into = np.full((ROWS, COLUMNS), -1.0)
+    with pytest.raises(PeerDied, match="published by 'actor:1'"):
+        reader.fetch("policy", {"w": into}, timeout_s=DEADLINE_S).wait()
+    assert (into == -1).all()
+
+
+def test_a_later_launch_of_the_group_takes_over_and_readers_are_told_what_it_has(job):
+    before, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    for rank, actor in enumerate(before):
+        actor.publish("policy", shard(7, rank), 7)
+    after = [job.rank(rank, 2, launch=2, name=f"actor:{rank} anew") for rank in range(2)]
+    after[0].publish("policy", shard(1, 0), 1)
+    with pytest.raises(CommTimeout, match="none is published; version 1 is not complete"):
+        fetched(reader, timeout_s=0.2)
+    with pytest.raises(WeightsError, match="was launched anew"):
+        before[1].publish("policy", shard(8, 1), 8)
+    after[1].publish("policy", shard(1, 1), 1)
+    assert fetched(reader) == 1
+    gc.collect()  # errors
+    for rank in range(2):
+        wait_until(job.arena(f"actor:{rank}").unused, job.messengers[f"actor:{rank}"])
+
+
+def test_another_group_is_refused_and_two_shardings_are_an_error(job):
+    actors, critic, reader = (
+        [job.rank(rank, 2) for rank in range(2)],
+        job.member("critic:0"),
+        job.member("rollout:0"),
+    )
+    actors[0].publish("policy", shard(1, 0), 1)
+    with pytest.raises(NameTaken, match="'weights/policy' is taken, by process 'actor:0'"):
+        critic.publish("policy", shard(1, 1), 1)
+    with pytest.raises(
+        WeightsError,
+        match=r"shards overlap and are not the same: .* of process 'actor:0' and .* of process 'actor:1'",
+    ):
+        actors[1].publish("policy", {"w": rows(1)}, 1)
+    actors[1].publish("policy", shard(1, 1), 1)
+    assert fetched(reader) == 1
+
+
+def test_stages_are_complete_when_the_ranks_that_are_named_have_published(job):
+    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    into = {"stage.0": np.zeros(10), "stage.1": np.zeros(10)}
+    actors[0].publish("policy", {"stage.0": np.ones(10)}, 1, ranks=2)
+    with pytest.raises(CommTimeout, match="it waits for rank 1 of 'actor', which has published nothing"):
+        reader.fetch("policy", into, timeout_s=0.2).wait()
+    actors[1].publish("policy", {"stage.1": np.ones(10)}, 1, ranks=2)
+    assert reader.fetch("policy", into, timeout_s=DEADLINE_S).wait() == 1
+    assert all((values == 1).all() for values in into.values())
+
+
+@pytest.mark.parametrize("ranks", [0, -1, "two", [], [-1], 1.5])
+def test_ranks_are_how_many_or_which(job, ranks):
+    with pytest.raises(WeightsError, match="ranks are how many publish, or their numbers"):
+        job.rank(0, 2).publish("policy", shard(1, 0), 1, ranks=ranks)
+
+
+def test_models_of_many_tensors_are_judged_and_planned_beside_the_io_thread(job, monkeypatch):
+    judged, judge = [], index_service.judge
+
+    def note(*args):
+        judged.append(threading.current_thread().name)
+        return judge(*args)
+
+    monkeypatch.setattr(index_service, "judge", note)
+    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    rng = np.random.default_rng(0)
+    keys = [rng.bytes(30).hex() for _ in range(600)]
+    for version in (1, 2):
+        for rank, actor in enumerate(actors):
+            part = {key: Slice(np.full((2,), version, np.float32), (2 * rank,), (4,)) for key in keys}
+            actor.publish("policy", part, version)
+        into = {key: np.zeros(4, np.float32) for key in keys}
+        assert reader.fetch("policy", into, timeout_s=DEADLINE_S).wait() == version
+        assert all((each == version).all() for each in into.values())
+    assert len(judged) == 1
+    assert not judged[0].startswith("comm-")
