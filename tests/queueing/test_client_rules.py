@@ -72,6 +72,6 @@ def test_a_put_that_is_held_back_ends_at_once_when_it_is_given_up():
 def test_a_withdrawn_put_is_not_filled():
     client = ClientState()
     client.put(1, Q, 0)
-    assert client.granted(1) == [SendItem(1, as_bytes=False)]
+    assert client.granted(1) == [SendItem(1)]
     client.cancel(1)
     assert client.granted(1) == []

@@ -142,10 +142,7 @@ def _open(
 
 
 def host_channel(
-    session: Session,
-    spec: ChannelSpec,
-    about: Mapping[str, Any] | None = None,
-    on_stopped: Callable[[], None] | None = None,
+    session: Session, spec: ChannelSpec, on_stopped: Callable[[], None] | None = None
 ) -> HeldChannel:
     """As `open_channel`, and wait until it is known.
 
@@ -153,7 +150,7 @@ def host_channel(
         ChannelExists: the name is taken.
         ChannelJournalError, CheckpointError: as of `open_channel`.
     """
-    return open_channel(session, spec, about, on_stopped).result()
+    return open_channel(session, spec, on_stopped=on_stopped).result()
 
 
 class _DurableOpening:

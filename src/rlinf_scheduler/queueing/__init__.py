@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         Send,
         SendItem,
         SendOutcomeQuery,
-        SendWithdraw,
     )
     from rlinf_scheduler.queueing.cost import Point, checked_table, sampled
     from rlinf_scheduler.queueing.direct import DirectOperations
@@ -62,7 +61,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         Ripen,
     )
     from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
-    from rlinf_scheduler.queueing.policies import ChannelData, QueueData
+    from rlinf_scheduler.queueing.policies import ChannelData
     from rlinf_scheduler.queueing.policy import OperationOver
     from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
     from rlinf_scheduler.queueing.queue import NOTHING
@@ -109,7 +108,6 @@ _MODULES = {
     "Point": "rlinf_scheduler.queueing.cost",
     "ProducerPlaces": "rlinf_scheduler.queueing.producers",
     "Producers": "rlinf_scheduler.queueing.producers",
-    "QueueData": "rlinf_scheduler.queueing.policies",
     "QueueDepth": "rlinf_scheduler.queueing.stats",
     "QueueName": "rlinf_scheduler.queueing.item",
     "QueueStats": "rlinf_scheduler.queueing.stats",
@@ -122,7 +120,6 @@ _MODULES = {
     "Send": "rlinf_scheduler.queueing.client",
     "SendItem": "rlinf_scheduler.queueing.client",
     "SendOutcomeQuery": "rlinf_scheduler.queueing.client",
-    "SendWithdraw": "rlinf_scheduler.queueing.client",
     "ServerStreams": "rlinf_scheduler.queueing.streams",
     "Snapshot": "rlinf_scheduler.queueing.snapshot",
     "Stream": "rlinf_scheduler.queueing.streams",
@@ -171,7 +168,6 @@ __all__ = [
     "Point",
     "ProducerPlaces",
     "Producers",
-    "QueueData",
     "QueueDepth",
     "QueueName",
     "QueueStats",
@@ -184,7 +180,6 @@ __all__ = [
     "Send",
     "SendItem",
     "SendOutcomeQuery",
-    "SendWithdraw",
     "ServerStreams",
     "Snapshot",
     "Stream",

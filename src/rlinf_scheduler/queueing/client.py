@@ -37,10 +37,9 @@ class Send(NamedTuple):
 
 
 class SendItem(NamedTuple):
-    """Send the bytes of a put that was announced; as bytes if the server could not read shared memory."""
+    """Send the bytes of a put that was announced, or whose shared memory the server could not read."""
 
     ticket: int
-    as_bytes: bool
 
 
 class SendWithdraw(NamedTuple):
@@ -244,12 +243,10 @@ class ClientState:
         # What leaves goes first: who is told of an end may put what is to stand behind it.
         return out + ends if out else ends
 
-    def granted(self, ticket: int, *, as_bytes: bool = False) -> list[ClientInstruction]:
+    def granted(self, ticket: int) -> list[ClientInstruction]:
         """The server has room for the bytes of a put."""
         operation = self._operations.get(ticket)
-        return (
-            [SendItem(ticket, as_bytes)] if operation is not None and operation.phase is _Phase.SENT else []
-        )
+        return [SendItem(ticket)] if operation is not None and operation.phase is _Phase.SENT else []
 
     def delivered(self, ticket: int) -> bool:
         """Note that the items of a get are here; whether they are for its caller."""
