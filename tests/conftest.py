@@ -29,6 +29,8 @@ INTERRUPTED_LIMIT_S = 120
 LINE_LIMIT_S = 60.0
 RAY_WITNESS = pytest.StashKey()
 SUPPORT = Path(__file__).with_name("support")
+# Its files take longest beside the tests of Ray: at the end, one process would be left with them.
+LONG = Path(__file__).with_name("simulation")
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
@@ -102,7 +104,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
 def pytest_collection_modifyitems(items):
-    """Let tests of Ray run in two processes, which take longest and begin, beside all others in a third."""
+    """Let tests of Ray run in two processes, which take longest and begin, beside all others in further ones."""
     items.sort(key=_turn)
     for item in items:
         if ray := item.get_closest_marker("ray"):
@@ -122,7 +124,7 @@ def pytest_collection_modifyitems(items):
 def _turn(item):
     ray = item.get_closest_marker("ray")
     if ray is None:
-        return 3
+        return 3 if LONG in item.path.parents else 4
     return 0 if ray.kwargs.get("first") else 1 if ray.kwargs.get("own") else 2
 
 

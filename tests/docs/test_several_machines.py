@@ -79,8 +79,9 @@ def shells():
                 for name, machine in (("first", pair.left), ("second", pair.right))
             )
             yield {"first": first, "second": second}
-            for shell in (second, first):
-                shell.run("rlinf node stop --grace-s 0")
+            if processes_with(folder):  # the test has failed
+                for shell in (second, first):
+                    shell.run("rlinf node stop --grace-s 0")
 
 
 def steps(page=PAGE):
