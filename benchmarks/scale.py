@@ -10,11 +10,12 @@ program, `benchmarks/starting_ranks.py`, which starts real ranks.
 from __future__ import annotations
 
 import argparse
-import heapq
+import math
 import multiprocessing
 import resource
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,17 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.comm import ClusterSecret, Endpoint
-from rlinf_scheduler.comm.replication.publication import (
-    COPIES_AT_ONCE,
-    Publication,
-    PublicationInstruction,
-    Reader,
-)
+from rlinf_scheduler.comm.replication.pieces import piece_bytes
+from rlinf_scheduler.comm.replication.publication import Publication, Reader, Refer
 from rlinf_scheduler.events import WorkerStarted
 from rlinf_scheduler.host.info import packed_topology
 from rlinf_scheduler.planning import Node
@@ -46,6 +44,8 @@ LAUNCH_CPU_S, LAUNCH_MIB = 0.76, 53
 CORES_A_NODE = 64
 MESSAGES = 20_000
 CLIENTS = 64
+# What a piece takes in each hand beside its time on the link: assumed, a question's way and a turn of an I/O thread.
+HAND_S = 0.001
 # So long nothing is asked of the home: it hears heartbeats.
 QUIET_S = 10.0
 
@@ -226,33 +226,34 @@ def rows_of(figures: Figures, link: float, weights: float) -> Iterator[tuple[str
     )
     yield row(
         "weights, nodes from each other",
-        lambda n: seconds(replication_s(n, weights / link)),
+        lambda n: seconds(replication_s(n, weights, link)),
     )
 
 
-def replication_s(num_nodes: int, copy_s: float) -> float:
+def replication_s(num_nodes: int, size_bytes: float, link: float) -> float:
     """How long it takes until every node has an object, as the publisher decides it; all links are equally quick.
 
     Args:
         num_nodes: with the publisher's.
-        copy_s: how long one copy takes on a link of its own.
+        size_bytes: of the object.
+        link: what each card carries in each direction, in bytes a second; those that copy from it have equal shares.
     """
-    publication = Publication("0", replicated=True)
-    names = [(f"{node}.{rank}", str(node)) for node in range(1, num_nodes) for rank in range(A_NODE)]
-    now_s, coming = 0.0, list[tuple[float, str]]()
-
-    def begin(instructions: list[PublicationInstruction]) -> None:
-        for given in instructions:
-            if given.keep:
-                # Each copy has its share of its source's link, whether the others use theirs or not.
-                heapq.heappush(coming, (now_s + COPIES_AT_ONCE * copy_s, names[given.ticket][0]))
-
-    for ticket, (process_id, node) in enumerate(names):
-        begin(publication.ask(Reader(ticket, process_id, node)))
-    while coming:
-        now_s, process_id = heapq.heappop(coming)
-        begin(publication.kept(process_id) or [])
-    return now_s
+    num_pieces = math.ceil(size_bytes / piece_bytes(int(size_bytes)))
+    publication = Publication("0", replicated=True, num_pieces=num_pieces)
+    sources, copies = dict[str, str](), Counter[str]()
+    for number in range(1, num_nodes):
+        (given,) = publication.ask(Reader(number, str(number), str(number)))
+        if isinstance(given, Refer):
+            sources[str(number)] = given.process_id
+            copies[given.process_id] += 1
+    # When each node has each piece: one after the other, and none before it is there where it comes from.
+    numbers, come = np.arange(num_pieces), {"": np.zeros(num_pieces)}
+    for node, source in sources.items():
+        piece_s = copies[source] * size_bytes / num_pieces / link
+        come[node] = (
+            np.maximum.accumulate(come[source] + HAND_S - numbers * piece_s) + (numbers + 1) * piece_s
+        )
+    return float(max(pieces[-1] for pieces in come.values()))
 
 
 def seconds(value: float) -> str:

@@ -284,7 +284,7 @@ class MailUsers(HandleUsers):
             for recipient in outbox._recipients.values()
             if recipient.sendings or recipient.client.num_open
         ]
-        kept = (outbox.publisher._published, own_inbox.replicas._kept)
+        kept = (outbox.publisher._published, own_inbox.replicas._pieces.held)
         if queues or any(waiting) or sending or any(kept):
             raise Violation(
                 f"the mailbox of {self.name} keeps {queues}, {waiting}, {sending} and {kept}", (self.name,)

@@ -27,13 +27,12 @@ DISTRUST_S = 1.0
 class Block:
     """Memory with an object in it, and what says that somebody has taken that."""
 
-    def __init__(self, number: int, encoded: Encoded) -> None:
-        offsets, size_bytes = frame_offsets(encoded.sizes)
+    def __init__(self, number: int, sizes: Sequence[int]) -> None:
+        self.offsets, size_bytes = frame_offsets(sizes)
         self.number = number
-        self.sizes = tuple(encoded.sizes)
+        self.sizes = tuple(sizes)
         self.memory = np.zeros(size_bytes, np.uint8)
         self.taken = bytearray(1)
-        encoded.write_into(self.memory, offsets)
 
     def descriptor(self, owner_id: str, pid: int, *, shared: bool) -> Descriptor:
         """How others find it; `pid` is the real one, and says nothing here."""
@@ -72,10 +71,16 @@ class Memory:
         self.blocks: WeakValueDictionary[int, Block] = WeakValueDictionary()
         self._num_blocks = 0
 
+    def reserve(self, sizes: Sequence[int]) -> Block:
+        """Return a new block for an object."""
+        self._num_blocks += 1
+        block = self.blocks[self._num_blocks] = Block(self._num_blocks, sizes)
+        return block
+
     def write(self, encoded: Encoded) -> Block:
         """Return a new block with an object."""
-        self._num_blocks += 1
-        block = self.blocks[self._num_blocks] = Block(self._num_blocks, encoded)
+        block = self.reserve(encoded.sizes)
+        encoded.write_into(block.memory, block.offsets)
         return block
 
 
@@ -127,6 +132,11 @@ class SimulatedPayloads(Payloads):
         frames = encoded.snapshot() if written is None else []
         size_bytes = encoded.object_bytes
         return Payload(self.own_id, self.reads_ours, frames, written, size_bytes=size_bytes, shared=shared)
+
+    def reserve(self, sizes: Sequence[int], *, wait_s: float = 0.0, shared: bool = False) -> Payload:
+        written: Any = self._memory.reserve(sizes)
+        size_bytes = sum(sizes[1:]) or sizes[0]
+        return Payload(self.own_id, self.reads_ours, [], written, size_bytes=size_bytes, shared=shared)
 
     def receive(self, frames: list[Buffer], *, to_load: bool = True) -> ReceivedPayload:
         if not is_descriptor(frames):

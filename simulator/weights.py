@@ -29,10 +29,10 @@ from simulator.world import Violation
 
 NAME = "policy"
 # Smaller versions have no replicas.
-NUM_VALUES = (10, 20_000, 60_000)
+NUM_VALUES = (10, 20_000, 120_000)
 # A fetch of what is there takes less, as long as nothing goes wrong.
 ENOUGH_US = 900_000
-NUM_WAVES, FETCHES_OF_A_WAVE, NUM_ROUNDS = 6, 2, 2
+NUM_WAVES, FETCHES_OF_A_WAVE, NUM_ROUNDS, NUM_AUDITORS = 6, 2, 2, 4
 WAVE = 3_000_000
 """The first number of the fetches in waves."""
 
@@ -187,7 +187,7 @@ class WeightsReader(HandleUsers):
 
     def kept(self, publisher_id: str) -> set[Key]:
         """Return what this process keeps of a publisher's for its machine."""
-        return {key for owner_id, key in self.weights._replicas._kept if owner_id == publisher_id}
+        return {key for owner_id, key in self.weights._replicas._pieces.held if owner_id == publisher_id}
 
 
 class WeightsPart(Part):
@@ -263,12 +263,14 @@ class WeightsPart(Part):
 
     def _come_and_go(self) -> Iterator[None]:
         """Let machines come, one of which goes while others copy from it, and go."""
-        first, *others = auditors = [self._start_auditor() for _ in range(3)]
+        draw = self._draw
+        first, *others = auditors = [self._start_auditor() for _ in range(NUM_AUDITORS)]
+        has_it = draw.random() < 0.5
         for reader in auditors:
-            reader.host.later(0, reader.call, self._fetch(""))
-            if reader is first:
+            reader.host.later(draw.randrange(1_000), reader.call, self._fetch(""))
+            if reader is first and has_it:
                 yield
-        first.host.later(self._draw.randrange(20_000), self._cluster.bury, first.host)
+        first.host.later(draw.randrange(draw.choice((2_000, 20_000))), self._cluster.bury, first.host)
         yield
         for reader in others:
             if any(call.outcome != "taken" for call in reader.calls.values()):

@@ -1,36 +1,46 @@
 """Who gets what of one object: the plain class. The processes around it are tested with broadcast and weights."""
 
-import math
 import random
 
 import pytest
 
 from effort import case, tries
-from rlinf_scheduler.comm.replication.publication import COPIES_AT_ONCE, Give, Publication, Reader, Refer
+from rlinf_scheduler.comm.replication.publication import Give, Publication, Reader, Refer
+
+FROM_PUBLISHER = ""
 
 
 def readers_of(machines):
     return [Reader(ticket, f"{machine}{ticket}", machine) for ticket, machine in enumerate(machines)]
 
 
+def copied_from(publication, *readers):
+    """Where the machines of these copy from, one after the other."""
+    answers = [publication.ask(reader) for reader in readers]
+    assert [[(each.ticket, each.keep) for each in answer] for answer in answers] == [
+        [(reader.ticket, True)] for reader in readers
+    ]
+    return [answer[0].process_id for answer in answers]
+
+
 def test_readers_of_its_machine_get_it_at_once():
     publication = Publication("a", replicated=True)
     for reader in readers_of("aaa"):
-        assert publication.ask(reader) == [Give(reader.ticket, keep=False)]
+        assert publication.ask(reader) == [Give(reader.ticket)]
 
 
 def test_without_replicas_everybody_gets_it_at_once():
     publication = Publication("a", replicated=False)
     for reader in readers_of("bbc"):
-        assert publication.ask(reader) == [Give(reader.ticket, keep=False)]
+        assert publication.ask(reader) == [Give(reader.ticket)]
 
 
 def test_a_replica_that_gives_up_is_replaced_by_who_waits():
     publication = Publication("a", replicated=True)
     first, second, third = readers_of("bbb")
-    assert publication.ask(first) == [Give(0, keep=True)]
+    assert publication.ask(first) == [Refer(0, FROM_PUBLISHER, keep=True)]
     assert publication.ask(second) == publication.ask(third) == []
-    assert publication.lost(first.process_id) == [Give(1, keep=True)]
+    assert publication.lost(first.process_id) == [Refer(1, FROM_PUBLISHER, keep=True)]
     assert publication.kept(first.process_id) is None, "it is none any more"
     assert publication.kept(second.process_id) == [Refer(2, second.process_id, keep=False)]
     assert publication.ready() == [second.process_id]
@@ -45,127 +55,129 @@ def test_who_does_not_wait_any_more_is_not_answered():
     assert publication.kept(first.process_id) == [Refer(2, first.process_id, keep=False)]
 
 
-def test_machines_copy_from_each_other_and_from_nobody_more_than_two_at_a_time():
-    publication = Publication("a", replicated=True)
-    b, c, d, e, f = readers_of("bcdef")
-    assert publication.ask(b) == [Give(0, keep=True)]
-    assert publication.ask(c) == [Give(1, keep=True)]
-    assert publication.ask(d) == publication.ask(e) == publication.ask(f) == []
-    assert publication.kept(c.process_id) == [
-        Refer(2, c.process_id, keep=True),
-        Give(3, keep=True),
-        Refer(4, c.process_id, keep=True),
-    ]
-    assert publication.is_copying(d.process_id)
-    assert not publication.is_copying(c.process_id)
-
-
-def test_a_machine_that_nobody_asks_for_any_more_is_passed_over():
-    publication = Publication("a", replicated=True)
+def test_an_object_of_many_pieces_goes_down_a_chain():
+    publication = Publication("a", replicated=True, num_pieces=64)
     b, c, d, e = readers_of("bcde")
-    for reader in (b, c, d, e):
-        publication.ask(reader)
-    publication.withdraw(d.ticket)
-    assert publication.kept(b.process_id)[0] == Refer(e.ticket, b.process_id, keep=True)
+    assert copied_from(publication, b, c, d, e) == [FROM_PUBLISHER, *(each.process_id for each in (b, c, d))]
 
 
-def test_what_copied_from_a_replica_of_a_former_life_frees_no_place_of_its_new_one():
-    publication = Publication("a", replicated=True)
-    b, c, d, e, f, g = readers_of("bcdefg")
-    for reader in (b, c, d):
-        publication.ask(reader)
-    assert publication.kept(b.process_id) == [Refer(d.ticket, b.process_id, keep=True)]
-    publication.lost(b.process_id)
-    again = Reader(10, b.process_id, "b")
-    assert publication.ask(again) == [Give(10, keep=True)]
+def test_an_object_of_one_piece_goes_down_a_tree_that_doubles_with_each_hand():
+    publication = Publication("a", replicated=True, num_pieces=1)
+    b, c, d, e, f, g, h = readers_of("bcdefgh")
+    sources = ["", "", b.process_id, c.process_id, "", f.process_id, b.process_id]
+    assert copied_from(publication, b, c, d, e, f, g, h) == sources
+
+
+def test_who_has_it_all_gives_to_the_next_before_who_is_far_down_the_chain():
+    publication = Publication("a", replicated=True, num_pieces=3)
+    b, c, d, e = readers_of("bcde")
+    copied_from(publication, b, c, d)
     assert publication.kept(b.process_id) == []
-    assert publication.ask(e) == [Refer(e.ticket, b.process_id, keep=True)]
-    assert publication.ask(f) == [Give(f.ticket, keep=True)]
-    publication.kept(d.process_id)
-    assert publication.ask(g) == [Refer(g.ticket, d.process_id, keep=True)]
+    publication.lost(c.process_id)
+    assert copied_from(publication, e) == [FROM_PUBLISHER], "nobody copies from the publisher any more"
 
 
-def test_machines_that_take_too_long_make_room_for_others_and_are_replicas_when_they_have_it():
-    publication = Publication("a", replicated=True)
-    b, c, d, e, f = readers_of("bcdef")
-    for reader in (b, c, d, e, f):
-        publication.ask(reader)
-    assert publication.overdue(b.process_id) == [Give(d.ticket, keep=True)]
-    assert publication.overdue(b.process_id) == publication.overdue("nobody") == []
-    assert publication.kept(b.process_id) == [
-        Refer(e.ticket, b.process_id, keep=True),
-        Refer(f.ticket, b.process_id, keep=True),
-    ]
-    assert publication.lost(c.process_id) == []
-    assert publication.overdue(b.process_id) == []
+def test_a_replica_that_cannot_go_on_is_sent_elsewhere_and_keeps_those_behind_it():
+    publication = Publication("a", replicated=True, num_pieces=64)
+    b, c, d = readers_of("bcd")
+    copied_from(publication, b, c, d)
+    publication.lost(b.process_id)
+    assert not publication.copies_from(c.process_id, b.process_id), "as it would be now"
+    again = Reader(9, c.process_id, "c")
+    assert publication.move(again) == [Refer(9, FROM_PUBLISHER, keep=True)]
+    assert publication.copies_from(d.process_id, c.process_id)
+    assert publication.kept(c.process_id) == []
+    late = Reader(10, c.process_id, "c")
+    assert publication.move(late) == [Refer(10, c.process_id, keep=False)], "it has it"
 
 
-def test_nobody_copies_any_more_from_who_was_too_slow_but_its_own_machine():
-    publication = Publication("a", replicated=True)
-    b, c, d, e, again = readers_of("bcdeb")
-    publication.ask(b)
-    publication.kept(b.process_id)
-    publication.ask(c)
-    assert publication.spare(b.process_id) == publication.spare("nobody") == []
-    assert publication.ask(d) == [Give(d.ticket, keep=True)]
+def test_nobody_else_copies_from_who_was_too_slow_but_its_own_machine():
+    publication = Publication("a", replicated=True, num_pieces=64)
+    b, c, d, again = readers_of("bcdb")
+    copied_from(publication, b)
+    publication.slow(b.process_id)
+    publication.slow("nobody")
+    assert copied_from(publication, c) == [FROM_PUBLISHER]
+    assert publication.kept(b.process_id) == []
+    assert copied_from(publication, d) == [c.process_id]
     assert publication.ask(again) == [Refer(again.ticket, b.process_id, keep=False)]
     assert publication.ready() == [b.process_id]
-    assert publication.ask(e) == []
 
 
-@pytest.mark.parametrize("machines", [1, 10, 1000])
-def test_it_reaches_all_machines_in_a_time_that_grows_with_the_logarithm_of_their_number(machines):
-    publication = Publication("a", replicated=True)
-    copying = []
-    for ticket in range(machines):
-        for reader in range(3):
-            number = 3 * ticket + reader
-            copying += publication.ask(Reader(number, f"p{number}", f"m{ticket}"))
-    waves, heard = 0, []
-    while copying:
-        waves += 1
-        heard += copying
-        done, copying = [f"p{given.ticket}" for given in copying if given.keep], []
-        for process_id in done:
-            copying += publication.kept(process_id)
-    assert sorted(given.ticket for given in heard) == list(range(3 * machines))
-    assert len(publication.ready()) == machines
-    # The last wave refers those that wait on their own machine.
-    assert waves <= 2 + math.ceil(math.log(machines + 1, 1 + COPIES_AT_ONCE))
+def test_who_takes_too_long_is_to_blame_only_if_all_is_there_where_it_copies_from():
+    publication = Publication("a", replicated=True, num_pieces=64)
+    b, c, d = readers_of("bcd")
+    copied_from(publication, b, c, d)
+    assert publication.overdue(c.process_id) is None
+    assert publication.overdue(b.process_id) == [c.process_id]
+    assert publication.overdue(b.process_id) == [c.process_id], "until that has moved"
+    assert publication.move(Reader(9, c.process_id, "c")) == [Refer(9, FROM_PUBLISHER, keep=True)]
+    assert publication.overdue(b.process_id) == publication.overdue("nobody") == []
+    publication.kept(c.process_id)
+    assert publication.overdue(c.process_id) == []
+    assert publication.overdue(d.process_id) == []
 
 
-class Readers:
-    """What all readers of one object hear, checked as it comes."""
+@pytest.mark.parametrize(
+    ("machines", "num_pieces", "most_hands", "most_copies"),
+    [(8, 64, 8, 1), (64, 64, 64, 1), (1000, 64, 200, 4), (1000, 1, 12, 6)],
+)
+def test_pieces_go_through_few_hands_beside_few_others(machines, num_pieces, most_hands, most_copies):
+    publication = Publication("a", replicated=True, num_pieces=num_pieces)
+    copies, hands = {FROM_PUBLISHER: 0}, {FROM_PUBLISHER: 0}
+    for reader in readers_of([f"m{number}" for number in range(machines)]):
+        (source,) = copied_from(publication, reader)
+        copies[source] += 1
+        copies[reader.process_id] = 0
+        hands[reader.process_id] = hands[source] + 1
+    assert max(hands.values()) <= most_hands
+    assert max(copies.values()) <= most_copies
+
+
+class World:
+    """Processes that copy one object piece by piece as they are told to, and die, stop, go on, join and give up."""
+
+    NUM_PIECES = 6
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.publication = Publication("a", replicated=True)
-        self.machine_of = {}
+        self.publication = Publication("a", replicated=True, num_pieces=self.NUM_PIECES)
+        self.machine_of = {}  # by ticket
         self.answered = set()
         self.withdrawn = set()
-        self.replicas = {}  # by machine
-        self.have_it = set()
+        self.asked_by = {}  # ticket -> process
+        self.machines = {}  # of replicas, by process
         self.sources = {}  # whom replicas copy from
+        self.filled = {FROM_PUBLISHER: self.NUM_PIECES}
+        self.got = []  # every piece that a process took
 
     def follow(self, instructions):
-        for instruction in instructions:
-            assert instruction.ticket not in self.answered | self.withdrawn
-            self.answered.add(instruction.ticket)
-            machine = self.machine_of[instruction.ticket]
-            if not instruction.keep:
-                assert isinstance(instruction, Give) == (machine == "a")
-                assert machine == "a" or self.replicas[machine] == instruction.process_id
-                continue
-            assert machine not in self.replicas
-            self.replicas[machine] = reader = f"p{instruction.ticket}"
-            self.sources[reader] = source = "" if isinstance(instruction, Give) else instruction.process_id
-            assert source == "" or source in self.have_it
-            assert list(self.sources.values()).count(source) <= COPIES_AT_ONCE
+        for instruction in instructions or ():
+            ticket = instruction.ticket
+            assert ticket not in self.answered | self.withdrawn
+            self.answered.add(ticket)
+            machine, process = self.machine_of[ticket], self.asked_by[ticket]
+            if isinstance(instruction, Give):
+                assert machine == "a"
+            elif not instruction.keep:
+                assert self.machines[instruction.process_id] == machine
+                assert self.filled[instruction.process_id] == self.NUM_PIECES
+            else:
+                moves = process in self.machines
+                assert moves or machine not in self.machines.values(), "one replica a machine"
+                assert instruction.process_id in self.filled, "who is gone gives nothing"
+                self.machines[process] = machine
+                self.sources[process] = instruction.process_id
+                self.filled.setdefault(process, 0)
+
+    def question(self, process, machine):
+        ticket = len(self.machine_of)
+        self.machine_of[ticket], self.asked_by[ticket] = machine, process
+        return Reader(ticket, process, machine)
 
     def ask(self):
-        ticket, machine = len(self.machine_of), self.random.choice("abcdefgh")
-        self.machine_of[ticket] = machine
-        self.follow(self.publication.ask(Reader(ticket, f"p{ticket}", machine)))
+        machine = self.random.choice("abcdefgh")
+        self.follow(self.publication.ask(self.question(f"p{len(self.machine_of)}", machine)))
 
     def withdraw(self):
         waiting = [ticket for ticket in self.machine_of if ticket not in self.answered | self.withdrawn]
@@ -173,29 +185,63 @@ class Readers:
             self.withdrawn.add(ticket := self.random.choice(waiting))
             self.publication.withdraw(ticket)
 
-    def keep(self, process_id=None):
-        if process_id or self.replicas:
-            process_id = process_id or self.random.choice(sorted(self.replicas.values()))
-            self.sources.pop(process_id, None)
-            self.have_it.add(process_id)
-            self.follow(self.publication.kept(process_id))
+    def copying(self):
+        return [process for process in self.sources if self.filled[process] < self.NUM_PIECES]
 
-    def lose(self):
-        if self.replicas:
-            process_id = self.replicas.pop(self.random.choice(sorted(self.replicas)))
-            self.sources.pop(process_id, None)
-            self.have_it.discard(process_id)
-            self.follow(self.publication.lost(process_id))
+    def take(self, process=None):
+        """One copies the next piece, if it is there; of those that are gone it hears, and asks again."""
+        process = process or (self.copying() and self.random.choice(self.copying()))
+        if not process:
+            return False
+        source = self.sources[process]
+        if source not in self.filled:
+            self.follow(self.publication.move(self.question(process, self.machines[process])))
+            return True
+        if self.filled[source] <= self.filled[process]:
+            return False
+        self.got.append((process, self.filled[process]))
+        self.filled[process] += 1
+        if self.filled[process] == self.NUM_PIECES:
+            del self.sources[process]
+            self.follow(self.publication.kept(process))
+        return True
+
+    def die(self):
+        if self.machines:
+            process = self.random.choice(sorted(self.machines))
+            del self.machines[process], self.filled[process]
+            self.sources.pop(process, None)
+            self.follow(self.publication.lost(process))
+
+    def complain(self):
+        """One finds that it is late where it copies from."""
+        if self.copying():
+            process = self.random.choice(self.copying())
+            if self.publication.copies_from(process, self.sources[process]):
+                self.publication.slow(self.sources[process])
+            self.follow(self.publication.move(self.question(process, self.machines[process])))
+
+    def overdue(self):
+        if self.copying():
+            process = self.random.choice(self.copying())
+            for behind in self.publication.overdue(process) or ():
+                if behind in self.sources:
+                    self.follow(self.publication.move(self.question(behind, self.machines[behind])))
 
 
-def test_whatever_happens_every_reader_is_answered_once_and_a_machine_has_one_replica():
-    for seed in range(tries(200)):
-        readers = Readers(seed)
+def test_every_machine_gets_every_piece_once_whatever_dies_is_slow_or_gives_up():
+    for seed in range(tries(300)):
+        world = World(seed)
         with case(seed):
-            for _ in range(100):
-                happens = [readers.ask, readers.ask, readers.keep, readers.lose, readers.withdraw]
-                readers.random.choice(happens)()
-            while readers.sources:
-                readers.keep(next(iter(readers.sources)))
-            assert sorted(readers.publication.ready()) == sorted(readers.replicas.values())
-            assert readers.answered | readers.withdrawn == set(readers.machine_of)
+            for _ in range(150):
+                happens = [world.ask, world.ask, *[world.take] * 6, world.die, world.withdraw]
+                happens += [world.complain, world.overdue]
+                world.random.choice(happens)()
+            while world.copying():
+                assert any(map(world.take, world.copying())), "they wait for each other"
+            assert sorted(world.publication.ready()) == sorted(world.machines)
+            assert not world.publication.is_busy
+            assert world.answered | world.withdrawn == set(world.machine_of)
+            assert len(set(world.got)) == len(world.got)
+            for process in world.machines:
+                assert {(process, piece) for piece in range(world.NUM_PIECES)} <= set(world.got)

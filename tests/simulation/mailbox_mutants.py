@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from product_mutants import Mutant, nothing
 
+from rlinf_scheduler.comm.replication.pieces import Copying, Pieces
 from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.replication.publisher import Publisher
 from rlinf_scheduler.comm.replication.replicas import Replicas
@@ -55,7 +56,7 @@ def _tells_no_replica(release):
     def keep(publisher, key):
         published = publisher._published.get(key)
         if published is not None:
-            published.publication.ready = list
+            published.publication.replicas = list
         release(publisher, key)
 
     return keep
@@ -73,8 +74,14 @@ def _forgets_who_waits(kept):
     return lambda publication, process_id: None if kept(publication, process_id) is None else []
 
 
-def _counts_for_ever(change):
-    return lambda publication, source, by: change(publication, source, max(by, 0))
+def _hands_on_what_has_not_come(answer):
+    def hand_on(pieces, request):
+        held = pieces.held.get((request.head.publisher_id, request.head.key))
+        if held is not None:
+            held.filled = len(held.row)
+        answer(pieces, request)
+
+    return hand_on
 
 
 MAILBOX_MUTANTS = {
@@ -93,7 +100,8 @@ MAILBOX_MUTANTS = {
         Publication, "lost", lambda _lost: lambda _publication, _process_id: [], WEIGHTS
     ),
     "forgets who waits": Mutant(Publication, "kept", _forgets_who_waits, WEIGHTS),
-    "counts copies for ever": Mutant(Publication, "_change_copies", _counts_for_ever, WEIGHTS),
+    "does not go on elsewhere": Mutant(Copying, "fail", nothing, WEIGHTS),
+    "hands on what has not come": Mutant(Pieces, "answer", _hands_on_what_has_not_come, WEIGHTS),
     "leaves who copied from the lost": Mutant(
         Publication, "is_copying", lambda _is: lambda _publication, _process_id: False, WEIGHTS
     ),

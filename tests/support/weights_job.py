@@ -85,16 +85,29 @@ def parked(job):
     return [reader for waiting in job.index._waiting.values() for reader in waiting]
 
 
+def hold_up_copies(monkeypatch, weights, messenger):
+    """Let a reader begin no copy from another machine until it is told; what tells that it is to, and what lets it."""
+    begun, may_begin = threading.Event(), threading.Event()
+    reserve = weights._replicas._reserve
+
+    def later(*args):
+        begun.set()
+        messenger.run_beside(lambda: may_begin.wait(DEADLINE_S) and messenger.submit(lambda: reserve(*args)))
+
+    monkeypatch.setattr(weights._replicas, "_reserve", later)
+    return begun, may_begin.set
+
+
 def count_replicas(monkeypatch, weights):
     """A list that grows by a process's name whenever the publisher sends weights to another machine."""
     made = []
     publisher = weights._versions._publisher
-    give = publisher._give
+    send_to = publisher._send_to
 
-    def count(published, question, *, keep):
-        if keep:
+    def count(published, question, process_id):
+        if not process_id:
             made.append(question.request.peer_name)
-        give(published, question, keep=keep)
+        send_to(published, question, process_id)
 
-    monkeypatch.setattr(publisher, "_give", count)
+    monkeypatch.setattr(publisher, "_send_to", count)
     return made

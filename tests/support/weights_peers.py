@@ -105,7 +105,7 @@ def hold_without_reading(pipe, secret, machine, directory, name):
 def stop_when_it_is_replica(pipe, secret, machine, directory, name):
     """Dies of -9 as soon as it has the bytes that it should hand on."""
     messenger, weights = member(secret, machine, name, directory)
-    weights._replicas.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    weights._replicas.begin = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     pipe.send(messenger.endpoint)
     pipe.recv()
     weights.fetch("policy", state(-1), timeout_s=20).wait()
@@ -118,4 +118,23 @@ def signal_itself_when_it_is_asked(pipe, secret, machine, directory, name, numbe
     messenger.unserve("weights.copy")
     messenger.serve("weights.copy", lambda _request: os.kill(os.getpid(), number), Copy)
     pipe.send(None)
+    pipe.recv()
+
+
+def signal_itself_after_pieces(pipe, secret, machine, directory, name, number, num_pieces):
+    """Fetches a version of many pieces, and gets a signal when another machine has asked it for so many."""
+    messenger, weights = member(secret, machine, name, directory)
+    answer, asked = weights._replicas._on_copy, []
+
+    def on_copy(request):
+        asked.append(request)
+        if len(asked) == num_pieces:
+            os.kill(os.getpid(), number)
+        answer(request)
+
+    messenger.unserve("weights.copy")
+    messenger.serve("weights.copy", on_copy, Copy)
+    pipe.send(None)
+    pipe.recv()
+    weights.fetch("policy", state(-1, elements=200_000), timeout_s=20).wait()
     pipe.recv()

@@ -8,7 +8,7 @@ import weights_peers
 from rlinf_scheduler.errors import (
     WeightsMismatch,
 )
-from weights_job import DEADLINE_S, VERSION_BYTES, answer_of, count_replicas, wait_until
+from weights_job import DEADLINE_S, VERSION_BYTES, answer_of, count_replicas, hold_up_copies, wait_until
 from weights_peers import numbers_in, state
 
 
@@ -51,19 +51,12 @@ def test_a_replica_drops_what_its_publisher_left(job):
 
 def test_a_version_that_is_replaced_while_it_is_copied_is_dropped(job, monkeypatch):
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
-    begun, may_write, write = threading.Event(), threading.Event(), rollout._replicas._write
-
-    def write_later(frames):
-        begun.set()
-        may_write.wait(DEADLINE_S)
-        return write(frames)
-
-    monkeypatch.setattr(rollout._replicas, "_write", write_later)
+    begun, may_copy = hold_up_copies(monkeypatch, rollout, job.messengers["rollout:0"])
     actor.publish("policy", state(1), 1)
     fetching = rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S)
     assert begun.wait(DEADLINE_S)
     actor.publish("policy", state(2), 2)
-    may_write.set()
+    may_copy()
     assert fetching.wait() == 1
     del fetching
     wait_until(lambda: job.arena("rollout:0").generation == 1, job.messengers["rollout:0"])
@@ -159,10 +152,10 @@ def test_a_replica_that_cannot_hold_the_bytes_gives_up(job, monkeypatch):
     )
     sent = count_replicas(monkeypatch, actor)
 
-    def no_memory(_frames):
+    def no_memory(*_args, **_options):
         raise MemoryError
 
-    monkeypatch.setattr(first._replicas, "_write", no_memory)
+    monkeypatch.setattr(job.messengers["rollout:0"].payloads, "reserve", no_memory)
     actor.publish("policy", state(1), 1)
     assert first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1

@@ -1,113 +1,138 @@
-"""Weights for many machines: they copy from each other, whatever happens to those that they copy from."""
+"""Weights for many machines: they copy from each other in pieces, whatever happens to those that they copy from."""
 
-import contextlib
 import signal
-import threading
 
 import pytest
 
 import weights_peers
-from rlinf_scheduler.comm.replication import publication, publisher, reading
-from weights_job import DEADLINE_S, count_replicas, wait_until
+from rlinf_scheduler.comm.replication import pieces, publisher, reading
+from weights_job import DEADLINE_S, count_replicas, hold_up_copies, wait_until
 from weights_peers import numbers_in, state
 
-
-@pytest.fixture
-def held_up(monkeypatch):
-    """Lets readers begin to keep what they get, and end only when it is told."""
-    may_write = threading.Event()
-
-    def hold_up(reader):
-        write = reader._replicas._write
-
-        def write_later(frames):
-            assert may_write.wait(DEADLINE_S)
-            return write(frames)
-
-        monkeypatch.setattr(reader._replicas, "_write", write_later)
-
-    yield hold_up, may_write.set
-    may_write.set()
+# Of many pieces.
+ELEMENTS = 200_000
+NUM_MACHINES = 8
 
 
-def test_eight_machines_get_a_version_mostly_from_each_other(job, monkeypatch, held_up):
-    hold_up, go_on = held_up
-    actor = job.member("actor:0")
-    sent = count_replicas(monkeypatch, actor)
-    actor.publish("policy", state(1), 1)
-    readers = [job.member(f"rollout:{number}", f"machine{number}") for number in range(8)]
-    for reader in readers:
-        hold_up(reader)
-    intos = [state(-1) for _ in readers]
-    handles = [
-        reader.fetch("policy", into, timeout_s=DEADLINE_S)
-        for reader, into in zip(readers, intos, strict=True)
-    ]
-    wait_until(lambda: len(sent) == publication.COPIES_AT_ONCE, job.messengers["actor:0"])
-    wait_until(lambda: waiting_at(actor) == 6, job.messengers["actor:0"])
-    go_on()
-    assert [handle.wait() for handle in handles] == [1] * 8
-    assert [numbers_in(into) for into in intos] == [{1}] * 8
-    assert len(sent) < 6
-    actor.publish("policy", state(2), 2)
-    for number in range(8):
-        wait_until(
-            lambda number=number: job.arena(f"rollout:{number}").num_held == 0, job.messengers["actor:0"]
-        )
+def large(number):
+    return state(number, elements=ELEMENTS)
 
 
 def published_by(weights):
-    (published,) = weights._versions._publisher._published.values()
-    return published
+    return list(weights._versions._publisher._published.values())
 
 
-def waiting_at(weights):
-    """How many readers have asked, and been told that they have to wait."""
-    return len(published_by(weights).questions)
+def held_by(weights):
+    """What a reader has of objects of others: how much of how many bytes, each."""
+    return [(held.filled, len(held.row)) for held in weights._replicas._pieces.held.values()]
+
+
+def fetching(reader, into):
+    return reader.fetch("policy", into, timeout_s=DEADLINE_S)
 
 
 @pytest.fixture
-def busy(job, monkeypatch, held_up):
-    """A publisher of whom one machine copies, for as long as it is told to, so that others get nothing there.
+def patient(monkeypatch):
+    """Nobody is taken for slow or stopped."""
+    monkeypatch.setattr(publisher, "SLOW_S", DEADLINE_S)
+    monkeypatch.setattr(pieces, "PIECE_TIMEOUT_S", DEADLINE_S)
 
-    Gives the function that lets it end.
-    """
-    hold_up, go_on = held_up
-    monkeypatch.setattr(publication, "COPIES_AT_ONCE", 1)
-    with contextlib.ExitStack() as stack:
 
-        def start(replica, slow_s):
-            """Let this become a replica, and then keep the publisher busy; the publisher, and whom it sends to."""
-            actor = job.member("actor:0")
-            actor.publish("policy", state(1), 1)
-            monkeypatch.setattr(publisher, "SLOW_S", slow_s)
-            replica()
-            slow = job.member("slow:0", "slow")
-            hold_up(slow)
-            sent = count_replicas(monkeypatch, actor)
-            handle = slow.fetch("policy", state(-1), timeout_s=DEADLINE_S)
-            wait_until(lambda: sent == ["slow:0"], job.messengers["actor:0"])
-            stack.callback(handle.wait, DEADLINE_S)
-            stack.callback(go_on)
-            return actor, sent
+class Held:
+    """A process that answers for the pieces that it has when it is told to, and counts what it is asked for."""
 
-        yield start, go_on
+    def __init__(self, messenger, service, after=0):
+        self.asked, self._after, self._messenger = [], after, messenger
+        self._answer = messenger._services[service].handler
+        self._waiting, self._goes_on = [], False
+        messenger.unserve(service)
+        messenger.serve(service, self._on_copy, weights_peers.Copy)
+
+    def _on_copy(self, request):
+        self.asked.append((request.peer_name, request.head.begin, request.head.end))
+        if self._goes_on or len(self.asked) <= self._after:
+            self._answer(request)
+        else:
+            self._waiting.append(request)
+
+    def go_on(self):
+        def answer():
+            self._goes_on = True
+            for request in self._waiting:
+                self._answer(request)
+
+        self._messenger.submit(answer)
+
+
+def test_eight_machines_get_a_version_from_each_other_while_it_is_on_its_way(job, monkeypatch, patient):
+    actor = job.member("actor:0")
+    sent = count_replicas(monkeypatch, actor)
+    held = Held(job.messengers["actor:0"], "weights.piece", after=8)
+    readers = [job.member(f"rollout:{number}", f"machine{number}") for number in range(NUM_MACHINES)]
+    actor.publish("policy", large(1), 1)
+    intos = [large(-1) for _ in readers]
+    handles = [fetching(reader, into) for reader, into in zip(readers, intos, strict=True)]
+    # All have what the publisher has given so far, and nobody has all.
+    driver = job.messengers["actor:0"]
+    for reader in readers:
+        wait_until(lambda reader=reader: held_by(reader) and held_by(reader)[0][0] > 0, driver)
+    filled = [held_by(reader)[0] for reader in readers]
+    assert all(0 < here < whole for here, whole in filled)
+    held.go_on()
+    assert [handle.wait() for handle in handles] == [1] * NUM_MACHINES
+    assert [numbers_in(into) for into in intos] == [{1}] * NUM_MACHINES
+    assert len(sent) == 1
+    asked = [(begin, end) for _, begin, end in held.asked]
+    assert len(set(asked)) == len(asked), "the publisher gives each byte once"
+    actor.publish("policy", state(2), 2)
+    for number in range(NUM_MACHINES):
+        wait_until(lambda number=number: job.arena(f"rollout:{number}").num_held == 0, driver)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_who_copied_from_a_replica_that_died_or_stopped_gets_it_from_another(job, monkeypatch, busy, number):
-    monkeypatch.setattr(reading, "COPY_TIMEOUT_S", 1.0)
-    start, _ = busy
-
-    def replica():
-        job.start(weights_peers.signal_itself_when_it_is_asked, "rollout:0", number, machine="there")
-
-    start(replica, 1.0)
-    reader, into = job.member("rollout:1", "elsewhere"), state(-1)
-    handle = reader.fetch("policy", into, timeout_s=DEADLINE_S)
-    # The publisher is busy, too, with one that takes too long: that one makes room.
+def test_who_copies_from_one_that_dies_or_stops_goes_on_elsewhere_with_the_byte_it_has(
+    job, monkeypatch, number
+):
+    monkeypatch.setattr(pieces, "PIECE_TIMEOUT_S", 0.5)
+    actor = job.member("actor:0")
+    sent = count_replicas(monkeypatch, actor)
+    held = Held(job.messengers["actor:0"], "weights.piece", after=12)
+    actor.publish("policy", large(1), 1)
+    _, pipe, _ = job.start(weights_peers.signal_itself_after_pieces, "rollout:0", number, 8, machine="there")
+    pipe.send(None)
+    wait_until(lambda: sent, job.messengers["actor:0"])
+    reader, into = job.member("rollout:1", "elsewhere"), large(-1)
+    begun = []
+    begin = pieces.Copying.begin
+    monkeypatch.setattr(
+        pieces.Copying,
+        "begin",
+        lambda self, *args: (begun.append(self.held.filled), begin(self, *args)),
+    )
+    handle = fetching(reader, into)
+    wait_until(lambda: len(begun) > 1, job.messengers["actor:0"])
+    held.go_on()
     assert handle.wait() == 1
     assert numbers_in(into) == {1}
+    assert sent[:2] == ["rollout:0", "rollout:1"]
+    assert begun[0] == 0
+    assert begun[1] > 0
+
+
+def test_a_machine_that_holds_up_those_behind_it_is_passed_over(job, monkeypatch):
+    monkeypatch.setattr(publisher, "SLOW_S", 0.3)
+    actor = job.member("actor:0")
+    actor.publish("policy", large(1), 1)
+    slow, reader = job.member("slow:0", "slow"), job.member("rollout:0", "there")
+    begun, go_on = hold_up_copies(monkeypatch, slow, job.messengers["slow:0"])
+    held_up = fetching(slow, large(-1))
+    assert begun.wait(DEADLINE_S)
+    into = large(-1)
+    # It is sent to the slow one, which has nothing.
+    assert fetching(reader, into).wait() == 1
+    assert numbers_in(into) == {1}
+    go_on()
+    assert held_up.wait() == 1
 
 
 def test_readers_of_a_machine_do_not_stop_with_its_replica(job, monkeypatch):
@@ -121,31 +146,84 @@ def test_readers_of_a_machine_do_not_stop_with_its_replica(job, monkeypatch):
         assert numbers_in(into) == {1}
 
 
-def test_who_no_longer_wants_what_it_copies_makes_room_for_the_next(job, busy):
-    start, _ = busy
-
-    def replica():
-        first = job.member("rollout:0", "there")
-        first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait()
-
-    _, sent = start(replica, DEADLINE_S)
-    held, asked = threading.Event(), threading.Event()
-    there = job.messengers["rollout:0"]
-    when_ready = there.payloads.when_ready
-
-    def later(endpoint, answer):
-        asked.set()
-        if held.is_set():
-            when_ready(endpoint, answer)
-
-    there.payloads.when_ready = later
-    second, third = job.member("rollout:1", "second"), job.member("rollout:2", "third")
-    given_up = second.fetch("policy", state(-1), timeout_s=DEADLINE_S)
-    assert asked.wait(DEADLINE_S)
-    into = state(-1)
-    handle = third.fetch("policy", into, timeout_s=DEADLINE_S)
-    held.set()
+def test_who_no_longer_wants_what_it_copies_is_left_by_those_behind_it(job, monkeypatch, patient):
+    actor = job.member("actor:0")
+    sent = count_replicas(monkeypatch, actor)
+    held = Held(job.messengers["actor:0"], "weights.piece", after=4)
+    actor.publish("policy", large(1), 1)
+    first, second = job.member("rollout:0", "first"), job.member("rollout:1", "second")
+    given_up, into = fetching(first, large(-1)), large(-1)
+    driver = job.messengers["actor:0"]
+    wait_until(lambda: held_by(first) and held_by(first)[0][0] > 0, driver)
+    handle = fetching(second, into)
+    wait_until(lambda: held_by(second) and held_by(second)[0][0] > 0, driver)
     given_up.cancel()
+    wait_until(lambda: sent == ["rollout:0", "rollout:1"], driver)
+    held.go_on()
     assert handle.wait() == 1
     assert numbers_in(into) == {1}
-    assert sent == ["slow:0"]
+    wait_until(job.arena("rollout:0").unused, driver)
+
+
+def test_what_is_replaced_stays_for_those_that_have_begun_to_copy_it(job, patient):
+    actor = job.member("actor:0")
+    held = Held(job.messengers["actor:0"], "weights.piece", after=4)
+    actor.publish("policy", large(1), 1)
+    readers = [job.member(f"rollout:{number}", f"machine{number}") for number in range(3)]
+    intos = [large(-1) for _ in readers]
+    handles = [fetching(reader, into) for reader, into in zip(readers, intos, strict=True)]
+    driver = job.messengers["actor:0"]
+    for reader in readers:
+        wait_until(lambda reader=reader: held_by(reader) and held_by(reader)[0][0] > 0, driver)
+    actor.publish("policy", large(2), 2)
+    held.go_on()
+    assert [handle.wait() for handle in handles] == [1] * 3
+    assert [numbers_in(into) for into in intos] == [{1}] * 3
+    wait_until(lambda: len(published_by(actor)) == 1, driver)
+    for number in range(3):
+        wait_until(lambda number=number: job.arena(f"rollout:{number}").num_held == 0, driver)
+
+
+def test_what_is_replaced_does_not_stay_for_ever(job, monkeypatch):
+    monkeypatch.setattr(publisher, "COPY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(publisher, "COPY_BYTES_PER_S", 1 << 40)
+    actor, reader = job.member("actor:0"), job.member("rollout:0", "there")
+    actor.publish("policy", large(1), 1)
+    begun, go_on = hold_up_copies(monkeypatch, reader, job.messengers["rollout:0"])
+    into = large(-1)
+    handle = fetching(reader, into)
+    assert begun.wait(DEADLINE_S)
+    actor.publish("policy", large(2), 2)
+    wait_until(lambda: len(published_by(actor)) == 1, job.messengers["actor:0"])
+    go_on()
+    assert handle.wait() == 2
+    assert numbers_in(into) == {2}
+
+
+def test_without_shared_memory_pieces_are_handed_on_all_the_same(job):
+    actor = job.member("actor:0", arena_limit_bytes=0)
+    actor.publish("policy", large(1), 1)
+    readers = [
+        job.member(f"rollout:{number}", f"machine{number}", arena_limit_bytes=0) for number in range(3)
+    ]
+    intos = [large(-1) for _ in readers]
+    handles = [fetching(reader, into) for reader, into in zip(readers, intos, strict=True)]
+    assert [handle.wait() for handle in handles] == [1] * 3
+    assert [numbers_in(into) for into in intos] == [{1}] * 3
+
+
+def test_bytes_are_received_where_they_are_to_lie(job, monkeypatch):
+    actor, reader = job.member("actor:0"), job.member("rollout:0", "there")
+    actor.publish("policy", large(1), 1)
+    copied = []
+    take = pieces.Copying._take
+
+    def note(self, begin, end, places, frames):
+        if begin:
+            copied.extend(frame is not place for frame, place in zip(frames, places, strict=True))
+        take(self, begin, end, places, frames)
+
+    monkeypatch.setattr(pieces.Copying, "_take", note)
+    assert fetching(reader, large(-1)).wait() == 1
+    assert copied
+    assert not any(copied)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import socket
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.forking import FORKED
-from rlinf_scheduler.comm.framing import Message
+from rlinf_scheduler.comm.framing import Envelope, Message
 from rlinf_scheduler.comm.loop import IoLoop, run_guarded
 from rlinf_scheduler.comm.peer import SelfTransport
 from rlinf_scheduler.comm.requests import Peer
@@ -293,6 +293,10 @@ class _TransportHeard:
             self._peers.lost.pop(self._peer.process_id, None)
             if transport.kind == "unix":
                 self._events.on_connected(transport.endpoint)
+
+    def places_for(self, envelope: Envelope) -> Sequence[memoryview]:
+        """Where the frames of a message that has begun to arrive go; nothing if they are to get new memory."""
+        return self._peer.requests.places_for(envelope)
 
     def on_messages(self, messages: list[Message]) -> None:
         """Messages arrived, in order."""

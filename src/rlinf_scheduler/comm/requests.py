@@ -9,7 +9,7 @@ import msgspec
 
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.failure import dump_failure, load_failure
-from rlinf_scheduler.comm.framing import Buffer, Message
+from rlinf_scheduler.comm.framing import Buffer, Envelope, Message
 from rlinf_scheduler.comm.loop import Timer, run_guarded
 from rlinf_scheduler.comm.peer import BasePeer, Reply, Request, decode_head
 from rlinf_scheduler.comm.promise import Promise
@@ -22,12 +22,16 @@ class RequestFuture(Promise[Reply]):
     Args:
         withdraw: called by the thread that cancels it, once.
         reply_type: what the answer's head is, and an attribute.
+
+    Attributes:
+        places: where the frames of the answer go, if they are of these sizes.
     """
 
     def __init__(self, withdraw: Callable[[], None], reply_type: Any) -> None:
         super().__init__(withdraw)
         self.reply_type = reply_type
         self.timer: Timer | None = None
+        self.places: Sequence[memoryview] = ()
 
     def take(self, message: Message) -> None:
         """The answer has come."""
@@ -145,6 +149,13 @@ class PeerRequests:
         # Answers of which somebody wants to know whether they were taken.
         self._unconfirmed: dict[int, Callable[[bool], None]] = {}
         self._peer = peer
+
+    def places_for(self, envelope: Envelope) -> Sequence[memoryview]:
+        """Where the frames of a message go; nothing if it is no answer with places for these."""
+        future = self.pending.get(envelope.ident) if envelope.kind == framing.REPLY else None
+        if future is None or [*map(len, future.places)] != envelope.sizes:
+            return ()
+        return future.places
 
     def ask(self, ident: int, pieces: list[Buffer], future: RequestFuture) -> None:
         """Send a request; `future` gets its answer."""

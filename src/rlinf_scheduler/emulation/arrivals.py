@@ -287,7 +287,8 @@ def _what_is_read(peer: Peer, ident: int, head: msgspec.Raw, frames: Sequence[Bu
     if answer is None:
         return None
     # Others of a version's readers get the same; what one rank sends to another has no name.
-    transfer = f"{peer.process_id}/{answer.key.name}/{answer.key.number}"
+    piece = f"/{answer.begin}" if answer.begin else ""
+    transfer = f"{peer.process_id}/{answer.key.name}/{answer.key.number}{piece}"
     load = Load(peer.title, sum(map(carried_bytes, frames)), transfer)
     return Cargo(f"#{ident}", WEIGHTS if answer.key.name else MESSAGE, [load])
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# So many machines copy from one process at a time. One would make the most of a link, but one slow machine would then
-# hold up all others; with two, the number of machines that have it still grows by half in the time of one copy.
-COPIES_AT_ONCE = 2
-
 
 class Reader(NamedTuple):
     """A process that asks.
@@ -25,14 +21,13 @@ class Reader(NamedTuple):
 
 
 class Give(NamedTuple):
-    """Answer with the object; if `keep`, its reader becomes the replica of its machine."""
+    """Answer with the object."""
 
     ticket: int
-    keep: bool
 
 
 class Refer(NamedTuple):
-    """Answer that this process has it; if `keep`, on another machine, and the reader becomes a replica, too."""
+    """Answer that this process has it, or ("" is the publisher) gets it; if `keep`, the reader is a replica, too."""
 
     ticket: int
     process_id: str
@@ -44,187 +39,191 @@ PublicationInstruction = Give | Refer
 
 @dataclass(slots=True, eq=False)
 class _Source:
-    """A process that machines copy from: the publisher (""), or a replica that has it.
+    """A process that machines copy from: the publisher, or the replica of a machine as soon as it is to be one.
 
     Attributes:
-        process_id: which one.
+        process_id: which one; "" for the publisher.
+        number: those that copy from it have larger ones, if it does not have all of the object itself.
+        depth: through so many hands a piece comes to it.
+        copies_from: where it gets the object from; None if it takes nobody's time for that.
         copies: so many copy from it now.
-        lost: it is none any more; those that copy from it may end.
+        is_ready: it has all of the object.
+        is_open: others may be sent to it.
     """
 
     process_id: str
+    number: int
+    depth: int
+    copies_from: _Source | None = None
     copies: int = 0
-    lost: bool = False
+    is_ready: bool = False
+    is_open: bool = True
 
-
-@dataclass(slots=True)
-class _Replica:
-    """One machine's replica.
-
-    Attributes:
-        process_id: which process.
-        copies_from: where it gets the object from.
-        serves: what it is for others; None until it has the object.
-    """
-
-    process_id: str
-    copies_from: _Source
-    serves: _Source | None = None
-    is_overdue: bool = False
+    def delay(self, num_pieces: int) -> int:
+        """When one more machine would have the last piece from here, in the time that a piece takes on a link."""
+        return (self.copies + 1) * num_pieces + (0 if self.is_ready else self.depth)
 
 
 class Publication:
     """Decides for one object.
 
-    Machines copy from the publisher and from each other: whoever has it gives it to two others at a time, so it
-    reaches n machines in a time that grows with the logarithm of n.
+    Machines copy from the publisher and from each other, in pieces: each hands on what it has while the rest is on its
+    way. A machine copies from where it would have the last piece first. So an object of many pieces goes down a chain,
+    in the time of one copy and a piece for each machine; one of a single piece goes down a tree.
 
     Args:
         machine_id: where it lies.
         replicated: whether readers of other machines share a copy there.
+        num_pieces: in how many pieces it is copied.
 
-    >>> publication = Publication("a", replicated=True)
+    >>> publication = Publication("a", replicated=True, num_pieces=10)
     >>> publication.ask(Reader(1, "p", "a")), publication.ask(Reader(2, "q", "b")), publication.ask(Reader(3, "r", "b"))
-    ([Give(ticket=1, keep=False)], [Give(ticket=2, keep=True)], [])
+    ([Give(ticket=1)], [Refer(ticket=2, process_id='', keep=True)], [])
+    >>> publication.ask(Reader(4, "s", "c"))
+    [Refer(ticket=4, process_id='q', keep=True)]
     >>> publication.kept("q")
     [Refer(ticket=3, process_id='q', keep=False)]
-    >>> [publication.ask(Reader(4 + number, machine, machine))[0] for number, machine in enumerate("cde")]
-    [Give(ticket=4, keep=True), Refer(ticket=5, process_id='q', keep=True), Give(ticket=6, keep=True)]
     """
 
-    def __init__(self, machine_id: str, *, replicated: bool) -> None:
+    def __init__(self, machine_id: str, *, replicated: bool, num_pieces: int = 1) -> None:
         self._machine_id = machine_id
         self._replicated = replicated
-        self._replicas: dict[str, _Replica] = {}
+        self._num_pieces = num_pieces
+        self._publisher = _Source("", 0, 0, is_ready=True)
+        self._num_begun = 0
+        self._replicas: dict[str, _Source] = {}  # by machine
         self._machines: dict[str, str] = {}  # of replicas, by their process
-        # Who may give it to more machines, by how many copy from there.
-        self._free: list[dict[_Source, None]] = [{} for _ in range(COPIES_AT_ONCE)]
-        self._free[0][_Source("")] = None
         self._waiting: dict[str, dict[int, Reader]] = {}  # by machine
         self._machine_of: dict[int, str] = {}
-        self._unserved: dict[str, None] = {}  # machines that wait for somebody to copy from
 
     def ask(self, reader: Reader) -> list[PublicationInstruction]:
         """A reader wants it; nothing comes back if it has to wait for its machine's replica."""
         machine_id = reader.machine_id
         if not self._replicated or machine_id == self._machine_id:
-            return [Give(reader.ticket, keep=False)]
+            return [Give(reader.ticket)]
         replica = self._replicas.get(machine_id)
-        if replica is not None and replica.serves is not None:
+        if replica is None:
+            return [self._begin(reader)]
+        if replica.is_ready:
             return [Refer(reader.ticket, replica.process_id, keep=False)]
         self._waiting.setdefault(machine_id, {})[reader.ticket] = reader
         self._machine_of[reader.ticket] = machine_id
-        if replica is None:
-            self._unserved[machine_id] = None
-        return self._start_copies()
+        return []
+
+    def move(self, reader: Reader) -> list[PublicationInstruction]:
+        """A replica cannot go on where it copies from; its part stays, and so do those that copy from it."""
+        replica = self._replicas.get(reader.machine_id)
+        if replica is None or replica.process_id != reader.process_id or replica.is_ready:
+            return self.ask(reader)
+        return [self._send(reader, replica)]
 
     def withdraw(self, ticket: int) -> None:
         """A reader does not wait any more."""
         machine_id = self._machine_of.pop(ticket, None)
-        if machine_id is not None:
-            self._take(machine_id, ticket)
+        if machine_id is None:
+            return
+        readers = self._waiting[machine_id]
+        del readers[ticket]
+        if not readers:
+            del self._waiting[machine_id]
 
     def kept(self, process_id: str) -> list[PublicationInstruction] | None:
-        """A replica has written it; None if it is none (any more)."""
-        machine_id = self._machines.get(process_id)
-        if machine_id is None:
+        """A replica has all of it; None if it is none (any more)."""
+        replica = self._replica(process_id)
+        if replica is None:
             return None
-        replica = self._replicas[machine_id]
-        if replica.serves is None:
-            self._make_room(replica)
-            replica.serves = _Source(process_id)
-            self._free[0][replica.serves] = None
-        readers = list(self._waiting.get(machine_id, ()))
+        replica.is_ready = True
+        self._detach(replica)
+        readers = list(self._waiting.get(self._machines[process_id], ()))
         for ticket in readers:
             self.withdraw(ticket)
-        there: list[PublicationInstruction] = [Refer(ticket, process_id, keep=False) for ticket in readers]
-        return there + self._start_copies()
+        return [Refer(ticket, process_id, keep=False) for ticket in readers]
 
     def lost(self, process_id: str) -> list[PublicationInstruction]:
         """A process is gone, gave up, or does not have it: the first of its machine that waits is the next replica."""
         machine_id = self._machines.pop(process_id, None)
         if machine_id is None:
             return []
-        replica = self._replicas.pop(machine_id)
-        if replica.serves is None:
-            self._make_room(replica)
-        else:
-            self._close(replica.serves)
-        if machine_id in self._waiting:
-            self._unserved[machine_id] = None
-        return self._start_copies()
-
-    def overdue(self, process_id: str) -> list[PublicationInstruction]:
-        """A process takes longer to copy than it may: it makes room for the next machine.
-
-        It stays the replica of its machine, for it may be slow and not stopped; its machine goes on waiting for it.
-        """
-        machine_id = self._machines.get(process_id)
-        replica = None if machine_id is None else self._replicas[machine_id]
-        if replica is None or replica.serves is not None:
+        self._detach(self._replicas.pop(machine_id))
+        reader = next(iter(self._waiting.get(machine_id, {}).values()), None)
+        if reader is None:
             return []
-        self._make_room(replica)
-        return self._start_copies()
+        self.withdraw(reader.ticket)
+        return [self._begin(reader)]
 
-    def spare(self, process_id: str) -> list[PublicationInstruction]:
-        """No more machines copy from a replica, which was too slow; for its own machine it stays what it is."""
-        machine_id = self._machines.get(process_id)
-        replica = None if machine_id is None else self._replicas[machine_id]
-        if replica is not None and replica.serves is not None:
-            self._close(replica.serves)
-        return self._start_copies()
+    def copies_from(self, process_id: str, source_id: str) -> bool:
+        """Whether a replica was sent to that process as it is now, not to one that it was before."""
+        replica, source = self._replica(process_id), self._replica(source_id)
+        return replica is not None and source is not None and replica.copies_from is source
+
+    def slow(self, process_id: str) -> None:
+        """Nobody else is to copy from a process, which is too slow; of its own machine it stays the replica."""
+        replica = self._replica(process_id)
+        if replica is not None:
+            replica.is_open = False
+            self._detach(replica)
+
+    def overdue(self, process_id: str) -> list[str] | None:
+        """A process takes longer to copy than it may: give those that copy from it, which are to go on elsewhere.
+
+        None if it is not to blame, for what it copies from has not all of it either.
+        """
+        replica = self._replica(process_id)
+        if replica is None or replica.is_ready:
+            return []
+        if replica.copies_from is not None and not replica.copies_from.is_ready:
+            return None
+        self.slow(process_id)
+        return [each.process_id for each in self._replicas.values() if each.copies_from is replica]
 
     def is_copying(self, process_id: str) -> bool:
         """Whether a process is to be the replica of its machine, and has not said that it is."""
-        machine_id = self._machines.get(process_id)
-        return machine_id is not None and self._replicas[machine_id].serves is None
+        replica = self._replica(process_id)
+        return replica is not None and not replica.is_ready
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any machine copies it."""
+        return not all(replica.is_ready for replica in self._replicas.values())
+
+    def replicas(self) -> list[str]:
+        """The replicas that have it, or are to."""
+        return list(self._machines)
 
     def ready(self) -> list[str]:
         """The replicas that have it."""
-        return [replica.process_id for replica in self._replicas.values() if replica.serves]
+        return [replica.process_id for replica in self._replicas.values() if replica.is_ready]
 
-    def _start_copies(self) -> list[PublicationInstruction]:
-        out: list[PublicationInstruction] = []
-        while self._unserved:
-            source = next((source for sources in self._free for source in sources), None)
-            if source is None:
-                break
-            machine_id = next(iter(self._unserved))
-            reader = next(iter(self._waiting[machine_id].values()))
-            self.withdraw(reader.ticket)
-            self._unserved.pop(machine_id, None)
-            self._replicas[machine_id] = _Replica(reader.process_id, source)
-            self._machines[reader.process_id] = machine_id
-            self._change_copies(source, 1)
-            out.append(
-                Refer(reader.ticket, source.process_id, keep=True)
-                if source.process_id
-                else Give(reader.ticket, keep=True)
-            )
-        return out
+    def _replica(self, process_id: str) -> _Source | None:
+        machine_id = self._machines.get(process_id)
+        return None if machine_id is None else self._replicas[machine_id]
 
-    def _close(self, source: _Source) -> None:
-        source.lost = True
-        for sources in self._free:
-            sources.pop(source, None)
+    def _begin(self, reader: Reader) -> Refer:
+        self._num_begun += 1
+        replica = _Source(reader.process_id, self._num_begun, 0)
+        refer = self._send(reader, replica)
+        self._replicas[reader.machine_id] = replica
+        self._machines[reader.process_id] = reader.machine_id
+        return refer
 
-    def _make_room(self, replica: _Replica) -> None:
-        if not replica.is_overdue:
-            replica.is_overdue = True
-            self._change_copies(replica.copies_from, -1)
+    def _send(self, reader: Reader, replica: _Source) -> Refer:
+        self._detach(replica)
+        source = self._best_for(replica)
+        replica.copies_from, replica.depth = source, source.depth + 1
+        source.copies += 1
+        return Refer(reader.ticket, source.process_id, keep=True)
 
-    def _change_copies(self, source: _Source, by: int) -> None:
-        if not source.lost:
-            self._free_with(source.copies).pop(source, None)
-            self._free_with(source.copies + by)[source] = None
-        source.copies += by
+    def _best_for(self, replica: _Source) -> _Source:
+        """Where a replica has the last piece first. Who copies from it, directly or not, has a larger number."""
+        best, least = self._publisher, self._publisher.delay(self._num_pieces)
+        for source in self._replicas.values():
+            if source.is_open and (source.is_ready or source.number < replica.number):
+                delay = source.delay(self._num_pieces)
+                if delay < least:
+                    best, least = source, delay
+        return best
 
-    def _free_with(self, copies: int) -> dict[_Source, None]:
-        return self._free[copies] if copies < COPIES_AT_ONCE else {}
-
-    def _take(self, machine_id: str, ticket: int) -> None:
-        readers = self._waiting[machine_id]
-        del readers[ticket]
-        if not readers:
-            del self._waiting[machine_id]
-            self._unserved.pop(machine_id, None)
+    def _detach(self, replica: _Source) -> None:
+        if replica.copies_from is not None:
+            replica.copies_from.copies -= 1
+            replica.copies_from = None

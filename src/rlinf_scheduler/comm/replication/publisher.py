@@ -1,4 +1,4 @@
-"""The process in which an object is: it gives it to its machine and to some others, which give it to the rest."""
+"""The process in which an object is: it gives it to its machine, and says from whom other machines get it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ from typing import NamedTuple
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.replication.pieces import MIN_PIECE_BYTES, Pieces, piece_bytes
 from rlinf_scheduler.comm.replication.publication import Give, Publication, PublicationInstruction, Reader
-from rlinf_scheduler.comm.replication.records import AnswerKind, Drop, Kept, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import (
+    AnswerKind,
+    Copy,
+    Drop,
+    Elsewhere,
+    Kept,
+    Key,
+    ReaderAnswer,
+    Want,
+)
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 
-# A machine that has not copied after so long makes room for another: it may have stopped.
-SLOW_S, SLOW_BYTES_PER_S = 2.0, 100 << 20
+# A machine that has not copied after so long, while all is there where it copies from, holds up those behind it: it
+# is so much slower than the quickest, or than this as long as no machine has copied anything.
+SLOW_S, TIMES_SLOWER, SLOW_BYTES_PER_S = 2.0, 4, 25 << 20
+# What is replaced stays so long for those that copy it; the slowest links of clusters carry ten times as much.
+COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 10 << 20
 
 
 class _OpenQuestion(NamedTuple):
@@ -30,14 +43,24 @@ class _OpenQuestion(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Published:
-    """One object, and who asks for it."""
+    """One object, and who asks for it.
+
+    Attributes:
+        is_released: it stays for those that have begun to copy it.
+        num_slow: so many have held up others.
+        replicas: where they are, and those that are to be some.
+        begun: when they began.
+    """
 
     key: Key
     payload: Payload
     publication: Publication
     replicated_bytes: int
+    is_released: bool = False
+    num_slow: int = 0
     questions: dict[int, _OpenQuestion] = field(default_factory=dict)
     replicas: dict[str, Endpoint] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
 
 
 class Publisher:
@@ -58,8 +81,11 @@ class Publisher:
         self._published: dict[Key, _Published] = {}
         # Of these, those that others may have replicas of.
         self._replicated: dict[Key, _Published] = {}
+        self._pieces = Pieces(messenger)
+        self._slow_bytes_per_s = 0.0
         self._next_ticket = itertools.count().__next__
         messenger.serve(f"{service}.kept", self._on_kept, Kept)
+        messenger.serve(f"{service}.piece", self._pieces.answer, Copy)
         messenger.on_peer_lost(self._on_peer_lost)
 
     def publish(self, key: Key, payload: Payload, *, replicated: bool) -> None:
@@ -68,7 +94,9 @@ class Publisher:
         if replicated and self._replicated_bytes and self._limit_bytes is not None:
             replicated = self._replicated_bytes + payload.size_bytes <= self._limit_bytes
         size_bytes = payload.size_bytes if replicated else 0
-        publication = Publication(self._messenger.endpoint.machine_id, replicated=replicated)
+        num_pieces = -(-size_bytes // piece_bytes(size_bytes))
+        here = self._messenger.endpoint.machine_id
+        publication = Publication(here, replicated=replicated, num_pieces=num_pieces)
         self._published[key] = published = _Published(key, payload, publication, size_bytes)
         if replicated:
             self._replicated[key] = published
@@ -76,15 +104,38 @@ class Publisher:
 
     def release(self, key: Key) -> None:
         """Forget an object, here and in its replicas. Who reads it already goes on; who waits for it hears of it."""
+        published = self._published.get(key)
+        if published is None or published.is_released:
+            return
+        published.is_released = True
+        questions, published.questions = published.questions, {}
+        for ticket in questions:
+            published.publication.withdraw(ticket)
+        self._forget_unless_copied(published)
+        if key in self._published:
+            limit_s = COPY_TIMEOUT_S + published.payload.size_bytes / COPY_BYTES_PER_S
+            self._messenger.call_later(limit_s, partial(self._forget, key))
+        for question in questions.values():
+            question.gone()
+
+    def _forget_unless_copied(self, published: _Published) -> None:
+        if published.is_released and not published.publication.is_busy:
+            self._forget(published.key)
+
+    def _forget(self, key: Key) -> None:
         published = self._published.pop(key, None)
         self._replicated.pop(key, None)
         if published is None:
             return
         self._replicated_bytes -= published.replicated_bytes
-        for process_id in published.publication.ready():
-            self._messenger.notify(published.replicas[process_id], f"{self._service}.drop", Drop(key))
-        for question in published.questions.values():
-            question.gone()
+        self._pieces.drop(self._messenger.endpoint.process_id, key)
+        for process_id in published.publication.replicas():
+            self._drop(published, process_id)
+
+    def _drop(self, published: _Published, process_id: str) -> None:
+        replica = published.replicas.pop(process_id, None)
+        if replica is not None:
+            self._messenger.notify(replica, f"{self._service}.drop", Drop(published.key))
 
     def answer(self, request: Request, key: Key, want: Want, gone: Callable[[], None]) -> None:
         """Answer a reader's question, now or when its machine has a replica.
@@ -101,21 +152,27 @@ class Publisher:
         self._messenger.payloads.when_ready(want.reader, lambda: self._answer(key, question))
 
     def _answer(self, key: Key, question: _OpenQuestion) -> None:
-        published = self._published.get(key)
+        published, want = self._published.get(key), question.want
         if question.request.is_cancelled:
             return
-        if published is None:
+        if published is None or published.is_released:
             question.gone()
             return
-        if question.want.avoid and question.want.avoid_number == key.number:
-            self._avoid(published, question.want)
+        was_here = want.avoid_number == key.number
+        if was_here and want.avoid:
+            self._avoid(published, want)
         ticket = self._next_ticket()
         published.questions[ticket] = question
-        reader = Reader(ticket, question.want.reader.process_id, question.want.reader.machine_id)
-        self._follow(published, published.publication.ask(reader))
+        reader = Reader(ticket, want.reader.process_id, want.reader.machine_id)
+        moves = was_here and want.was_to_keep
+        publication = published.publication
+        if want.alone:
+            self._follow(published, [Give(ticket)])
+        else:
+            self._follow(published, publication.move(reader) if moves else publication.ask(reader))
         if ticket not in published.questions:
             return
-        if question.want.heard == key.number:
+        if want.heard == key.number:
             question.request.on_cancel(lambda: self._withdraw(published, ticket))
         else:
             # Whoever waits knows what it waits for, and can say so at its deadline.
@@ -126,44 +183,57 @@ class Publisher:
         for instruction in instructions:
             question = published.questions.pop(instruction.ticket)
             if isinstance(instruction, Give):
-                self._give(published, question, keep=instruction.keep)
+                answer = ReaderAnswer(AnswerKind.HERE, published.key)
+                give(question.request, answer, published.payload, question.want.reader)
+            elif instruction.keep:
+                self._send_to(published, question, instruction.process_id)
             else:
-                at = published.replicas[instruction.process_id]
-                self._refer(published, question, at, keep=instruction.keep)
+                at, size_bytes = published.replicas[instruction.process_id], published.payload.size_bytes
+                question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at, size_bytes))
 
-    def _give(self, published: _Published, question: _OpenQuestion, *, keep: bool) -> None:
-        on_confirmed = partial(self._on_confirmed, published, question, keep)
-        answer = ReaderAnswer(AnswerKind.KEEP if keep else AnswerKind.HERE, published.key)
-        if not give(question.request, answer, published.payload, question.want.reader, on_confirmed):
+    def _send_to(self, published: _Published, question: _OpenQuestion, process_id: str) -> None:
+        """Let a reader copy it from a process, for its machine."""
+        key, reader = published.key, question.want.reader
+        published.replicas[reader.process_id] = reader
+        published.begun.setdefault(reader.process_id, self._messenger.now())
+        here, held = self._messenger.endpoint, self._pieces
+        of_here = held.held.get((here.process_id, key)) or held.hold(
+            here.process_id, key, published.payload, is_whole=True
+        )
+        at = published.replicas[process_id] if process_id else here
+        begins_here = not process_id and not question.want.was_to_keep
+        first = of_here.row.stretch(0, min(MIN_PIECE_BYTES, of_here.filled)) if begins_here else []
+        answer = ReaderAnswer(AnswerKind.FROM, key, at, sizes=tuple(published.payload.sizes))
+        on_confirmed = partial(self._on_confirmed, published, reader.process_id)
+        if not question.request.reply(answer, first, snapshot=False, on_confirmed=on_confirmed):
             on_confirmed(False)
 
-    def _refer(self, published: _Published, question: _OpenQuestion, at: Endpoint, *, keep: bool) -> None:
-        size_bytes = published.payload.size_bytes
-        if not keep:
-            question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at, size_bytes))
-            return
-        on_confirmed = partial(self._on_confirmed, published, question, keep)
-        if not question.request.reply(
-            ReaderAnswer(AnswerKind.FROM, published.key, at, size_bytes), on_confirmed=on_confirmed
-        ):
-            on_confirmed(False)
-
-    def _on_confirmed(self, published: _Published, question: _OpenQuestion, keep: bool, taken: bool) -> None:
-        if not keep:
-            return
-        process_id = question.want.reader.process_id
-        if not taken:
+    def _on_confirmed(self, published: _Published, process_id: str, taken: bool) -> None:
+        if taken:
+            self._look_later(published, process_id)
+        else:
             self._lose_copying(published, process_id)
-            return
-        # From now on it can stop without anybody's notice, and would keep others from copying.
-        overdue = partial(self._overdue, published.key, process_id)
-        self._messenger.call_later(SLOW_S + published.payload.size_bytes / SLOW_BYTES_PER_S, overdue)
 
-    def _overdue(self, key: Key, process_id: str) -> None:
-        # By its key: what is released meanwhile gives its memory back.
+    def _look_later(self, published: _Published, process_id: str) -> None:
+        # From now on it can stop without anybody's notice, and would hold up others. By its key: what is released
+        # meanwhile gives its memory back.
+        look = partial(self._look, published.key, process_id)
+        limit_s = SLOW_S + published.payload.size_bytes / (self._slow_bytes_per_s or SLOW_BYTES_PER_S)
+        # Longer each time: if all are slow, nobody is to blame.
+        self._messenger.call_later(limit_s * 2**published.num_slow, look)
+
+    def _look(self, key: Key, process_id: str) -> None:
         published = self._published.get(key)
-        if published is not None:
-            self._follow(published, published.publication.overdue(process_id))
+        if published is None:
+            return
+        behind_it = published.publication.overdue(process_id)
+        if behind_it is None:
+            self._look_later(published, process_id)
+        if behind_it:
+            published.num_slow += 1
+        for each in behind_it or ():
+            elsewhere = Elsewhere(key, process_id)
+            self._messenger.notify(published.replicas[each], f"{self._service}.elsewhere", elsewhere)
 
     def _withdraw(self, published: _Published, ticket: int) -> None:
         published.questions.pop(ticket, None)
@@ -180,24 +250,24 @@ class Publisher:
             request.reply(False)
             self._lose_copying(published, request.peer_id)
         else:
-            published.replicas[request.peer_id] = kept.at
             instructions = published.publication.kept(request.peer_id)
+            took_s = self._messenger.now() - published.begun.pop(request.peer_id, 0.0)
+            slow_bytes_per_s = published.payload.size_bytes / max(took_s, 1e-6) / TIMES_SLOWER
+            self._slow_bytes_per_s = max(self._slow_bytes_per_s, slow_bytes_per_s)
             request.reply(instructions is not None)
-            if instructions is None:
-                del published.replicas[request.peer_id]
             self._follow(published, instructions or [])
+            self._forget_unless_copied(published)
 
     def _avoid(self, published: _Published, want: Want) -> None:
-        """A reader could not get it from that replica; so it is none itself, if it was to copy from there."""
+        """A reader could not get it from that replica."""
+        publication = published.publication
+        if want.was_to_keep and not publication.copies_from(want.reader.process_id, want.avoid):
+            return
         if want.was_late and want.was_to_keep:
-            self._follow(published, published.publication.spare(want.avoid))
+            publication.slow(want.avoid)
         else:
-            replica = published.replicas.get(want.avoid)
-            if replica is not None:
-                self._messenger.notify(replica, f"{self._service}.drop", Drop(published.key))
+            self._drop(published, want.avoid)
             self._lose(published, want.avoid)
-        if want.was_to_keep:
-            self._lose_copying(published, want.reader.process_id)
 
     def _lose_copying(self, published: _Published, process_id: str) -> None:
         # Another of its questions may have made it a replica that has the object.
@@ -206,25 +276,19 @@ class Publisher:
 
     def _lose(self, published: _Published, process_id: str) -> None:
         published.replicas.pop(process_id, None)
+        published.begun.pop(process_id, None)
         self._follow(published, published.publication.lost(process_id))
+        self._forget_unless_copied(published)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for published in list(self._replicated.values()):
             self._lose(published, process_id)
 
 
-def give(
-    request: Request,
-    answer: ReaderAnswer,
-    payload: Payload,
-    reader: Endpoint,
-    then: Callable[[bool], None] | None = None,
-) -> bool:
+def give(request: Request, answer: ReaderAnswer, payload: Payload, reader: Endpoint) -> bool:
     """Answer with the payload, which stays until the reader has it; False if nobody waits any more."""
 
-    def on_confirmed(taken: bool, _payload: Payload = payload) -> None:
+    def on_confirmed(_taken: bool, _payload: Payload = payload) -> None:
         """Refers to the payload until the reader has locked its block, or never will."""
-        if then is not None:
-            then(taken)
 
     return request.reply(answer, payload.frames_for(reader), snapshot=False, on_confirmed=on_confirmed)

@@ -10,14 +10,15 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.replication.pieces import Copying, Stopped
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout, SharedMemoryUnreadable
 
-# How long a replica may take: it may have stopped, and who reads would be stopped with it. The slowest links of
-# clusters carry ten times as much as the one, and sockets of one machine as the other.
-COPY_TIMEOUT_S, COPY_BYTES_PER_S, LOCAL_BYTES_PER_S = 10.0, 10 << 20, 100 << 20
+# How long the replica of this machine may take: it may have stopped, and who reads would be stopped with it. The
+# slowest sockets of a machine carry ten times as much.
+COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 100 << 20
 
 
 class Reading:
@@ -55,7 +56,7 @@ class Reading:
         self._heard = heard
         self._want = Want(messenger.endpoint, unreadable=unreadable)
         self._asked: Promise[Reply] | None = None
-        self._copying: Key | None = None  # for this machine, from another one's replica
+        self._copying: Copying | None = None  # for this machine, from another one
         self._over = False
 
     def stop(self) -> None:
@@ -63,8 +64,7 @@ class Reading:
         self._over = True
         if self._asked is not None:
             self._asked.cancel()
-        if self._copying is not None:
-            self._replicas.give_up(self._publisher, self._copying)
+        self._stop_copying()
 
     def start(self) -> None:
         """Ask the publisher, again if need be."""
@@ -80,6 +80,10 @@ class Reading:
             return
         answer: ReaderAnswer = reply.result().head
         self._want.avoid = ""
+        if answer.kind is AnswerKind.FROM and answer.at is not None:
+            self._copy(answer, answer.at, reply.result().frames)
+            return
+        self._stop_copying()
         if answer.kind is AnswerKind.WAIT:
             self._want.heard = answer.key.number
             if self._heard is not None:
@@ -88,15 +92,63 @@ class Reading:
                 self.start()
         elif answer.kind is AnswerKind.GONE:
             self._end()
-        elif answer.kind is AnswerKind.KEEP:
-            self._keep(answer.key, reply.result().frames)
-        elif answer.kind is AnswerKind.FROM and answer.at is not None:
-            self._copying = answer.key
-            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / COPY_BYTES_PER_S)
         elif answer.at is not None:
-            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / LOCAL_BYTES_PER_S)
+            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / COPY_BYTES_PER_S)
         else:
             self._receive(answer.key, reply.result().frames, self.start)
+
+    # -- from another machine --------------------------------------------------------------------
+
+    def _copy(self, answer: ReaderAnswer, source: Endpoint, first: list[Buffer]) -> None:
+        def begin(copying: Copying | None) -> None:
+            if copying is None:
+                self._replicas.give_up(self._publisher, answer.key)
+                self._want.alone = True
+                if not self._over:
+                    self.start()
+                return
+            self._copying = copying
+            if self._over:
+                self._stop_copying()
+                return
+            of_publisher = source.process_id == self._publisher.process_id
+            service = f"{self._replicas.service}.{'piece' if of_publisher else 'copy'}"
+            copying.begin(source, service, first)
+
+        before = self._copying
+        if (
+            before is not None
+            and before.key == answer.key
+            and self._replicas.is_copying(self._publisher, before)
+        ):
+            begin(before)
+        else:
+            self._stop_copying()
+            self._replicas.begin(self._publisher, answer, partial(self._copied, answer.key), begin)
+
+    def _copied(self, key: Key, stopped: Stopped | None) -> None:
+        copying = self._copying
+        if self._over or copying is None:
+            return
+        if stopped is None:
+            self._copying = None
+            self._replicas.keep(self._publisher, copying, lambda arrived: self._end(key, arrived))
+            return
+        self._want = Want(
+            self._messenger.endpoint,
+            avoid=stopped.source_id,
+            avoid_number=key.number,
+            was_late=stopped.was_late,
+            was_to_keep=True,
+        )
+        self.start()
+
+    def _stop_copying(self) -> None:
+        copying, self._copying = self._copying, None
+        if copying is not None and self._replicas.is_copying(self._publisher, copying):
+            self._replicas.give_up(self._publisher, copying.key)
+
+    # -- from this machine -----------------------------------------------------------------------
 
     def _ask_replica(self, replica: Endpoint, key: Key, timeout_s: float) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
@@ -108,7 +160,6 @@ class Reading:
     def _replica_answered(self, replica: Endpoint, key: Key, timeout_s: float, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
-        keeps, self._copying = self._copying is not None, None
         error = reply.exception()
         if error is not None or reply.result().head.kind is AnswerKind.GONE:
             self._want = Want(
@@ -116,16 +167,10 @@ class Reading:
                 avoid=replica.process_id,
                 avoid_number=key.number,
                 was_late=isinstance(error, CommTimeout),
-                was_to_keep=keeps,
             )
             self.start()
-        elif keeps:
-            self._keep(key, reply.result().frames)
         else:
             self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key, timeout_s))
-
-    def _keep(self, key: Key, frames: list[Buffer]) -> None:
-        self._replicas.keep(self._publisher, key, frames, lambda arrived: self._end(key, arrived))
 
     def _receive(self, key: Key, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
         try:
@@ -148,4 +193,5 @@ class Reading:
     ) -> None:
         if not self._over:
             self._over = True
+            self._stop_copying()
             self._done(key, arrived, error)

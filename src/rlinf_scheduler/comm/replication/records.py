@@ -1,9 +1,10 @@
 """What publishers, replicas and readers say to each other.
 
-reader to publisher    a question of its service's, with a Want in it -> ReaderAnswer, with the bytes or a descriptor
-reader to replica      Copy -> ReaderAnswer; of its own machine, or of another if the reader is to be a replica, too
+reader to publisher    a question of its service's, with a Want in it -> ReaderAnswer, with the object or a descriptor
+reader to replica      Copy -> ReaderAnswer, of its own machine
+replica to its source  Copy of a piece -> ReaderAnswer, with its bytes
 replica to publisher   Kept -> whether it is still needed
-publisher to replica   Drop
+publisher to replica   Drop, Elsewhere
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Want(msgspec.Struct, array_like=True):
         avoid_number: the object's number.
         was_late: that process has not answered in time; it may have the object, and be slow.
         was_to_keep: what the reader was to copy from there was for its machine.
+        alone: it cannot keep anything for its machine.
     """
 
     reader: Endpoint
@@ -44,17 +46,17 @@ class Want(msgspec.Struct, array_like=True):
     avoid_number: int = NOTHING_HEARD
     was_late: bool = False
     was_to_keep: bool = False
+    alone: bool = False
 
 
 class AnswerKind(IntEnum):
     """What an answer means."""
 
-    WAIT = 0  # it is not there, or on its way to the reader's machine: ask again, and be answered when it is
+    WAIT = 0  # it is not there, or on its way to whom is asked: ask again, and be answered when it is
     HERE = 1  # it comes with this answer
-    KEEP = 2  # so it does, and the reader is its machine's replica from now on
-    AT = 3  # the machine's replica has it
-    GONE = 4  # the process that was asked does not have it (any more)
-    FROM = 5  # another machine's replica has it, and the reader is its machine's replica from now on
+    AT = 2  # the machine's replica has it
+    GONE = 3  # whom is asked does not have it (any more)
+    FROM = 4  # another machine has it, or gets it: the reader is its machine's replica from now on
 
 
 class ReaderAnswer(msgspec.Struct, array_like=True):
@@ -63,22 +65,28 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
     Attributes:
         kind: see `AnswerKind`.
         key: what was found; of WAIT, what is there.
-        at: of AT and FROM: where the replica is.
-        size_bytes: of AT and FROM: of the object.
+        at: of AT and FROM: where it is.
+        size_bytes: of AT: of the object.
+        begin: of a piece: where it begins.
+        sizes: of FROM: of the object's frames; its first bytes may come with the answer.
     """
 
     kind: AnswerKind
     key: Key
     at: Endpoint | None = None
     size_bytes: int = 0
+    begin: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 class Copy(msgspec.Struct, array_like=True):
-    """A reader asks a replica."""
+    """A question for an object, or for a piece of it: from the byte `begin` to before the byte `end`."""
 
     publisher_id: str
     key: Key
     want: Want
+    begin: int = 0
+    end: int = 0
 
 
 class Kept(msgspec.Struct, array_like=True):
@@ -89,6 +97,13 @@ class Kept(msgspec.Struct, array_like=True):
 
 
 class Drop(msgspec.Struct, array_like=True):
-    """Nobody needs an object any more."""
+    """A process is not to keep an object any more, nor to copy it."""
 
     key: Key
+
+
+class Elsewhere(msgspec.Struct, array_like=True):
+    """A process is to copy an object from another one than this."""
+
+    key: Key
+    avoid: str

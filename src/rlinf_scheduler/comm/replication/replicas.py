@@ -1,20 +1,25 @@
-"""What this process keeps of other machines' objects for the other processes of its machine."""
+"""What this process keeps of other machines' objects for the other processes of its machine, and for other machines."""
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.replication.pieces import Copying, Pieces, Stopped
 from rlinf_scheduler.comm.replication.publisher import give
-from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer
+from rlinf_scheduler.comm.replication.records import (
+    AnswerKind,
+    Copy,
+    Drop,
+    Elsewhere,
+    Kept,
+    Key,
+    ReaderAnswer,
+)
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
@@ -25,9 +30,9 @@ logger = Reporter(__name__)
 
 
 class Replicas:
-    """Objects of publishers elsewhere, each written into this process's shared memory once.
+    """Objects of publishers elsewhere, each received into this process's shared memory once.
 
-    They are kept until their publisher releases them or is gone. All but the copying, which one thread does, is on
+    They are kept until their publisher releases them or is gone. All but waiting for room, which a thread does, is on
     the I/O thread.
 
     Args:
@@ -43,107 +48,132 @@ class Replicas:
         self._messenger = messenger
         self.service = service
         self._private = private
-        self._kept: dict[tuple[str, Key], Payload] = {}
-        self._to_write: deque[Callable[[], None]] = deque()
-        self._is_writing = False
+        self._pieces = Pieces(messenger)
+        self._copying: dict[tuple[str, Key], Copying] = {}
         messenger.serve(f"{service}.copy", self._on_copy, Copy)
         messenger.serve(f"{service}.drop", self._on_drop, Drop)
+        messenger.serve(f"{service}.elsewhere", self._on_elsewhere, Elsewhere)
         messenger.on_peer_lost(self._on_peer_lost)
 
-    def keep(
-        self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[ReceivedPayload], None]
+    # -- what comes from other machines ----------------------------------------------------------
+
+    def begin(
+        self,
+        publisher: Endpoint,
+        answer: ReaderAnswer,
+        on_end: Callable[[Stopped | None], None],
+        then: Callable[[Copying | None], None],
     ) -> None:
-        """Keep what came from another machine.
+        """Make room for an object of another machine.
 
         Args:
             publisher: whose it is.
-            key: which object.
-            frames: its bytes.
-            then: called on the I/O thread with the object, for this process's own use; not before it is written, for
-                whoever has it may change it.
+            answer: what the publisher says of it.
+            on_end: see `Copying`.
+            then: called on the I/O thread with what copies it, which has not begun; None without room.
         """
 
-        def write() -> None:
-            written: Payload | Exception
-            try:
-                written = self._write(frames)
-            except Exception as error:  # noqa: BLE001 - then there is no replica, and whoever waits for it goes on
-                written = error
-            self._messenger.submit(partial(self._on_written, publisher, key, frames, written, then))
+        def reserved(payload: Payload | Exception) -> None:
+            if isinstance(payload, Exception):
+                then(None)
+                return
+            self._forget(at)
+            held = self._pieces.hold(*at, payload, is_whole=False)
+            copying = self._copying[at] = Copying(self._messenger, self._pieces, *at, held, on_end)
+            then(copying)
 
-        self._to_write.append(write)
-        self._begin_to_write()
+        at = (publisher.process_id, answer.key)
+        self._reserve(answer.sizes, reserved)
 
-    def give_up(self, publisher: Endpoint, key: Key) -> None:
-        """Say that this process, which was to keep an object, does not get it."""
-        self._messenger.request(publisher, f"{self.service}.kept", Kept(key, None), reply_type=bool)
-
-    def _begin_to_write(self) -> None:
-        if self._to_write and not self._is_writing:
-            self._is_writing = True
-            self._messenger.run_beside(self._write_all)
-
-    def _write_all(self) -> None:
-        while self._to_write:
-            self._to_write.popleft()()
-        self._messenger.submit(self._have_written)
-
-    def _have_written(self) -> None:
-        self._is_writing = False
-        self._begin_to_write()
-
-    def _write(self, frames: list[Buffer]) -> Payload:
-        encoded = Encoded(bytes(frames[0]), frames[1:])
-        return self._messenger.payloads.pack(
-            encoded, None, snapshot=self._private, wait_s=WAIT_S, shared=self._private
-        )
-
-    def _on_written(
-        self,
-        publisher: Endpoint,
-        key: Key,
-        frames: list[Buffer],
-        written: Payload | Exception,
-        then: Callable[[ReceivedPayload], None],
-    ) -> None:
-        arrived, at = ReceivedPayload(frames), None
-        if isinstance(written, Payload):
-            self._kept[publisher.process_id, key] = written
-            at = self._messenger.endpoint
-            if written.in_shared_memory:
-                # What came as bytes can go; where it cannot be mapped here, it stays this process's own copy.
-                with contextlib.suppress(SharedMemoryUnreadable):
-                    arrived = self._messenger.payloads.receive(written.frames_for(at))
+    def _reserve(self, sizes: Sequence[int], then: Callable[[Payload | Exception], None]) -> None:
+        reserved = self._room_for(sizes, 0.0)
+        waits = isinstance(reserved, Payload) and not reserved.in_shared_memory
+        if not waits or self._messenger.payloads.arena is None:
+            then(reserved)
         else:
-            size_bytes = arrived.size_bytes
-            logger.warning("%d bytes are not kept for others of this machine: %r", size_bytes, written)
+            self._messenger.run_beside(
+                lambda: self._messenger.submit(partial(then, self._room_for(sizes, WAIT_S)))
+            )
+
+    def _room_for(self, sizes: Sequence[int], wait_s: float) -> Payload | Exception:
+        try:
+            return self._messenger.payloads.reserve(sizes, shared=self._private, wait_s=wait_s)
+        except Exception as error:  # noqa: BLE001 - then there is no replica, and its reader gets the bytes
+            logger.warning("%d bytes are not kept for others of this machine: %r", sum(sizes), error)
+            return error
+
+    def is_copying(self, publisher: Endpoint, copying: Copying) -> bool:
+        """Whether a copy may go on."""
+        return self._copying.get((publisher.process_id, copying.key)) is copying
+
+    def keep(self, publisher: Endpoint, copying: Copying, then: Callable[[ReceivedPayload], None]) -> None:
+        """Keep what has come as a whole; `then` is called with it, for this process's own use."""
+        at = (publisher.process_id, copying.key)
+        del self._copying[at]
 
         def answered(answer: Promise[Reply]) -> None:
             if answer.cancelled() or answer.exception() is not None or not answer.result().head:
-                self._kept.pop((publisher.process_id, key), None)
+                self._pieces.drop(*at)
 
-        kept = self._messenger.request(publisher, f"{self.service}.kept", Kept(key, at), reply_type=bool)
+        message = Kept(copying.key, self._messenger.endpoint)
+        kept = self._messenger.request(publisher, f"{self.service}.kept", message, reply_type=bool)
         kept.add_done_callback(answered)
-        then(arrived)
+        self._load(copying.held.payload, then)
+
+    def _load(self, payload: Payload, then: Callable[[ReceivedPayload], None]) -> None:
+        frames = payload.frames_for(self._messenger.endpoint)
+        try:
+            arrived = self._messenger.payloads.receive(frames)
+        except SharedMemoryUnreadable:
+            arrived = ReceivedPayload(payload.bytes_frames())
+        if arrived.block is None and self._private:
+            self._messenger.run_beside(lambda: self._messenger.submit(partial(then, arrived.copied())))
+        else:
+            then(arrived)
+
+    def give_up(self, publisher: Endpoint, key: Key) -> None:
+        """Say that this process, which was to keep an object, does not get it."""
+        copying = self._copying.pop((publisher.process_id, key), None)
+        if copying is not None:
+            copying.stop()
+        self._pieces.drop(publisher.process_id, key)
+        self._messenger.request(publisher, f"{self.service}.kept", Kept(key, None), reply_type=bool)
+
+    # -- what is asked for -----------------------------------------------------------------------
 
     def _on_copy(self, request: Request) -> None:
         asked: Copy = request.head
+        if asked.end:
+            self._pieces.answer(request)
+            return
         if asked.want.unreadable:
             self._messenger.payloads.distrust(request.peer_id, asked.want.unreadable)
 
         def answer() -> None:
-            payload = self._kept.get((asked.publisher_id, asked.key))
-            if payload is None:
+            held = self._pieces.held.get((asked.publisher_id, asked.key))
+            if held is None or held.filled < len(held.row):
                 request.reply(ReaderAnswer(AnswerKind.GONE, asked.key))
             else:
-                give(request, ReaderAnswer(AnswerKind.HERE, asked.key), payload, asked.want.reader)
+                give(request, ReaderAnswer(AnswerKind.HERE, asked.key), held.payload, asked.want.reader)
 
         self._messenger.payloads.when_ready(asked.want.reader, answer)
 
     def _on_drop(self, notice: Request) -> None:
-        self._kept.pop((notice.peer_id, notice.head.key), None)
+        self._forget((notice.peer_id, notice.head.key))
+
+    def _on_elsewhere(self, notice: Request) -> None:
+        told: Elsewhere = notice.head
+        copying = self._copying.get((notice.peer_id, told.key))
+        if copying is not None:
+            copying.move_from(told.avoid)
 
     def _on_peer_lost(self, process_id: str) -> None:
-        for publisher_id, key in list(self._kept):
-            if publisher_id == process_id:
-                del self._kept[publisher_id, key]
+        for at in list(self._pieces.held):
+            if at[0] == process_id:
+                self._forget(at)
+
+    def _forget(self, at: tuple[str, Key]) -> None:
+        copying = self._copying.pop(at, None)
+        self._pieces.drop(*at)
+        if copying is not None:
+            copying.fail(Stopped())

@@ -7,11 +7,11 @@ why.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.framing import Buffer, allocate, object_bytes
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.arena import Arena
 from rlinf_scheduler.comm.shm.foreign import ForeignArena
@@ -144,11 +144,30 @@ class Payloads:
             self.own_id, self.reads_ours, [], written, size_bytes=encoded.object_bytes, shared=False
         )
 
+    def reserve(self, sizes: Sequence[int], *, wait_s: float = 0.0, shared: bool = False) -> Payload:
+        """Memory for an object whose frames are still to come: in the arena, or where that has no room, beside it.
+
+        Args:
+            sizes: how many bytes each frame has.
+            wait_s: see `pack`.
+            shared: see `pack`.
+        """
+        written = self._room(sizes, wait_s)
+        frames: list[Buffer] = [allocate(size) for size in sizes] if written is None else []
+        size_bytes = object_bytes(sizes[0], sum(sizes) - sizes[0])
+        return Payload(self.own_id, self.reads_ours, frames, written, size_bytes=size_bytes, shared=shared)
+
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
+        written = self._room(encoded.sizes, wait_s)
+        if written is not None:
+            written.write(encoded)
+        return written
+
+    def _room(self, sizes: Sequence[int], wait_s: float) -> Written | None:
         arena = self.arena
         if arena is None:
             return None
-        _, size_bytes = frame_offsets(encoded.sizes)
+        _, size_bytes = frame_offsets(sizes)
         # Who has waited in vain once does not wait again until there was room: a second for each item is no help.
         block = arena.allocate(size_bytes, 0.0 if self._full else wait_s)
         if block is None:
@@ -158,7 +177,7 @@ class Payloads:
         self._full = False
         if not self._trimmer.on_duty:
             self._messenger.submit(self._trimmer.begin)
-        return Written(arena, block, encoded)
+        return Written(arena, block, sizes)
 
     def _say_full(self, arena: Arena, size_bytes: int) -> None:
         if not self._full:

@@ -68,27 +68,30 @@ def described_bytes(frames: Sequence[Buffer]) -> int:
 
 
 class Written:
-    """A block of this process's own arena with an object in it.
+    """A block of this process's own arena for an object.
 
     Args:
         arena: the arena.
         block: the block.
-        encoded: the object; it is copied into the block here.
+        sizes: of the object's frames, which are written into the block.
     """
 
-    __slots__ = ("_arena", "_block", "_sizes")
+    __slots__ = ("_arena", "_block", "sizes")
 
-    def __init__(self, arena: Arena, block: Block, encoded: Encoded) -> None:
+    def __init__(self, arena: Arena, block: Block, sizes: Sequence[int]) -> None:
         self._arena = arena
         self._block = block
-        self._sizes = encoded.sizes
-        offsets, _ = frame_offsets(encoded.sizes)
-        encoded.write_into(block.memory, offsets)
+        self.sizes = sizes
+
+    def write(self, encoded: Encoded) -> None:
+        """Copy the object into the block."""
+        offsets, _ = frame_offsets(self.sizes)
+        encoded.write_into(self._block.memory, offsets)
 
     def descriptor(self, owner_id: str, pid: int, *, shared: bool) -> Descriptor:
         """How others find it."""
         block = self._block
-        sizes = tuple(self._sizes)
+        sizes = tuple(self.sizes)
         return Descriptor(owner_id, pid, self._arena.fd, block.index, block.generation, sizes, shared)
 
     def when_free(self, tell: Callable[[], None]) -> None:
@@ -101,7 +104,7 @@ class Written:
 
     def frames(self) -> list[Buffer]:
         """The object's frames; they keep the block."""
-        return frames_of(self._block.memory, self._sizes)
+        return frames_of(self._block.memory, self.sizes)
 
 
 class Payload:
@@ -141,6 +144,11 @@ class Payload:
     def in_shared_memory(self) -> bool:
         """Whether its bytes lie in this process's arena."""
         return self._written is not None
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many bytes each of its frames has."""
+        return [*map(len, self._frames)] if self._written is None else self._written.sizes
 
     def goes_as_descriptor(self, peer: Endpoint) -> bool:
         """Whether `frames_for` gives a descriptor."""

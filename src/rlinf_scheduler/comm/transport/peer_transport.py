@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.framing import Buffer, Message
+from rlinf_scheduler.comm.framing import Buffer, Envelope, Message
 from rlinf_scheduler.comm.loop import IoLoop, Timer
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.transport.handshake import HandshakeError, Introduction
@@ -33,6 +34,9 @@ class TransportEvents(Protocol):
 
     def on_connected(self, transport: PeerTransport) -> None:
         """There is a connection, the first or another."""
+
+    def places_for(self, envelope: Envelope) -> Sequence[memoryview]:
+        """Where the frames of a message that has begun to arrive go; nothing if they are to get new memory."""
 
     def on_messages(self, messages: list[Message]) -> None:
         """Messages arrived, in order."""
@@ -66,6 +70,7 @@ class PeerTransport:
         self._loop = loop
         self._sockets = sockets
         self._events = events
+        self.places_for = events.places_for
         self._attempt: Opening[Introduction] | None = None
         self._attempt_timer: Timer | None = None
         self._timer: Timer | None = None

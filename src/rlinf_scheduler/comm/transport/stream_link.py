@@ -6,7 +6,7 @@ import math
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -44,6 +44,9 @@ _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWr
 class LinkEvents(Protocol):
     """Who hears of a link, on the I/O thread."""
 
+    def places_for(self, envelope: Envelope) -> Sequence[memoryview]:
+        """Where the frames of a message that has begun to arrive go; nothing if they are to get new memory."""
+
     def on_messages(self, messages: list[Message]) -> None:
         """Messages arrived, in order."""
 
@@ -76,7 +79,7 @@ class StreamLink:
         self._session = session
         self._events = events
         self._scratch = buffers.scratch
-        self._reader = StreamReader(buffers.allocate)
+        self._reader = StreamReader(buffers.allocate, events.places_for)
         self._pieces: deque[Buffer] = deque()
         self._chunk: Buffer = b""  # what TLS is writing
         self._watching_writes = False
@@ -301,12 +304,28 @@ class StreamReader:
 
     Args:
         allocate: gives writable memory of so many bytes.
+        places_for: see `LinkEvents`.
     """
 
-    __slots__ = ("_allocate", "_envelope", "_filled", "_frames", "_prefix", "_target")
+    __slots__ = (
+        "_allocate",
+        "_envelope",
+        "_filled",
+        "_frames",
+        "_places",
+        "_places_for",
+        "_prefix",
+        "_target",
+    )
 
-    def __init__(self, allocate: Callable[[int], memoryview] = allocate) -> None:
+    def __init__(
+        self,
+        allocate: Callable[[int], memoryview] = allocate,
+        places_for: Callable[[Envelope], Sequence[memoryview]] = lambda _envelope: (),
+    ) -> None:
         self._allocate = allocate
+        self._places_for = places_for
+        self._places: Sequence[memoryview] = ()
         self._prefix = b""
         self._envelope: Envelope | None = None
         self._frames: list[Buffer] = []
@@ -373,18 +392,25 @@ class StreamReader:
         return position
 
     def _begin_message(self, control: bytes, out: list[Message]) -> None:
-        self._envelope = parse_control(control)
+        self._envelope = envelope = parse_control(control)
+        self._places = self._places_for(envelope) if envelope.sizes else ()
         self._go_on(out)
 
     def _take_frames(self, envelope: Envelope, data: memoryview, position: int, out: list[Message]) -> int:
         """Take the next frames, as far as they are here; of one that has only begun, say where it goes."""
-        frames, available = self._frames, len(data)
+        frames, places, available = self._frames, self._places, len(data)
         for size in islice(envelope.sizes, len(frames), None):
             end = position + size
             if end > available:
-                self._target, self._filled = self._allocate(size), 0
+                place = places[len(frames)] if places else self._allocate(size)
+                self._target, self._filled = place, 0
                 return position
-            frames.append(own(data[position:end]))
+            if places:
+                place = places[len(frames)]
+                place[:] = data[position:end]
+                frames.append(place)
+            else:
+                frames.append(own(data[position:end]))
             position = end
         self._go_on(out)
         return position
@@ -409,4 +435,4 @@ class StreamReader:
             frames.append(bytearray())
         out.append(Message(envelope, frames))
         self._envelope = None
-        self._frames = []
+        self._frames, self._places = [], ()

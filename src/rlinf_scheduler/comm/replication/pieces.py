@@ -1,0 +1,246 @@
+"""An object that goes from machine to machine in pieces: received in its place, and handed on while the rest comes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer, flat
+from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.requests import RequestFuture
+from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.errors import CommTimeout
+
+# A piece takes a few ms, and what is asked for at a time keeps a link busy while a question is on its way.
+MIN_PIECE_BYTES, MAX_PIECE_BYTES, NUM_PIECES = 256 << 10, 4 << 20, 64
+WINDOW = 4
+# Who is asked for bytes that it does not have says so after a while. Who says nothing may have stopped.
+WAIT_S, PIECE_TIMEOUT_S, PIECE_BYTES_PER_S = 1.0, 4.0, 10 << 20
+
+
+def piece_bytes(size_bytes: int) -> int:
+    """How large the pieces of an object of so many bytes are."""
+    return min(max(-(-size_bytes // NUM_PIECES), MIN_PIECE_BYTES), MAX_PIECE_BYTES)
+
+
+class Row:
+    """The frames of an object, as one row of bytes."""
+
+    def __init__(self, frames: Sequence[Buffer]) -> None:
+        self._frames = [memoryview(flat(frame)) for frame in frames]
+        self._ends = list(accumulate(map(len, self._frames)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def stretch(self, begin: int, end: int) -> list[memoryview]:
+        """The bytes from `begin` to before `end`, as parts of frames."""
+        parts, number = [], bisect_right(self._ends, begin)
+        while begin < end:
+            frame, there = self._frames[number], self._ends[number]
+            first = there - len(frame)
+            if frame:
+                parts.append(frame[begin - first : end - first])
+            begin, number = there, number + 1
+        return parts
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """An object that is here, or is on its way.
+
+    Attributes:
+        payload: it.
+        row: its bytes.
+        filled: so many of these are here.
+        waiting: who asks for others, with what ends its wait.
+    """
+
+    payload: Payload
+    row: Row
+    filled: int
+    waiting: dict[Request, Timer] = field(default_factory=dict)
+
+
+class Pieces:
+    """Objects of which other machines get pieces here; on the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+    """
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self.held: dict[tuple[str, Key], Held] = {}
+
+    def hold(self, publisher_id: str, key: Key, payload: Payload, *, is_whole: bool) -> Held:
+        """Let others have what is here of an object."""
+        row = Row(payload.bytes_frames())
+        held = self.held[publisher_id, key] = Held(payload, row, len(row) if is_whole else 0)
+        return held
+
+    def drop(self, publisher_id: str, key: Key) -> None:
+        """Forget an object; who waits for a piece of it hears that."""
+        held = self.held.pop((publisher_id, key), None)
+        if held is not None:
+            for request in list(held.waiting):
+                self._answer(held, request, AnswerKind.GONE)
+
+    def advance(self, held: Held, filled: int) -> None:
+        """More of an object is here."""
+        held.filled = filled
+        for request in list(held.waiting):
+            if request.head.end <= filled:
+                self._answer(held, request, AnswerKind.HERE)
+
+    def answer(self, request: Request) -> None:
+        """Answer a question for a piece, now or when it is here."""
+        asked: Copy = request.head
+        held = self.held.get((asked.publisher_id, asked.key))
+        if held is None or not 0 <= asked.begin < asked.end <= len(held.row):
+            request.reply(ReaderAnswer(AnswerKind.GONE, asked.key))
+            return
+        if asked.end <= held.filled:
+            self._answer(held, request, AnswerKind.HERE)
+            return
+        wait = partial(self._answer, held, request, AnswerKind.WAIT)
+        held.waiting[request] = self._messenger.call_later(WAIT_S, wait)
+
+    def _answer(self, held: Held, request: Request, kind: AnswerKind) -> None:
+        asked: Copy = request.head
+        timer = held.waiting.pop(request, None)
+        if timer is not None:
+            timer.cancel()
+        frames = held.row.stretch(asked.begin, asked.end) if kind is AnswerKind.HERE else []
+        request.reply(ReaderAnswer(kind, asked.key, begin=asked.begin), frames, snapshot=False)
+
+
+class Stopped(NamedTuple):
+    """Why a copy does not go on.
+
+    Attributes:
+        source_id: the process that it came from; "" if it is not to go on at all.
+        was_late: that has not answered in time.
+    """
+
+    source_id: str = ""
+    was_late: bool = False
+
+
+class Copying:
+    """An object on its way to this machine; on the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+        pieces: hands on what is here of it.
+        publisher_id: whose it is.
+        key: which object.
+        held: where it goes.
+        on_end: called when all is here, and with what it ends with if it does not go on from where it comes.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        pieces: Pieces,
+        publisher_id: str,
+        key: Key,
+        held: Held,
+        on_end: Callable[[Stopped | None], None],
+    ) -> None:
+        self.key = key
+        self.held = held
+        self._messenger = messenger
+        self._pieces = pieces
+        self._publisher_id = publisher_id
+        self._on_end = on_end
+        self._from: Endpoint | None = None
+        self._service = ""
+        self._piece_bytes = piece_bytes(len(held.row))
+        self._next = 0
+        self._asked: dict[int, RequestFuture] = {}
+        self._came: dict[int, int] = {}
+
+    def begin(self, source: Endpoint, service: str, first: Sequence[Buffer] = ()) -> None:
+        """Ask a process for what is missing; the first bytes may have come already."""
+        self._from, self._service = source, service
+        if first and not self.held.filled:
+            end = sum(map(len, first))
+            self._take(0, end, self.held.row.stretch(0, end), first)
+        self._next = self.held.filled
+        self._ask_on()
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        asked, self._asked = self._asked, {}
+        self._came.clear()
+        for each in asked.values():
+            each.cancel()
+
+    def move_from(self, process_id: str) -> None:
+        """Go on elsewhere, if this is where it comes from."""
+        if self._from is not None and self._from.process_id == process_id:
+            self.fail(Stopped(process_id, was_late=True))
+
+    def fail(self, why: Stopped) -> None:
+        """End it, if it is under way."""
+        self.stop()
+        source, self._from = self._from, None
+        if source is not None:
+            self._on_end(why)
+
+    def _ask_on(self) -> None:
+        size = len(self.held.row)
+        if self.held.filled == size:
+            self._on_end(None)
+            return
+        while len(self._asked) < WINDOW and self._next < size:
+            begin, self._next = self._next, min(self._next + self._piece_bytes, size)
+            self._ask(begin, self._next)
+
+    def _ask(self, begin: int, end: int) -> None:
+        if self._from is None:
+            return
+        places = self.held.row.stretch(begin, end)
+        head = Copy(self._publisher_id, self.key, Want(self._messenger.endpoint), begin, end)
+        limit_s = PIECE_TIMEOUT_S + WINDOW * self._piece_bytes / PIECE_BYTES_PER_S
+        asked = self._messenger.request(
+            self._from, self._service, head, timeout_s=limit_s, reply_type=ReaderAnswer
+        )
+        asked.places = places
+        self._asked[begin] = asked
+        asked.add_done_callback(partial(self._answered, begin, end, places))
+
+    def _answered(self, begin: int, end: int, places: list[memoryview], reply: Promise[Reply]) -> None:
+        source = self._from
+        if source is None or self._asked.get(begin) is not reply:
+            return
+        del self._asked[begin]
+        error = reply.exception()
+        answer: ReaderAnswer | None = None if error is not None else reply.result().head
+        if answer is None or answer.kind is AnswerKind.GONE:
+            self.fail(Stopped(source.process_id, was_late=isinstance(error, CommTimeout)))
+        elif answer.kind is AnswerKind.WAIT:
+            self._ask(begin, end)
+        else:
+            self._take(begin, end, places, reply.result().frames)
+            self._ask_on()
+
+    def _take(self, begin: int, end: int, places: Sequence[memoryview], frames: Sequence[Buffer]) -> None:
+        for place, frame in zip(places, frames, strict=True):
+            if frame is not place:
+                place[:] = frame
+        self._came[begin] = end
+        filled = self.held.filled
+        while filled in self._came:
+            filled = self._came.pop(filled)
+        self._pieces.advance(self.held, filled)
