@@ -4,8 +4,7 @@ import inspect
 import pickle
 import re
 
-import pytest
-
+from effort import case
 from rlinf_scheduler import errors
 
 # These are loaded when somebody asks for them.
@@ -41,14 +40,15 @@ def made(kind):
     return kind(*(SAMPLES[each.annotation.removesuffix(" | None")] for each in parameters))
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_every_error_arrives_in_another_process_as_it_was(kind):
-    error = made(kind)
-    if isinstance(error, errors.WaitTimeout) and hasattr(error, "why"):
-        error.explain("actor:0 is stopped")
-    came = pickle.loads(pickle.dumps(error))
-    assert (type(came), str(came), repr(came.args)) == (kind, str(error), repr(error.args))
-    assert vars(came).keys() == vars(error).keys()
+def test_every_error_arrives_in_another_process_as_it_was():
+    for kind in CLASSES:
+        with case(kind.__name__):
+            error = made(kind)
+            if isinstance(error, errors.WaitTimeout) and hasattr(error, "why"):
+                error.explain("actor:0 is stopped")
+            came = pickle.loads(pickle.dumps(error))
+            assert (type(came), str(came), repr(came.args)) == (kind, str(error), repr(error.args))
+            assert vars(came).keys() == vars(error).keys()
 
 
 def test_the_tree_has_every_error_below_the_one_that_it_is_of():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import case
 from rlinf.scheduler import (
     ComponentPlacement,
     FlexiblePlacementStrategy,
@@ -74,14 +75,15 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_caller_is_told_what_was_approved(name):
-    with pytest.raises(ConfigError) as caught:
-        CALLS[name]()
-    message, approved = f"{caught.value}\n", FOLDER / f"{name}.txt"
-    if os.environ.get("APPROVE"):
-        approved.write_text(message)
-    assert message == approved.read_text()
+def test_caller_is_told_what_was_approved():
+    for name, call in CALLS.items():
+        with case(name):
+            with pytest.raises(ConfigError) as caught:
+                call()
+            message, approved = f"{caught.value}\n", FOLDER / f"{name}.txt"
+            if os.environ.get("APPROVE"):
+                approved.write_text(message)
+            assert message == approved.read_text()
 
 
 def test_every_message_has_its_call():
