@@ -33,12 +33,13 @@ class Job:
         devices = None if device is None else Devices(messenger, lambda: device)
         return Weights(messenger, self.driver.endpoint, devices=devices)
 
-    def rank(self, rank, world_size, *, launch=1, machine="here", name=""):
+    def rank(self, rank, world_size, *, launch=1, machine="here", name="", device=None):
         """Weights of a rank of the group of actors."""
         name = name or f"actor:{rank}"
         messenger = self.messengers[name] = self._new_messenger(name, machine)
         publisher = Publisher(messenger.endpoint, name, "actor", launch, rank, world_size)
-        return Weights(messenger, self.driver.endpoint, rank=publisher)
+        devices = None if device is None else Devices(messenger, lambda: device)
+        return Weights(messenger, self.driver.endpoint, devices=devices, rank=publisher)
 
     def start(self, function, name, *args, machine="here"):
         """A process that runs a function of `weights_peers` or its like, and our end of its pipe; it has spoken."""

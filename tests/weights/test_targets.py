@@ -313,6 +313,30 @@ def test_a_quantised_tensor_is_fetched_as_its_parts():
     assert fetch(version, {"w.scale": np.zeros(1)}, keys="w.scale")["w.scale"] == [1]
 
 
+def test_boxes_are_copied_from_sources_of_which_one_has_its_bytes_on_a_device():
+    whole = torch.arange(48.0).reshape(8, 6)
+    sources, payloads = published(*({"w": Slice(whole[at : at + 4], (at, 0), (8, 6))} for at in (0, 4)))
+    head, *frames = payloads[0]
+    payloads[0] = [head, *(torch.frombuffer(each, dtype=torch.uint8) for each in frames)]
+    places = [
+        torch.zeros(8, 2),
+        torch.zeros(8, 2, dtype=torch.bfloat16),
+        np.zeros((8, 2)),
+        np.zeros((8, 2), "f4"),
+    ]
+    calls = []
+
+    def read(copy):
+        calls.append(copy)
+        copy()
+
+    for place in places:
+        target = Target("policy", {"w": Slice(place, (0, 3), (8, 6))})
+        target.write(7, target.plan(7, sources, HERE), payloads, {0: read})
+        assert torch.equal(torch.as_tensor(place).float(), whole[:, 3:5])
+    assert len(calls) == len(places)
+
+
 # -- what went wrong meanwhile --------------------------------------------------------------------
 
 

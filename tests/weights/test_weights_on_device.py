@@ -22,6 +22,7 @@ from rlinf_scheduler.errors import (
     PeerNotFound,
     WeightsMismatch,
 )
+from rlinf_scheduler.weights.held import Slice
 from weights_job import DEADLINE_S, answer_of, wait_until
 from weights_peers import fetch_on_demand
 
@@ -66,6 +67,21 @@ def test_who_has_not_that_device_gets_them_through_host_memory(job, device, mach
         assert (fetched(elsewhere, into), fetched(beside, too)) == (version, version)
         assert values_in(into) == values_in(too) == {version}
     assert own is None or own.num_opened == 0
+
+
+def test_shards_of_ranks_of_one_device_are_put_together_there_and_elsewhere(job):
+    whole = torch.arange(512 * 256.0).reshape(512, 256)
+    actors = [job.rank(rank, 2, device=PretendDevice(DEVICE)) for rank in range(2)]
+    own = PretendDevice(DEVICE)
+    readers = [job.member("rollout:0", device=own), job.member("rollout:1")]
+    for rank, actor in enumerate(actors):
+        shard = Slice(whole[256 * rank :][:256].clone(), (256 * rank, 0), whole.shape)
+        actor.publish("policy", {"w": shard}, 1)
+    for reader in readers:
+        for place in (torch.zeros(512, 100), torch.zeros(512, 100, dtype=torch.bfloat16)):
+            assert fetched(reader, {"w": Slice(place, (0, 50), whole.shape)}) == 1
+            assert torch.equal(place, whole[:, 50:150].to(place.dtype))
+    assert own.num_opened == 2
 
 
 def test_readers_that_wait_are_answered_wherever_their_tensors_are(job):

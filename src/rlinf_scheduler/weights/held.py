@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,8 +27,8 @@ class Slice(NamedTuple):
     """
 
     tensor: Any
-    offsets: tuple[int, ...]
-    global_shape: tuple[int, ...]
+    offsets: Sequence[int]
+    global_shape: Sequence[int]
 
 
 class Held(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from typing import TypeAlias, TypedDict
 
 from rlinf_scheduler.errors import WeightsError
@@ -48,24 +49,23 @@ class Selection:
     def __init__(
         self, name: str, there: Collection[str], keys: Keys = None, rename: Rename = None, fuse: Fuse = None
     ) -> None:
-        self.patterns = (keys,) if isinstance(keys, str) else None if keys is None else tuple(keys)
-        for pattern in self.patterns or ():
-            if not any(_matches(key, pattern) for key in there):
+        self.patterns = None if keys is None else frozenset([keys] if isinstance(keys, str) else keys)
+        wild = [each for each in self.patterns or () if set(each) & set("*?[")]
+        self._wild = re.compile("|".join(map(translate, wild)) or "(?!)")
+        self.keys = [key for key in there if self.has(key)]
+        found = set(self.keys)
+        for pattern in sorted(self.patterns or ()):
+            if pattern not in found and not any(fnmatchcase(key, pattern) for key in self.keys):
                 hint = did_you_mean(pattern, there)
                 raise WeightsError(
                     name, f"no key of the destination is {pattern!r}, of keys={hint and f'; {hint}'}"
                 )
-        self.keys = [key for key in there if self.has(key)]
         whence = {key: _origin(key, rename, fuse or {}) for key in self.keys}
         self.origins: Origins = {key: rows for key, rows in whence.items() if rows != (Rows(key),)}
 
     def has(self, key: str) -> bool:
         """Whether a key is one of those that are fetched."""
-        return self.patterns is None or any(_matches(key, pattern) for pattern in self.patterns)
-
-
-def _matches(key: str, pattern: str) -> bool:
-    return key == pattern or fnmatchcase(key, pattern)
+        return self.patterns is None or key in self.patterns or self._wild.match(key) is not None
 
 
 def _origin(
