@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer, flat
@@ -124,18 +123,6 @@ class Pieces:
         request.reply(ReaderAnswer(kind, asked.key, begin=asked.begin), frames, snapshot=False)
 
 
-class Stopped(NamedTuple):
-    """Why a copy does not go on.
-
-    Attributes:
-        source_id: the process that it came from; "" if it is not to go on at all.
-        was_late: that has not answered in time.
-    """
-
-    source_id: str = ""
-    was_late: bool = False
-
-
 class Copying:
     """An object on its way to this machine; on the I/O thread.
 
@@ -145,7 +132,7 @@ class Copying:
         publisher_id: whose it is.
         key: which object.
         held: where it goes.
-        on_end: called when all is here, and with what it ends with if it does not go on from where it comes.
+        on_end: called when all is here, and with what to ask the publisher if it does not go on where it copies from.
     """
 
     def __init__(
@@ -155,7 +142,7 @@ class Copying:
         publisher_id: str,
         key: Key,
         held: Held,
-        on_end: Callable[[Stopped | None], None],
+        on_end: Callable[[Want | None], None],
     ) -> None:
         self.key = key
         self.held = held
@@ -189,14 +176,18 @@ class Copying:
     def move_from(self, process_id: str) -> None:
         """Go on elsewhere, if this is where it comes from."""
         if self._from is not None and self._from.process_id == process_id:
-            self.fail(Stopped(process_id, was_late=True))
+            self.fail(process_id, was_late=True)
 
-    def fail(self, why: Stopped) -> None:
-        """End it, if it is under way."""
+    def fail(self, avoid: str = "", *, was_late: bool = False) -> None:
+        """End it, if it is under way; `avoid` is the process that it came from, if that is to blame."""
         self.stop()
         source, self._from = self._from, None
         if source is not None:
-            self._on_end(why)
+            want = Want(
+                self._messenger.endpoint, avoid=avoid, avoid_number=self.key.number, was_late=was_late
+            )
+            want.was_to_keep = True
+            self._on_end(want)
 
     def _ask_on(self) -> None:
         size = len(self.held.row)
@@ -228,7 +219,7 @@ class Copying:
         error = reply.exception()
         answer: ReaderAnswer | None = None if error is not None else reply.result().head
         if answer is None or answer.kind is AnswerKind.GONE:
-            self.fail(Stopped(source.process_id, was_late=isinstance(error, CommTimeout)))
+            self.fail(source.process_id, was_late=isinstance(error, CommTimeout))
         elif answer.kind is AnswerKind.WAIT:
             self._ask(begin, end)
         else:

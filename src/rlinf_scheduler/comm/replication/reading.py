@@ -10,7 +10,7 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.replication.pieces import Copying, Stopped
+from rlinf_scheduler.comm.replication.pieces import Copying
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -101,47 +101,37 @@ class Reading:
 
     def _copy(self, answer: ReaderAnswer, source: Endpoint, first: list[Buffer]) -> None:
         def begin(copying: Copying | None) -> None:
+            self._copying = copying
             if copying is None:
                 self._replicas.give_up(self._publisher, answer.key)
                 self._want.alone = True
-                if not self._over:
-                    self.start()
-                return
-            self._copying = copying
             if self._over:
                 self._stop_copying()
-                return
-            of_publisher = source.process_id == self._publisher.process_id
-            service = f"{self._replicas.service}.{'piece' if of_publisher else 'copy'}"
-            copying.begin(source, service, first)
+            elif copying is None:
+                self.start()
+            else:
+                of_publisher = source.process_id == self._publisher.process_id
+                copying.begin(
+                    source, f"{self._replicas.service}.{'piece' if of_publisher else 'copy'}", first
+                )
 
         before = self._copying
-        if (
-            before is not None
-            and before.key == answer.key
-            and self._replicas.is_copying(self._publisher, before)
-        ):
+        if before and before.key == answer.key and self._replicas.is_copying(self._publisher, before):
             begin(before)
         else:
             self._stop_copying()
             self._replicas.begin(self._publisher, answer, partial(self._copied, answer.key), begin)
 
-    def _copied(self, key: Key, stopped: Stopped | None) -> None:
+    def _copied(self, key: Key, want: Want | None) -> None:
         copying = self._copying
         if self._over or copying is None:
             return
-        if stopped is None:
+        if want is None:
             self._copying = None
             self._replicas.keep(self._publisher, copying, lambda arrived: self._end(key, arrived))
-            return
-        self._want = Want(
-            self._messenger.endpoint,
-            avoid=stopped.source_id,
-            avoid_number=key.number,
-            was_late=stopped.was_late,
-            was_to_keep=True,
-        )
-        self.start()
+        else:
+            self._want = want
+            self.start()
 
     def _stop_copying(self) -> None:
         copying, self._copying = self._copying, None

@@ -9,7 +9,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.replication.pieces import Copying, Pieces, Stopped
+from rlinf_scheduler.comm.replication.pieces import Copying, Pieces
 from rlinf_scheduler.comm.replication.publisher import give
 from rlinf_scheduler.comm.replication.records import (
     AnswerKind,
@@ -19,6 +19,7 @@ from rlinf_scheduler.comm.replication.records import (
     Kept,
     Key,
     ReaderAnswer,
+    Want,
 )
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -61,7 +62,7 @@ class Replicas:
         self,
         publisher: Endpoint,
         answer: ReaderAnswer,
-        on_end: Callable[[Stopped | None], None],
+        on_end: Callable[[Want | None], None],
         then: Callable[[Copying | None], None],
     ) -> None:
         """Make room for an object of another machine.
@@ -176,4 +177,4 @@ class Replicas:
         copying = self._copying.pop(at, None)
         self._pieces.drop(*at)
         if copying is not None:
-            copying.fail(Stopped())
+            copying.fail()
