@@ -261,6 +261,13 @@ def test_without_strict_what_is_on_both_sides_is_fetched_and_the_rest_is_told_on
     assert "not published: c\n  not in the destination: b" in told
 
 
+def test_without_strict_what_is_left_out_need_not_be_written_to():
+    into = {**zeros("a"), "b": torch.zeros(4, 3, device="meta")}
+    assert written({"a": fetch(published(numbers("a")), into, strict=False)["a"]}) == {"a": [1.0]}
+    with pytest.raises(WeightsMismatch, match="'b' cannot be written to"):
+        fetch(published(numbers("a", "b")), into, strict=False)
+
+
 def test_without_strict_shapes_have_to_agree_and_something_has_to_be_there():
     with pytest.raises(WeightsMismatch, match=r"'a' has shape \(4, 3\), and \(3, 4\)"):
         fetch(published(numbers("a")), zeros("a", shape=(3, 4)), strict=False)

@@ -88,7 +88,7 @@ class Target:
             raise WeightsError(name, f"they go into a torch.nn.Module or a dict, not into a {kind}")
         self._selection = Selection(name, values, keys, rename, fuse)
         self._locals = {key: local_of(values[key]) for key in self._selection.keys}
-        self._unwritable = self._why_unwritable()
+        self._unwritable = _why_unwritable(self._locals)
         self._described = [
             held(name, key, values[key], local)[:3]
             for key, local in self._locals.items()
@@ -142,31 +142,35 @@ class Target:
         }
         here = layout(row for row in self._described if row[0] in there)
         wants = Wants(sources, here.manifest, self._selection.origins)
-        asked = dict.fromkeys(row.key for rows in origins.values() for row in rows)
         problems = {
             **{problem.key: f"'{problem.key}' cannot be had: {problem.text}" for problem in wants.problems},
             **dict(_unfit(sources, here.manifest, there)),
             **self._unwritable,
         }
-        mismatch = WeightsMismatch(
-            self._name,
-            version,
-            [key for key in asked if key not in sources.indices],
-            [key for key in sources.indices if key not in asked and self._selection.has(key)],
-            [problems[key] for key in there if key in problems],
-        )
-        if (
-            mismatch.unfit
-            or (self._locals and not there)
-            or (self._strict and (mismatch.missing or mismatch.unexpected))
-        ):
-            raise mismatch
-        if mismatch.missing or mismatch.unexpected:
-            logger.warning("fetched without what is not on both sides (strict=False): %s", mismatch)
+        unfit = [problems[key] for key in there if key in problems]
+        self._check_keys(version, sources, origins, unfit, nothing=not there)
         found = wants.plan(here, place, reader, readers)
         reads = tuple(found.reads())
         needed = tuple(flow.source for flow in found.flows)
         return TargetPlan(needed, found.flows, reads, tuple(self._runs_of(sources, reads)))
+
+    def _check_keys(
+        self,
+        version: int,
+        sources: Sources,
+        origins: Mapping[str, Sequence[Rows]],
+        unfit: Sequence[str],
+        *,
+        nothing: bool,
+    ) -> None:
+        asked = dict.fromkeys(row.key for rows in origins.values() for row in rows)
+        missing = [key for key in asked if key not in sources.indices]
+        unexpected = [key for key in sources.indices if key not in asked and self._selection.has(key)]
+        mismatch = WeightsMismatch(self._name, version, missing, unexpected, unfit)
+        if unfit or (nothing and origins) or (self._strict and (missing or unexpected)):
+            raise mismatch
+        if missing or unexpected:
+            logger.warning("fetched without what is not on both sides (strict=False): %s", mismatch)
 
     def _runs_of(self, sources: Sources, reads: Sequence[Read]) -> Iterator[tuple[Run, ...]]:
         shapes = {key: part.local_shape for key, _, part in self._described}
@@ -195,27 +199,14 @@ class Target:
             WeightsMismatch: something cannot be written to any more; nothing was written.
             WeightsError: a payload is not what its source said that it has; nothing was written.
         """
-        if unwritable := self._why_unwritable():
+        if unwritable := _why_unwritable({read.into: self._locals[read.into] for read in plan.reads}):
             raise WeightsMismatch(self._name, version, unfit=tuple(unwritable.values()))
-        arrived = {number: _Payload(self._name, payloads[number]) for number in plan.needed}
         copies: list[Copy] = []
         others: list[Callable[[], None]] = []
         there: dict[int, list[_Move]] = {}
-        written: set[tuple[Any, ...]] = set()
-        memory: dict[tuple[str, str], Bytes | None] = {}
-        for read, those in zip(plan.reads, plan.runs, strict=True):
-            local = self._locals[read.into]
-            dtype, data = arrived[read.source].take(read)
-            if (read.into, dtype) not in memory:
-                memory[read.into, dtype] = _bytes_of(local, dtype)
-            move = _Move(local, memory[read.into, dtype], dtype, data, read, those)
-            if tied := self._tied.get(read.into):
-                same = tied, read.source, arrived[read.source].part(read), read.copies
-                if same in written:
-                    continue
-                written.add(same)
+        for move in self._moves(plan, payloads):
             if is_tensor(move.data):
-                there.setdefault(read.source, []).append(move)
+                there.setdefault(move.read.source, []).append(move)
             else:
                 move.split(copies, others)
         copy_all(copies)
@@ -223,6 +214,23 @@ class Target:
             copy()
         for number, moves in there.items():
             (on_device or {})[number](partial(_copy_from_device, moves))
+
+    def _moves(self, plan: TargetPlan, payloads: Mapping[int, Sequence[Any]]) -> Iterator[_Move]:
+        """Yield what goes where; once, if it goes to tensors that are tied."""
+        arrived = {number: _Payload(self._name, payloads[number]) for number in plan.needed}
+        written: set[tuple[Any, ...]] = set()
+        memory: dict[tuple[str, str], Bytes | None] = {}
+        for read, those in zip(plan.reads, plan.runs, strict=True):
+            local = self._locals[read.into]
+            dtype, data = arrived[read.source].take(read)
+            if (read.into, dtype) not in memory:
+                memory[read.into, dtype] = _bytes_of(local, dtype)
+            if tied := self._tied.get(read.into):
+                same = tied, read.source, arrived[read.source].part(read), read.copies
+                if same in written:
+                    continue
+                written.add(same)
+            yield _Move(local, memory[read.into, dtype], dtype, data, read, those)
 
     def _find_tied(self) -> dict[str, tuple[Any, ...]]:
         """Return where the tensors lie that others are tied to."""
@@ -233,20 +241,21 @@ class Target:
                 keys.setdefault((local.data_ptr(), local.stride(), local.dtype, part), []).append(key)
         return {key: memory for memory, those in keys.items() if len(those) > 1 for key in those}
 
-    def _why_unwritable(self) -> dict[str, str]:
-        """Return why tensors cannot be written to, by the keys of those that cannot."""
-        found = {}
-        for key, local in self._locals.items():
-            if isinstance(local, np.ndarray):
-                why = why_unwritable_array(local)
-            elif is_tensor(local):
-                why = why_unwritable(sys.modules["torch"], local)
-            else:
-                found[key] = f"'{key}' is of type {type(local).__qualname__} in the destination"
-                continue
-            if why:
-                found[key] = f"'{key}' cannot be written to in the destination: it is {why}"
-        return found
+
+def _why_unwritable(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Return why tensors of a reader cannot be written to, by the keys of those that cannot."""
+    found = {}
+    for key, local in tensors.items():
+        if isinstance(local, np.ndarray):
+            why = why_unwritable_array(local)
+        elif is_tensor(local):
+            why = why_unwritable(sys.modules["torch"], local)
+        else:
+            found[key] = f"'{key}' is of type {type(local).__qualname__} in the destination"
+            continue
+        if why:
+            found[key] = f"'{key}' cannot be written to in the destination: it is {why}"
+    return found
 
 
 def sources_of(frames: Sequence[Any]) -> Sources:
