@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinf_scheduler import errors
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 from rlinf_scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -37,29 +37,6 @@ if TYPE_CHECKING:
         wait_first,
     )
 
-_MODULES = {
-    "Channel": "rlinf_scheduler.channel",
-    "Cluster": "rlinf_scheduler.cluster",
-    "ComponentPlacement": "rlinf_scheduler.placement",
-    "FlexiblePlacementStrategy": "rlinf_scheduler.planning",
-    "GroupResult": "rlinf_scheduler.worker",
-    "GroupStream": "rlinf_scheduler.worker",
-    "NodePlacementStrategy": "rlinf_scheduler.planning",
-    "PackedPlacementStrategy": "rlinf_scheduler.planning",
-    "Placement": "rlinf_scheduler.planning",
-    "PlacementStrategy": "rlinf_scheduler.planning",
-    "Rows": "rlinf_scheduler.weights.plan",
-    "Slice": "rlinf_scheduler.weights.held",
-    "Topology": "rlinf_scheduler.planning",
-    "Worker": "rlinf_scheduler.worker",
-    "WorkerAddress": "rlinf_scheduler.worker",
-    "WorkerGroup": "rlinf_scheduler.worker",
-    "WorkerInfo": "rlinf_scheduler.worker",
-    "as_completed": "rlinf_scheduler.worker",
-    "wait_all": "rlinf_scheduler.worker",
-    "wait_first": "rlinf_scheduler.worker",
-}
-
 __all__ = [
     "Channel",
     "Cluster",
@@ -85,7 +62,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())
 
 
 def __dir__() -> list[str]:

@@ -39,18 +39,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.answering import ChannelRequest, RequestLoop
     from rlinf_scheduler.channel.batch import Batch, GroupBatch
-    from rlinf_scheduler.channel.channel import Channel
     from rlinf_scheduler.channel.checkpoint import Checkpoint, Restorable, load_job
     from rlinf_scheduler.channel.durable import DurableChannel
     from rlinf_scheduler.channel.inspecting import ChannelReport, QueueReport
     from rlinf_scheduler.channel.lease import Lease, LeaseContext, LeaseLoop
     from rlinf_scheduler.channel.lease_operation import DeadLetter
-    from rlinf_scheduler.channel.local import LocalChannel
+    from rlinf_scheduler.channel.local import Channel, LocalChannel  # with what `local=True` makes
     from rlinf_scheduler.channel.opening import HeldChannel, host_channel, open_channel
     from rlinf_scheduler.channel.saving import SAVE_TIMEOUT_S, save_job
     from rlinf_scheduler.channel.server import ChannelServer
@@ -65,46 +64,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel.starting import StartChannel, Starter
     from rlinf_scheduler.channel.subscription import Subscription
     from rlinf_scheduler.queueing import ChannelStats, ChannelUser, QueueDepth, Waiting
-
-_MODULES = {
-    "Batch": "rlinf_scheduler.channel.batch",
-    "Channel": "rlinf_scheduler.channel.local",  # with what `local=True` makes
-    "ChannelRef": "rlinf_scheduler.channel.spec",
-    "ChannelReport": "rlinf_scheduler.channel.inspecting",
-    "ChannelRequest": "rlinf_scheduler.channel.answering",
-    "ChannelServer": "rlinf_scheduler.channel.server",
-    "ChannelSpec": "rlinf_scheduler.channel.spec",
-    "ChannelStats": "rlinf_scheduler.queueing",
-    "ChannelUser": "rlinf_scheduler.queueing",
-    "Checkpoint": "rlinf_scheduler.channel.checkpoint",
-    "DeadLetter": "rlinf_scheduler.channel.lease_operation",
-    "DurableChannel": "rlinf_scheduler.channel.durable",
-    "GroupBatch": "rlinf_scheduler.channel.batch",
-    "HeldChannel": "rlinf_scheduler.channel.opening",
-    "Lease": "rlinf_scheduler.channel.lease",
-    "LeaseContext": "rlinf_scheduler.channel.lease",
-    "LeaseLoop": "rlinf_scheduler.channel.lease",
-    "LocalChannel": "rlinf_scheduler.channel.local",
-    "QueueDepth": "rlinf_scheduler.queueing",
-    "QueueReport": "rlinf_scheduler.channel.inspecting",
-    "RequestLoop": "rlinf_scheduler.channel.answering",
-    "Restorable": "rlinf_scheduler.channel.checkpoint",
-    "SAVE_TIMEOUT_S": "rlinf_scheduler.channel.saving",
-    "Shard": "rlinf_scheduler.channel.shard",
-    "ShardBatch": "rlinf_scheduler.channel.shard",
-    "ShardLease": "rlinf_scheduler.channel.shard",
-    "Slot": "rlinf_scheduler.channel.slot",
-    "StartChannel": "rlinf_scheduler.channel.starting",
-    "Starter": "rlinf_scheduler.channel.starting",
-    "Subscription": "rlinf_scheduler.channel.subscription",
-    "Waiting": "rlinf_scheduler.queueing",
-    "channels_of": "rlinf_scheduler.channel.spec",
-    "host_channel": "rlinf_scheduler.channel.opening",
-    "load_job": "rlinf_scheduler.channel.checkpoint",
-    "open_channel": "rlinf_scheduler.channel.opening",
-    "save_job": "rlinf_scheduler.channel.saving",
-    "unheld_channels": "rlinf_scheduler.channel.spec",
-}
 
 __all__ = [
     "SAVE_TIMEOUT_S",
@@ -147,4 +106,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Never, TypeVar
 
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, checked_weight
 from rlinf_scheduler.channel.batch import Batch, GroupBatch
-from rlinf_scheduler.channel.channel import Channel
+from rlinf_scheduler.channel.channel import Channel as Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
 from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation
 from rlinf_scheduler.channel.operation_promise import OperationPromise

@@ -8,9 +8,9 @@ from rlinf_scheduler.hardware.reachability import check_reachable
 from rlinf_scheduler.hardware.registry import hardware_names, hardware_type, register_hardware
 from rlinf_scheduler.hardware.vendor import Vendor
 from rlinf_scheduler.hardware.views import Accelerator, HardwareTable
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they load pydantic: most workers have accelerators, and do without it
     from rlinf_scheduler.hardware.kinds import HardwareConfig, HardwareType
     from rlinf_scheduler.hardware.robot import Robot, RobotConfig
     from rlinf_scheduler.hardware.robots import (
@@ -20,19 +20,6 @@ if TYPE_CHECKING:
         GimArmConfig,
         Turtle2Config,
     )
-
-# Which load pydantic: most workers have accelerators, and do without it.
-_MODULES = {
-    "HardwareConfig": "rlinf_scheduler.hardware.kinds",
-    "HardwareType": "rlinf_scheduler.hardware.kinds",
-    "Robot": "rlinf_scheduler.hardware.robot",
-    "RobotConfig": "rlinf_scheduler.hardware.robot",
-    "Dosw1Config": "rlinf_scheduler.hardware.robots",
-    "DualFrankaConfig": "rlinf_scheduler.hardware.robots",
-    "FrankaConfig": "rlinf_scheduler.hardware.robots",
-    "GimArmConfig": "rlinf_scheduler.hardware.robots",
-    "Turtle2Config": "rlinf_scheduler.hardware.robots",
-}
 
 __all__ = [
     "Accelerator",
@@ -54,4 +41,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.mailbox.mailbox import Mailbox
     from rlinf_scheduler.mailbox.members import Groups
     from rlinf_scheduler.mailbox.opening import open_mailbox, open_mailbox_when_needed
 
-_MODULES = {
-    "Groups": "rlinf_scheduler.mailbox.members",
-    "Mailbox": "rlinf_scheduler.mailbox.mailbox",
-    "open_mailbox": "rlinf_scheduler.mailbox.opening",
-    "open_mailbox_when_needed": "rlinf_scheduler.mailbox.opening",
-}
-
 __all__ = ["Groups", "Mailbox", "open_mailbox", "open_mailbox_when_needed"]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())

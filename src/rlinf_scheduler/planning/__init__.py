@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.planning.advice import PlanWarning, plan_warnings
@@ -43,55 +43,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     )
     from rlinf_scheduler.planning.strategy import PlacementStrategy
     from rlinf_scheduler.planning.topology import HasTopology, Node, Topology, topology_of
-
-_MODULES = {
-    "CLUSTER_GROUP": "rlinf_scheduler.planning.node_groups",
-    "ComponentDiff": "rlinf_scheduler.planning.diff",
-    "ComponentPlan": "rlinf_scheduler.planning.plan",
-    "EnvironmentTable": "rlinf_scheduler.planning.environments",
-    "FlexiblePlacementStrategy": "rlinf_scheduler.planning.strategies",
-    "HardwareUnit": "rlinf_scheduler.planning.node_groups",
-    "HasTopology": "rlinf_scheduler.planning.topology",
-    "NODE_GROUP": "rlinf_scheduler.planning.node_groups",
-    "Node": "rlinf_scheduler.planning.topology",
-    "NodeEnvironment": "rlinf_scheduler.planning.node_groups",
-    "NodeGroup": "rlinf_scheduler.planning.node_groups",
-    "NodePlacementStrategy": "rlinf_scheduler.planning.strategies",
-    "PackedPlacementStrategy": "rlinf_scheduler.planning.strategies",
-    "Placement": "rlinf_scheduler.planning.record",
-    "PlacementRule": "rlinf_scheduler.planning.planner",
-    "PlacementStrategy": "rlinf_scheduler.planning.strategy",
-    "Plan": "rlinf_scheduler.planning.plan",
-    "PlanDiff": "rlinf_scheduler.planning.diff",
-    "PlanWarning": "rlinf_scheduler.planning.advice",
-    "ProcessEnvironment": "rlinf_scheduler.planning.environments",
-    "RankMove": "rlinf_scheduler.planning.diff",
-    "RankPlace": "rlinf_scheduler.planning.diff",
-    "RankRange": "rlinf_scheduler.planning.grammar",
-    "Remainder": "rlinf_scheduler.planning.remaining",
-    "RemainingComponent": "rlinf_scheduler.planning.remaining",
-    "Resource": "rlinf_scheduler.planning.resources",
-    "ResourceTable": "rlinf_scheduler.planning.resources",
-    "Run": "rlinf_scheduler.planning.plan",
-    "Segment": "rlinf_scheduler.planning.grammar",
-    "SharedDevice": "rlinf_scheduler.planning.explain",
-    "Sharing": "rlinf_scheduler.planning.explain",
-    "Topology": "rlinf_scheduler.planning.topology",
-    "diff_plans": "rlinf_scheduler.planning.diff",
-    "find_node": "rlinf_scheduler.planning.remaining",
-    "format_segments": "rlinf_scheduler.planning.grammar",
-    "parse_ranks": "rlinf_scheduler.planning.grammar",
-    "parse_segments": "rlinf_scheduler.planning.grammar",
-    "plan_as_data": "rlinf_scheduler.planning.explain",
-    "plan_components": "rlinf_scheduler.planning.planner",
-    "plan_rule": "rlinf_scheduler.planning.planner",
-    "plan_warnings": "rlinf_scheduler.planning.advice",
-    "shared_devices": "rlinf_scheduler.planning.explain",
-    "strategy_of": "rlinf_scheduler.planning.strategies",
-    "topology_of": "rlinf_scheduler.planning.topology",
-    "try_plan_components": "rlinf_scheduler.planning.planner",
-    "without_nodes": "rlinf_scheduler.planning.remaining",
-}
 
 __all__ = [
     "CLUSTER_GROUP",
@@ -143,4 +94,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.queueing.client import (
@@ -83,66 +83,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext, UsersByQueue
     from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits
     from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
-
-_MODULES = {
-    "Accept": "rlinf_scheduler.queueing.instructions",
-    "Bury": "rlinf_scheduler.queueing.instructions",
-    "ChannelData": "rlinf_scheduler.queueing.policies",
-    "ChannelState": "rlinf_scheduler.queueing.state",
-    "ChannelStats": "rlinf_scheduler.queueing.stats",
-    "ChannelUser": "rlinf_scheduler.queueing.stats",
-    "ClientInstruction": "rlinf_scheduler.queueing.client",
-    "ClientState": "rlinf_scheduler.queueing.client",
-    "Deliver": "rlinf_scheduler.queueing.instructions",
-    "DirectOperations": "rlinf_scheduler.queueing.direct",
-    "End": "rlinf_scheduler.queueing.client",
-    "Ending": "rlinf_scheduler.queueing.client",
-    "Grant": "rlinf_scheduler.queueing.instructions",
-    "GroupName": "rlinf_scheduler.queueing.groups",
-    "Instruction": "rlinf_scheduler.queueing.instructions",
-    "Item": "rlinf_scheduler.queueing.item",
-    "Limits": "rlinf_scheduler.queueing.wanted",
-    "NOTHING": "rlinf_scheduler.queueing.queue",
-    "NO_LIMITS": "rlinf_scheduler.queueing.wanted",
-    "OperationOver": "rlinf_scheduler.queueing.policy",
-    "Point": "rlinf_scheduler.queueing.cost",
-    "ProducerPlaces": "rlinf_scheduler.queueing.producers",
-    "Producers": "rlinf_scheduler.queueing.producers",
-    "QueueDepth": "rlinf_scheduler.queueing.stats",
-    "QueueName": "rlinf_scheduler.queueing.item",
-    "QueueStats": "rlinf_scheduler.queueing.stats",
-    "QueueSurvey": "rlinf_scheduler.queueing.surveying",
-    "QueueUser": "rlinf_scheduler.queueing.stats",
-    "Reason": "rlinf_scheduler.queueing.instructions",
-    "Refuse": "rlinf_scheduler.queueing.instructions",
-    "Resumption": "rlinf_scheduler.queueing.streams",
-    "Ripen": "rlinf_scheduler.queueing.instructions",
-    "Send": "rlinf_scheduler.queueing.client",
-    "SendItem": "rlinf_scheduler.queueing.client",
-    "SendOutcomeQuery": "rlinf_scheduler.queueing.client",
-    "ServerStreams": "rlinf_scheduler.queueing.streams",
-    "Snapshot": "rlinf_scheduler.queueing.snapshot",
-    "Stream": "rlinf_scheduler.queueing.streams",
-    "SurveyContext": "rlinf_scheduler.queueing.surveying",
-    "SubscriptionName": "rlinf_scheduler.queueing.item",
-    "UsersByQueue": "rlinf_scheduler.queueing.surveying",
-    "Waiting": "rlinf_scheduler.queueing.stats",
-    "WeightedFifo": "rlinf_scheduler.queueing.fifo",
-    "as_name": "rlinf_scheduler.queueing.item",
-    "check_batch_weight": "rlinf_scheduler.queueing.weights",
-    "check_maxsize": "rlinf_scheduler.queueing.weights",
-    "check_weight": "rlinf_scheduler.queueing.weights",
-    "checked_table": "rlinf_scheduler.queueing.cost",
-    "counts_of": "rlinf_scheduler.queueing.stats",
-    "decode_rows": "rlinf_scheduler.queueing.stats",
-    "depths_of": "rlinf_scheduler.queueing.stats",
-    "encode_rows": "rlinf_scheduler.queueing.stats",
-    "marks_tell": "rlinf_scheduler.queueing.item",
-    "merged": "rlinf_scheduler.queueing.snapshot",
-    "rounded": "rlinf_scheduler.queueing.weights",
-    "sampled": "rlinf_scheduler.queueing.cost",
-    "with_rest": "rlinf_scheduler.queueing.snapshot",
-}
 
 __all__ = [
     "NOTHING",
@@ -205,4 +145,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.routing.plan import Route, RowBlock, plan_route
     from rlinf_scheduler.routing.rows import count_rows, merge_rows, split_rows
     from rlinf_scheduler.routing.serving import RowBatch, RowServer, ask_rows
-
-_MODULES = {
-    "Route": "rlinf_scheduler.routing.plan",
-    "RowBatch": "rlinf_scheduler.routing.serving",
-    "RowBlock": "rlinf_scheduler.routing.plan",
-    "RowServer": "rlinf_scheduler.routing.serving",
-    "ask_rows": "rlinf_scheduler.routing.serving",
-    "count_rows": "rlinf_scheduler.routing.rows",
-    "merge_rows": "rlinf_scheduler.routing.rows",
-    "plan_route": "rlinf_scheduler.routing.plan",
-    "split_rows": "rlinf_scheduler.routing.rows",
-}
 
 __all__ = [
     "Route",
@@ -36,4 +24,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())

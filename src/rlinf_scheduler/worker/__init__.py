@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.lazy import loader
+from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.addresses import WorkerAddress
@@ -14,18 +14,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.worker.stream import GroupStream
     from rlinf_scheduler.worker.waiting import as_completed, wait_all, wait_first
     from rlinf_scheduler.worker.worker import Worker
-
-_MODULES = {
-    "GroupResult": "rlinf_scheduler.worker.result",
-    "GroupStream": "rlinf_scheduler.worker.stream",
-    "Worker": "rlinf_scheduler.worker.worker",
-    "WorkerAddress": "rlinf_scheduler.addresses",
-    "WorkerGroup": "rlinf_scheduler.worker.group",
-    "WorkerInfo": "rlinf_scheduler.host.info",
-    "as_completed": "rlinf_scheduler.worker.waiting",
-    "wait_all": "rlinf_scheduler.worker.waiting",
-    "wait_first": "rlinf_scheduler.worker.waiting",
-}
 
 __all__ = [
     "GroupResult",
@@ -40,4 +28,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would believe that every name is there
-    __getattr__ = loader(globals(), _MODULES)
+    __getattr__ = declared(globals())
