@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.errors import ChannelLost
 
@@ -16,7 +15,7 @@ FeatureT = TypeVar("FeatureT")
 class ClientParts(Protocol):
     """A `ChannelClient`, as its operations and its parts see it, which it knows all of."""
 
-    # Its parts are not named here, as they would be by each other.
+    # Its parts and operations are not named here: they name this.
     deliveries: Any
     requests: Any
     sender: Any
@@ -25,15 +24,15 @@ class ClientParts(Protocol):
     messenger: Messenger
     name: str
     lost: ChannelLost | None
-    operations: dict[int, Operation]
+    operations: dict[int, Any]
     outbox: deque[Any]
     inbox: deque[tuple[Callable[[Any], None], Any]]
     on_lost: list[Callable[[], None]]
 
-    def begin_get(self, operation: Operation) -> None:
+    def begin_get(self, operation: Any) -> None:
         """Begin one that takes items."""
 
-    def begin_behind_all(self, operation: Operation) -> None:
+    def begin_behind_all(self, operation: Any) -> None:
         """Begin one for which all that began before is told first."""
 
     def on_items(self, ticket: int, items: Any) -> None:
@@ -42,10 +41,10 @@ class ClientParts(Protocol):
     def refuse(self, ticket: int, problem: str) -> None:
         """End an operation with an error."""
 
-    def look_at(self, operation: Operation) -> None:
+    def look_at(self, operation: Any) -> None:
         """Confirm what an operation brought if its caller has it."""
 
-    def settled(self, operation: Operation) -> None:
+    def settled(self, operation: Any) -> None:
         """Expect nothing more of an operation."""
 
     def feature(self, kind: Callable[[Any], FeatureT]) -> FeatureT:

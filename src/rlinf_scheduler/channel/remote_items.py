@@ -6,7 +6,6 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rlinf_scheduler.channel.held import HOLDER, Fetching, HeldAt, Keep, NotHeld
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -15,11 +14,8 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout
-from rlinf_scheduler.queueing import Item
+from rlinf_scheduler.queueing import ChannelState, Instruction, Item
 from rlinf_scheduler.wording import counted
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.server import ChannelServer
 
 logger = Reporter(__name__)
 
@@ -244,14 +240,19 @@ def _why_lost(is_lost: Callable[[RemoteItem], bool], payload: object) -> str:
     return payload.why_lost() if isinstance(payload, RemoteItem) and is_lost(payload) else ""
 
 
-def lose_items(server: ChannelServer, why: Callable[[object], str]) -> None:
+def lose_items(
+    channel: str,
+    state: ChannelState,
+    carry_out: Callable[[list[Instruction]], None],
+    why: Callable[[object], str],
+) -> None:
     """Lose the items of a process that is gone, which held them, on its node or its device."""
     gone: dict[int, str] = {}
-    before = server.state.queues.tally.num_lost
-    out = server.state.lose_items(partial(_noted, why, gone))
+    before = state.queues.tally.num_lost
+    out = state.lose_items(partial(_noted, why, gone))
     if gone:
-        _log_lost(server.spec.name, gone, server.state.queues.tally.num_lost - before)
-    server.carry_out(out)
+        _log_lost(channel, gone, state.queues.tally.num_lost - before)
+    carry_out(out)
 
 
 def _log_lost(channel: str, gone: dict[int, str], num_lost: int) -> None:

@@ -78,6 +78,7 @@ class ChannelServer:
         self.users = Users()
         self.outbox = ResponseOutbox(runtime, spec.channel_id, self.state, self._give_back)
         self.remote: RemoteItems | None = None
+        self._lose_items = partial(lose_items, spec.name, self.state, self.carry_out)
         self.on_delivery: list[Callable[[Deliver, KnownClient], list[Any] | None]] = []
         self.on_open: list[Callable[[str], None]] = []
         self.on_lost: list[Callable[[str], None]] = []
@@ -276,7 +277,7 @@ class ChannelServer:
     def remote_items(self) -> RemoteItems:
         """Return what is known of items that other nodes hold."""
         if self.remote is None:
-            self.remote = RemoteItems(self.runtime, partial(lose_items, self))
+            self.remote = RemoteItems(self.runtime, self._lose_items)
             self.on_stop.append(self.remote.close)
         return self.remote
 
@@ -313,7 +314,7 @@ class ChannelServer:
         self.carry_out(self.state.apply(Lose(taken), process_id))
         if self.spec.device_items:
             # It looks into shared memory, which may fail: the rest is done all the same.
-            run_guarded(lose_items, self, partial(why_gone, process_id, known.name))
+            run_guarded(self._lose_items, partial(why_gone, process_id, known.name))
         for lose in self.on_lost:
             lose(process_id)
 
