@@ -78,7 +78,6 @@ class ChannelServer:
         self.users = Users()
         self.outbox = ResponseOutbox(runtime, spec.channel_id, self.state, self._give_back)
         self.remote: RemoteItems | None = None
-        self._lose_items = partial(lose_items, spec.name, self.state, self.carry_out)
         self.on_delivery: list[Callable[[Deliver, KnownClient], list[Any] | None]] = []
         self.on_open: list[Callable[[str], None]] = []
         self.on_lost: list[Callable[[str], None]] = []
@@ -287,6 +286,9 @@ class ChannelServer:
             then("")
         else:
             self.remote.bring(items, then, timeout_s)
+
+    def _lose_items(self, why: Callable[[object], str]) -> None:
+        lose_items(self.spec.name, self.state, self.carry_out, why)
 
     # -- reports ---------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from rlinf_scheduler.queueing.queue_set import QueueSet
 NUM_ENDED = 1 << 16
 
 
-class Ends:
+class QueueEnds:
     """Ends the queues of a channel.
 
     Args:

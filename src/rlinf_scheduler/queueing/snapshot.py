@@ -185,10 +185,10 @@ def merged(first: Snapshot, second: Snapshot) -> Snapshot:
 
     What is there no more comes back to the head of its queue.
     """
-    return Merger(first, second).merge()
+    return _SnapshotMerger(first, second).merge()
 
 
-class Merger:
+class _SnapshotMerger:
     """Makes one snapshot of two; see `merged`."""
 
     def __init__(self, first: Snapshot, second: Snapshot) -> None:

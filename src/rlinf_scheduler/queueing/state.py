@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from rlinf_scheduler.queueing import losses, messages
-from rlinf_scheduler.queueing.ends import Ends
+from rlinf_scheduler.queueing.ends import QueueEnds
 from rlinf_scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.item import Item, QueueName, as_name
 from rlinf_scheduler.queueing.operations import Getter, Putter
@@ -70,7 +70,7 @@ class ChannelState:
             messages.Linger: self._linger,
             messages.Lose: self._lose,
         }
-        self._handlers |= Ends(self.queues, self.policies).handlers()
+        self._handlers |= QueueEnds(self.queues, self.policies).handlers()
         for policy in self.policies:
             self._handlers |= policy.handlers()
 
