@@ -590,7 +590,10 @@ def test_mistakes_are_said_at_once(in_process):
         (lambda: channel.put("x", slot=slot, queue_name="q"), "is not for queue 'q'"),
         (lambda: other.put("x", slot=slot), "is of another channel"),
         (lambda: other.set_version(0), "how many items does a version take"),
-        (lambda: channel.get_group(2), "collect groups before"),
+        (
+            lambda: channel.get_group(2),
+            "': queue 'default': it gives slots, each for one item: collect groups before",
+        ),
         (lambda: channel.get_batch(min_items=3), "a version takes 2 items, and no batch has 3"),
         (
             lambda: channel.shard(0, 1, batch_items=3).next_batch(),
@@ -601,7 +604,9 @@ def test_mistakes_are_said_at_once(in_process):
             mistake()
     full = Channel.create(in_process.name())
     full.put("x")
-    with pytest.raises(ChannelArgumentError, match="holds what was put without a slot"):
+    with pytest.raises(
+        ChannelArgumentError, match="': queue 'default': it holds what was put without a slot"
+    ):
         full.admit(max_lag=0)
 
 

@@ -157,8 +157,8 @@ def test_it_is_plain_data_too(backend):
     assert data["peers"][0]["transport"]
 
 
-def test_a_channel_that_is_gone_is_still_called_something(backend):
+def test_the_string_of_a_channel_that_is_deleted_says_so(backend):
     channel = Channel.create(backend.name())
     channel.put("an item")
     channel.delete()
-    assert channel.name in str(channel)
+    assert str(channel) == f"channel '{channel.name}': the channel was deleted"

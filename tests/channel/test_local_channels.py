@@ -263,6 +263,13 @@ def test_what_is_looked_at_comes_in_the_order_in_which_it_would_be_got(channel):
     assert [channel.peek(), *channel.drain()] == ["high", "high", "middle", "low"]
 
 
+def test_the_string_of_a_channel_that_is_deleted_says_so(caplog):
+    channel = Channel.create("gone", local=True)
+    channel.delete()
+    assert str(channel) == "local channel 'gone': the channel was deleted"
+    assert not caplog.records
+
+
 def test_an_operation_costs_the_same_however_many_handles_wait_to_be_taken(channel, monkeypatch):
     looks = 0
 

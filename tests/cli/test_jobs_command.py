@@ -36,7 +36,7 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
         shown, data = rlinf(), rlinf("--json")
     assert shown.exit_code == data.exit_code == 0
     assert re.search(
-        rf"^process {os.getpid()} has run a job of its own since \d\d:\d\d:\d\d, until it ends: .*python",
+        rf"^process {os.getpid()}(\.\w+)? has run a job of its own since \d\d:\d\d:\d\d, until it ends: .*python",
         shown.stdout,
         re.M,
     )
@@ -44,8 +44,20 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
     assert json.loads(data.stdout)["kept"] == []
 
 
+def test_each_of_several_jobs_of_a_process_is_shown_by_the_name_that_chooses_it(no_cluster):
+    with LocalRuntime() as one, LocalRuntime() as other:
+        shown, data = rlinf(), json.loads(rlinf("--json").stdout)
+        names = [job["name"] for job in data["others"] if job["pid"] == os.getpid()]
+        homes = [find_job(name).home for name in names]
+    assert one.home in homes
+    assert other.home in homes
+    assert len(set(homes)) == len(homes)
+    for name in names:
+        assert re.search(rf"^process {re.escape(name)} has run a job of its own since ", shown.stdout, re.M)
+
+
 def test_a_job_server_of_another_cluster_is_not_said_to_end_with_its_driver():
-    shown = jobs._other(RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
+    shown = jobs._other("4711", RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
     assert re.search(r"^process 4711 has served job 'serving' on another cluster since ", shown)
 
 

@@ -186,3 +186,46 @@ def test_a_session_that_ends_takes_away_no_other_ones_place():
     second.close()
     with pytest.raises(ClusterError, match="no cluster in this process"):
         current_session()
+
+
+def test_who_leaves_an_inner_job_is_in_the_outer_one_again():
+    with LocalRuntime() as outer:
+        channel = Channel.create("outer")
+        with pytest.raises(ZeroDivisionError), LocalRuntime(), LocalRuntime():
+            raise ZeroDivisionError
+        assert current_session() is outer
+        channel.put("item")
+        assert Channel.connect("outer").get(timeout_s=DEADLINE_S) == "item"
+    with pytest.raises(ClusterError, match="no cluster in this process"):
+        current_session()
+
+
+def test_an_inner_job_that_fails_is_told_of_until_it_is_left():
+    with LocalRuntime() as outer:
+        with LocalRuntime() as inner:
+            inner.leave("it is cut off")
+            with pytest.raises(ClusterError, match="it is cut off"):
+                current_session()
+        assert current_session() is outer
+
+
+def test_who_leaves_the_outer_job_first_is_in_none_afterwards():
+    with LocalRuntime() as outer, LocalRuntime() as inner:
+        outer.close()
+        assert current_session() is inner
+    with pytest.raises(ClusterError, match="no cluster in this process"):
+        current_session()
+
+
+def test_a_forked_child_is_in_no_job_of_its_parents():
+    with LocalRuntime(), LocalRuntime() as inner:
+        child = os.fork()
+        if child == 0:
+            try:
+                inner.__exit__(None, None, None)
+                with pytest.raises(ClusterError, match="forked child"):
+                    current_session()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -18,7 +18,7 @@ from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.channel.options import check_host_items, checked_path
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, CommError
+from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelLost, CommError, SchedulerError
 from rlinf_scheduler.queueing import (
     ChannelStats,
     ChannelUser,
@@ -158,11 +158,14 @@ class Inspecting(ChannelAccess):
     def __str__(self) -> str:
         """Return the first line of `explain` with the first items of the default queue, which stay where they are.
 
-        It is what is known here if the channel's process does not answer. `explain` moves no item.
+        It is what is known here if the channel's process does not answer, and why there is none if it is gone.
+        `explain` moves no item.
         """
         try:
             report = self.explain()
-        except (ChannelError, CommError):
+        except ChannelLost as error:
+            return str(error)
+        except SchedulerError:
             return repr(self)
         num_items = next((q.depth.num_items for q in report.queues if q.depth.name == DEFAULT_QUEUE), 0)
         return report.headline + shown(self._first_items() if num_items else (), num_items)

@@ -22,7 +22,13 @@ from rlinf_scheduler.comm.loop import IoLoop, ending
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import on_io_thread
 from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause, Wait, awaited
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelEmpty, ChannelError, ChannelUnanswered
+from rlinf_scheduler.errors import (
+    ChannelArgumentError,
+    ChannelEmpty,
+    ChannelError,
+    ChannelLost,
+    ChannelUnanswered,
+)
 from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
@@ -172,8 +178,11 @@ class LocalChannel(Channel):
         return LocalChannel, (self._spec,)
 
     def __str__(self) -> str:
-        """Return what its queues hold, and the first items of the default queue."""
-        return f"local channel '{self._name}': {self._queues.ask('str', _described)}"
+        """Return what its queues hold, and the first items of the default queue; or that it is deleted."""
+        try:
+            return f"local channel '{self._name}': {self._queues.ask('str', _described)}"
+        except ChannelLost as error:
+            return f"local {error}"
 
     def __repr__(self) -> str:
         return f"<LocalChannel '{self._name}' maxsize={self.maxsize}>"
@@ -503,8 +512,9 @@ class LocalQueues:
     def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
         self._look()
         if self._deleted:
-            raise deleted_error(self._spec.name)
-        answer.set_result(question(self._state))
+            answer.set_exception(deleted_error(self._spec.name))
+        else:
+            answer.set_result(question(self._state))
 
     def _delete(self, state: ChannelState) -> None:
         self._deleted = True

@@ -38,14 +38,19 @@ def show(
     deadline = time.monotonic() + timeout_s
     with readable_errors():
         # Sockets and Ray take a while to load, and other commands do without them.
-        from rlinf_scheduler.session.job_file import running_jobs  # noqa: PLC0415
+        from rlinf_scheduler.session.job_file import job_names, running_jobs  # noqa: PLC0415
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
         detached = _detached(found, deadline - time.monotonic()) if found != "" else []
         homes = {report.job.home for report in detached if report.job is not None}
         # Of a job server that does not answer the file that it left here tells.
         silent = {report.name for report in detached if report.job is None}
-        others = [job for job in running_jobs() if job.home not in homes and job.kept not in silent]
+        running = running_jobs()
+        others = {
+            name: job
+            for name, job in zip(job_names(running), running, strict=True)
+            if job.home not in homes and job.kept not in silent
+        }
     if as_json:
         typer.echo(
             json.dumps({"kept": list(map(_as_data, detached)), "others": _others_as_data(others)}, indent=2)
@@ -54,7 +59,7 @@ def show(
         typer.echo("no job runs here")
         raise typer.Exit(ANSWER_IS_NO)
     else:
-        typer.echo("\n".join([*_lines(detached), *map(_other, others)]))
+        typer.echo("\n".join([*_lines(detached), *(_other(name, job) for name, job in others.items())]))
 
 
 @jobs.command()
@@ -106,8 +111,8 @@ def _lines(detached: list[DetachedJobReport]) -> Iterator[str]:
             yield f"  group '{group.name}': {counted(group.world_size, 'rank')}, {ends}"
 
 
-def _other(job: RunningJob) -> str:
-    process, since = f"process {job.pid}", clock_text(job.started)
+def _other(name: str, job: RunningJob) -> str:
+    process, since = f"process {name}", clock_text(job.started)
     if job.kept:
         served = f"{process} has served job '{job.kept}' on another cluster since {since}"
         return f"{served}; `rlinf jobs --address` shows that"
@@ -123,13 +128,14 @@ def _as_data(report: DetachedJobReport) -> dict[str, Any]:
     return {**about, **now, **({"problem": report.problem} if report.problem else {})}
 
 
-def _others_as_data(others: list[RunningJob]) -> list[dict[str, Any]]:
+def _others_as_data(others: dict[str, RunningJob]) -> list[dict[str, Any]]:
     return [
         {
+            "name": name,
             "pid": job.pid,
             "started": job.started,
             "program": job.program,
             **({"kept": job.kept} if job.kept else {}),
         }
-        for job in others
+        for name, job in others.items()
     ]

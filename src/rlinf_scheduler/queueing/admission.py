@@ -371,8 +371,7 @@ class Admission(Gate):
     def check(self, wanted: Wanted | WantedGroup | None) -> None:
         """Raise ValueError if no version takes so many items, or a group is wanted."""
         if isinstance(wanted, WantedGroup):
-            problem = "gives slots, each for one item: collect groups before, in another queue"
-            message = f"queue {self.queue.name!r} {problem}"
+            message = "it gives slots, each for one item: collect groups before, in another queue"
             raise ValueError(message)  # noqa: TRY004 - it may be wanted, of another queue
         if wanted is not None and 0 < self.kept.batch_items < wanted.limits.min_items:
             message = (
@@ -614,10 +613,10 @@ class Admissions(Policy):
         if admission is not None:
             return admission
         if any(isinstance(getter.wanted, WantedGroup) for getter in (*queue.getters, *queue.skipped)):
-            message = f"somebody waits for a group of queue {queue.name!r}: collect groups in another queue"
+            message = "somebody waits for a group of it: collect groups in another queue"
             raise ValueError(message)
         if queue.num_held or queue.putters or queue.num_lent or queue.delivering:
-            message = f"queue {queue.name!r} holds what was put without a slot: {queue.describe()}"
+            message = f"it holds what was put without a slot: {queue.describe()}"
             raise ValueError(message)
         self._admitting = {each: self._admitting[each] for each in self.queues()}
         admission = self._admitting[queue] = self.gate_type(queue, self._queues)

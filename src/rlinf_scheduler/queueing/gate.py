@@ -139,7 +139,7 @@ class Gate:
             ValueError: it cannot be put here.
         """
         if item.slot:
-            message = f"slot {item.slot} is not one of queue {queue.name!r}, which gives none"
+            message = f"slot {item.slot} is of another queue; this one gives none"
             raise ValueError(message)
         return ""
 

@@ -147,12 +147,14 @@ def find_job(which: int | str | None = None) -> RunningJob:
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")
     raise ClusterError(
-        f"there are several jobs; say which, `--job {_names(jobs)[0]}` for one: {_known(jobs)}"
+        f"there are several jobs; say which, `--job {job_names(jobs)[0]}` for one: {_known(jobs)}"
     )
 
 
 def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
-    of_process = [job for job, name in zip(jobs, _names(jobs), strict=True) if wanted in (str(job.pid), name)]
+    of_process = [
+        job for job, name in zip(jobs, job_names(jobs), strict=True) if wanted in (str(job.pid), name)
+    ]
     if of_process:
         return of_process[0]  # the newest, where a process has had several
     named = [job for job in jobs if job.kept and job.kept == wanted]
@@ -172,11 +174,11 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
 
 
 def _known(jobs: list[RunningJob]) -> str:
-    return "; ".join(f"{name}: {job.program}" for name, job in zip(_names(jobs), jobs, strict=True))
+    return "; ".join(f"{name}: {job.program}" for name, job in zip(job_names(jobs), jobs, strict=True))
 
 
-def _names(jobs: list[RunningJob]) -> list[str]:
-    """What each is chosen by: its process's id, with its own beside it where that has several."""
+def job_names(jobs: list[RunningJob]) -> list[str]:
+    """Return what `--job` takes for each of all jobs: its process's id, with its own where that has several."""
     num_jobs = Counter(job.pid for job in jobs)
     return [
         str(job.pid) if num_jobs[job.pid] == 1 else f"{job.pid}.{job.home.process_id[:6]}" for job in jobs

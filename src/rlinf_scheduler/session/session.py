@@ -260,10 +260,19 @@ class Session:
 
     def __enter__(self) -> Self:
         set_current(self)
+        _entered.append(self)
         return self
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        self.close(why_left(raised))
+        try:
+            self.close(why_left(raised))
+        finally:
+            # Its own block is the innermost one; those around it go on.
+            with suppress(ValueError):
+                _entered.remove(self)
+            still = [session for session in _entered if not session.closed]
+            if still and _current in (None, self):
+                set_current(still[-1])
 
     def _declare_dead(self, entry: Entry, why: str) -> None:
         """The directory says that a worker is gone: before another takes its place, or its parent's."""
@@ -329,6 +338,8 @@ def why_left(raised: type[BaseException] | None) -> str:
 
 # What this process has in the job; the one thing that is kept for the whole process.
 _current: Session | None = None
+# Those whose blocks are open, the innermost last.
+_entered: list[Session] = []
 
 
 def set_current(session: Session | None) -> None:
@@ -355,5 +366,7 @@ def current_session() -> Session:
 
 
 def _abandon_in_child() -> None:
-    if _current is not None:
-        _current.abandon()
+    for session in (*_entered, _current):
+        if session is not None:
+            session.abandon()
+    _entered.clear()
