@@ -58,7 +58,7 @@ def give(arena, opened, obj):
     encoded = encode(obj)
     size_bytes = frame_offsets(encoded.sizes)[1]
     block = arena.allocate(size_bytes)
-    Written(arena, block, encoded)
+    Written(arena, block, encoded.sizes).write(encoded)
     return ReceivedPayload([], lease(opened, arena, block, size_bytes=size_bytes), encoded.sizes)
 
 
@@ -557,7 +557,8 @@ def test_nobody_can_change_the_size(arena, opened, size):
 def test_an_object_that_is_being_sent_outlives_its_arena(new_arena):
     arena = new_arena()
     encoded = encode(np.arange(1000))
-    written = Written(arena, arena.allocate(frame_offsets(encoded.sizes)[1]), encoded)
+    written = Written(arena, arena.allocate(frame_offsets(encoded.sizes)[1]), encoded.sizes)
+    written.write(encoded)
     arena.close()
     frames = written.frames()
     del written
@@ -583,7 +584,7 @@ def test_a_block_whose_object_cannot_be_written_is_free(arena):
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        Written(arena, arena.allocate(100), Broken())
+        Written(arena, arena.allocate(100), Broken.sizes).write(Broken())
     gc.collect()
     assert arena.unused()
 
