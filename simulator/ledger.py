@@ -182,6 +182,7 @@ class Ledger:
         for item in items:
             known = self._seen(item) if queue == TAP else self._items[item]
             known.taken_by.append(client)
+            known.taken_us = min(known.taken_us, self._now_us)
             live = [taker for taker in known.taken_by if taker not in self._gone]
             if len(live) > 1:
                 raise Violation(f"item {item} is taken by {' and '.join(live)}", (item,))
@@ -190,6 +191,15 @@ class Ledger:
                 if known.order < last_taken.get(known.priority, -1) and client not in self._gone:
                     raise Violation(f"{client} gets item {item} of {known.queue} out of order", (item,))
                 last_taken[known.priority] = known.order
+
+    def looks_at(self, number: int, queue: QueueName, since_us: int) -> None:
+        """A user, who has asked at a time, sees what the next getter would take."""
+        seen = self._tap.seen if queue == TAP and self._tap is not None else self._items
+        item = seen.get(number)
+        if item is None or item.queue != queue or item.order < 0:
+            raise Violation(f"item {number} is shown, and was never in {queue}", (number,))
+        if item.taken_us < since_us and not self._gone.issuperset(item.taken_by):
+            raise Violation(f"item {number} is shown, which {item.taken_by} had taken before", (number,))
 
     def trains(self, client: str, queue: QueueName, index: int, step: int, items: Sequence[int]) -> None:
         """A rank has its part of a step."""

@@ -239,7 +239,8 @@ class ChannelUsers:
         try:
             with working_in(call.scope):
                 if call.step.kind == "peek":
-                    self.connection.peek(operation.queue_name, 1)
+                    (item,) = self.connection.peek(operation.queue_name, 1)
+                    self._ledger.looks_at(number_of(item.load()), call.step.queue, call.began_us)
                     outcome = "dropped"
                 else:
                     call.items = self.connection.run(operation, encoded, load)

@@ -33,6 +33,7 @@ class Known:
     order: int = -1  # its place among all that its queue accepted
     put_outcome: str = ""
     taken_by: list[str] = field(default_factory=list)
+    taken_us: float = math.inf  # when it was taken first
     is_gone: bool = False  # its bytes: lost, unless somebody has it and keeps it
     is_lost: bool = False  # it has left its queue for that
 

@@ -78,6 +78,29 @@ def with_slow_nodes(script: Script) -> Script:
     return _with(script, steps, faults)
 
 
+def with_looks(script: Script) -> Script:
+    """Users look at large items, whose holders they often do not reach."""
+    if not script.has_holders:
+        return script
+    draw, length_us = _drawn(script)
+    holders = range(FIRST_HOLDER, FIRST_HOLDER - NUM_NODES, -1)
+    faults = [
+        Fault(draw.randrange(length_us), "cut", holder, LONG_US, client)
+        for holder in holders
+        for client in range(script.num_clients)
+    ]
+    steps = [_looking(step, draw) for step in script.steps]
+    return _with(script, steps, faults)
+
+
+def _looking(step: Call | Fault, draw: Random) -> Call | Fault:
+    if not isinstance(step, Call) or step.kind not in ("put", "get"):
+        return step
+    if step.kind == "put":
+        return replace(step, size_bytes=LARGE_BYTES, drop="", timeout_us=None)
+    return replace(step, kind="peek", blocking=True) if draw.random() < 0.8 else step
+
+
 def with_pauses_of_the_server(script: Script) -> Script:
     """Users' threads leave what they have sent by themselves while the server does nothing."""
     draw, length_us = _drawn(script)

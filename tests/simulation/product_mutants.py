@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
+from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseRenewal
@@ -206,6 +207,27 @@ def _tells_no_holder_that_it_was_given_up(lose):
     return keep_quiet
 
 
+def _looks_without_fetching(bring):
+    def show_at_once(items, wanted, then, timeout_s=None):
+        if timeout_s is None:
+            bring(items, wanted, then)
+        else:  # who looks has a deadline
+            then("")
+
+    return show_at_once
+
+
+def _shows_what_it_saw_before(peek):
+    seen = {}
+
+    def look(connection, queue, number, max_bytes=0):
+        if (connection, queue) not in seen:
+            seen[connection, queue] = peek(connection, queue, number, max_bytes)
+        return seen[connection, queue]
+
+    return look
+
+
 PRODUCT_MUTANTS = {
     "drops a response of the server": Mutant(ResponseOutbox, "respond", _drops_some_responses),
     "believes that its outbox is about to be sent": Mutant(
@@ -243,6 +265,8 @@ PRODUCT_MUTANTS = {
     "tells no holder that it was given up": Mutant(
         RemoteItems, "_lose", _tells_no_holder_that_it_was_given_up
     ),
+    "shows what has not come yet": Mutant(RemoteItems, "bring", _looks_without_fetching),
+    "shows what it saw before": Mutant(ChannelConnection, "peek", _shows_what_it_saw_before),
     "fetches nothing by way of the channel": Mutant(Receiving, "_resend", nothing),
     "believes in shared memory that cannot be read": Mutant(ChannelClient, "_on_granted", _never_fills_again),
     "puts without credit": Mutant(ClientState, "put", _spends_without_end),
