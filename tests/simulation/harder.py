@@ -44,6 +44,14 @@ def of_late_first_contacts(script: Script) -> Script:
     return _with(told, steps, [])
 
 
+def of_lost_servers(script: Script) -> Script:
+    """The server dies while holders have items for it."""
+    draw = Random(f"harder {script.seed}")
+    steps: list[Call | Fault] = [_call(1_000 * (1 + number), number, 1, "put", "q0") for number in range(4)]
+    steps.append(Fault(draw.randrange(5_000, 100_000), "kill server", 0, 1_000))
+    return Script(script.seed, 2, 0, 1_000_000, 0, None, 0, 0, 0, tuple(steps), has_holders=True)
+
+
 def with_lost_nodes(script: Script) -> Script:
     """Nodes are lost whose items are large, and users have not looked at them."""
     if not script.has_holders:

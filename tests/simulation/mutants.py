@@ -14,6 +14,7 @@ from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
 from harder import (
     of_late_first_contacts,
+    of_lost_servers,
     of_marks,
     with_absences,
     with_bursts,
@@ -230,6 +231,7 @@ _HARDER = {
     "tells no holder that it was given up": of_late_first_contacts,
     "shows what has not come yet": with_looks,
     "shows what it saw before": with_looks,
+    "keeps items of a channel that is gone": of_lost_servers,
     "forgets claims": with_slow_nodes,
     "keeps the items of failed puts": with_slow_nodes,
     "lets items die with their producers": with_slow_nodes,
