@@ -1,4 +1,4 @@
-"""A real browser, one for all tests; without Chromium they are skipped."""
+"""A real browser, one for all tests of a file; without Chromium they are skipped."""
 
 import contextlib
 
@@ -11,15 +11,7 @@ from browser import CHROMIUM, MISSING, chromium, complaints_of
 DEADLINE_MS = 30_000
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
-def pytest_collection_modifyitems(items):
-    """Let one process run them all: a browser takes a second to start."""
-    for item in items:
-        if "browser" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("browser"))
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it is open no other test may have an event loop
 def browser():
     if CHROMIUM is None:
         pytest.skip(MISSING)
