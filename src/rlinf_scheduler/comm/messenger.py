@@ -22,6 +22,7 @@ from rlinf_scheduler.comm.loop import READABLE, IoLoop, Timer, run_guarded
 from rlinf_scheduler.comm.peer import Request, decode_head
 from rlinf_scheduler.comm.peers import Peers
 from rlinf_scheduler.comm.port_range import PortRange
+from rlinf_scheduler.comm.pull.records import Pulling
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.requests import OpenRequest, Peer, RequestFuture
 from rlinf_scheduler.comm.rundir import SOCKET_NAME, RunDirectory
@@ -111,6 +112,7 @@ class Messenger:
         explain: given what ended a wait (of an operation with another process), its deadline and how long it took, in
             seconds: adds to a deadline's error why it did not end by itself. Somebody above may put it here.
         arrivals: holds back what arrives, as an emulated network does; None: nothing does.
+        pulls: what large objects of other machines are pulled with; None: nothing, they come as bytes.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class Messenger:
         self.why_leaving = CLOSED
         self.explain: Callable[[BaseException, float | None, float], None] = _nothing_to_say
         self.arrivals: Arrivals | None = None
+        self.pulls: Pulling | None = None
         self._run_beside = platform.run_beside
         self._loop = platform.loop(f"comm-{name or 'io'}", on_failed)
         self.now = self._loop.now
@@ -427,6 +430,8 @@ class Messenger:
         self._forked = True
         self._peers.abandon()
         self.payloads.abandon()
+        if self.pulls is not None:
+            self.pulls.abandon()
         self._run_directory.abandon()
         self._loop.abandon()
 

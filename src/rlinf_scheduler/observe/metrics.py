@@ -170,6 +170,11 @@ FAMILIES = (
         lambda rank: rank.calls_queued if _is_there(rank) else None,
     ),
     _of_ranks(
+        "pulled_bytes_total",
+        "What a rank's process has pulled from other machines.",
+        lambda rank: rank.pulled_bytes if _is_there(rank) else None,
+    ),
+    _of_ranks(
         "restarts_total", "Processes that had a rank's place before, and died.", lambda rank: rank.restarts
     ),
     _of_channels("items", "Items that getters of a channel can take.", lambda channel: channel.depth),

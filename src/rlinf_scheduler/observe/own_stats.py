@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from rlinf_scheduler.comm.pull.records import PullStats
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.observe.levels import Additions, Level, Levels
@@ -113,6 +114,7 @@ class OwnStats(Additions[ProcessStats]):
         super().__init__()
         messenger = session.messenger
         self._threads = session.service(Threads)
+        self._messenger = messenger
         self._name = session.name
         self._kind = DRIVERS if session.home.process_id == messenger.endpoint.process_id else WORKERS
         self._host = platform.node()
@@ -121,7 +123,7 @@ class OwnStats(Additions[ProcessStats]):
 
     def now(self) -> ProcessStats:
         """What is so now."""
-        wait = self._threads.longest_wait()
+        wait, pulls = self._threads.longest_wait(), self._messenger.pulls
         return self.applied(
             ProcessStats(
                 self._name,
@@ -134,6 +136,7 @@ class OwnStats(Additions[ProcessStats]):
                 wait="" if wait is None else wait.operation,
                 wait_since_s=0.0 if wait is None else wait.since_s,
                 kind=self._kind,
+                pulls=PullStats() if pulls is None else pulls.stats(),
             )
         )
 

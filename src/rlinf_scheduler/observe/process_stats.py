@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.pull.records import PullStats
 from rlinf_scheduler.comm.waits import Wait
 from rlinf_scheduler.observe.status import WORKERS, GoneProcess
 from rlinf_scheduler.queueing import ChannelStats
@@ -110,6 +111,7 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
         devices: the accelerators that it sees, by their numbers on its node.
         fetched: the newest version of weights that it has fetched, by name.
         calls: those that run, the first one first; at most `MAX_CALLS`.
+        pulls: what it has pulled from other machines.
     """
 
     process: str
@@ -134,6 +136,7 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
     weights: tuple[PublishedVersion, ...] = ()
     fetched: dict[str, int] = {}
     calls: tuple[RunningCall, ...] = ()
+    pulls: PullStats = PullStats()
 
 
 class TurnNote(msgspec.Struct, frozen=True, array_like=True):

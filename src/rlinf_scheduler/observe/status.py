@@ -114,6 +114,8 @@ class RankStatus:
         calls_queued: calls that it has got and not begun.
         calls: those that run, the first one first, each with what it waits for itself; at most 32.
         items_per_s: items put into, and got from, the channels that it holds, per second, since the look before.
+        pulled_bytes: what it has pulled from other machines (`RLINF_PULL`).
+        not_pulled: why the last piece of an object was not; "" for nothing.
     """
 
     address: str
@@ -137,6 +139,8 @@ class RankStatus:
     calls_queued: int = 0
     calls: tuple[CallStatus, ...] = ()
     items_per_s: float = 0.0
+    pulled_bytes: int = 0
+    not_pulled: str = ""
 
     @property
     def is_below(self) -> bool:

@@ -279,6 +279,8 @@ def _answering(look: JobStats, earlier: Mapping[str, ProcessStats]) -> Iterator[
                 calls_queued=stats.calls_queued,
                 calls=tuple(map(_call, stats.calls)),
                 items_per_s=_items_per_s(stats, earlier.get(name)),
+                pulled_bytes=stats.pulls.size_bytes,
+                not_pulled=stats.pulls.why,
             ),
         )
 

@@ -22,6 +22,7 @@ from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.pull.records import pull_is_wanted
 from rlinf_scheduler.comm.shm.limit import pinned_limit_bytes
 from rlinf_scheduler.comm.threads import ASK_AGAIN_S
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
@@ -69,7 +70,7 @@ class Session:
             ever.
 
     Raises:
-        ConfigError: `RLINF_PINNED_MIB` holds no number.
+        ConfigError: `RLINF_PINNED_MIB` holds no number, or `RLINF_PULL` something else than nixl and off.
 
     Attributes:
         name, secret: see above.
@@ -99,7 +100,7 @@ class Session:
         unreachable_after_s: float = GRACE_S,
         unresponsive_after_s: float | None = None,
     ) -> None:
-        pinned_bytes = pinned_limit_bytes()
+        pinned_bytes, pulls = pinned_limit_bytes(), pull_is_wanted()
         allow_descriptors()
         self.unreachable_after_s = unreachable_after_s
         self.secret = secret
@@ -130,6 +131,10 @@ class Session:
             from rlinf_scheduler.comm.device.pinning import pin_arrivals  # noqa: PLC0415
 
             pin_arrivals(self.messenger, pinned_bytes)
+        if pulls:
+            from rlinf_scheduler.comm.pull.pulls import begin_to_pull  # noqa: PLC0415
+
+            begin_to_pull(self.messenger)
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
         if home is None:
             DirectoryServer(self.messenger, self._declare_dead)

@@ -77,6 +77,7 @@ PLANTED = [
     (with_part(TOK, others_can_read=True), "token", False, "other users can read the token in /home/me/.rlinf"),
     (with_part(TOK, turned_on_by="~/.ray/auth_token"), "token", False, "turns token authentication on for every Ray"),
     (with_part(TOK, mode="disabled"), "token", True, "its authentication mode is 'disabled'"),
+    ({"pull_error": "nixl is not installed"}, "pulling", False, "through sockets: nixl is not installed"),
     ({"own_addresses": ()}, "names", False, "its own name 'host-2' stands for no address there"),
     ({"own_addresses": ("127.0.1.1",)}, "names", False, "stands for 127.0.1.1 there: gloo would listen"),
     (with_part(MEM, memfd_error="denied"), "memory", True, "memfd_create: denied"),

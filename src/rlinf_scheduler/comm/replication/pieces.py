@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer, flat
@@ -14,14 +15,16 @@ from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.pull.records import PullOffer
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
-from rlinf_scheduler.comm.requests import RequestFuture
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import CommTimeout
 
 # A piece takes a few ms, and what is asked for at a time keeps a link busy while a question is on its way.
 MIN_PIECE_BYTES, MAX_PIECE_BYTES, NUM_PIECES = 256 << 10, 4 << 20, 64
 WINDOW = 4
+# Those that are pulled are larger: to ask for one takes as long as a card takes for several MiB.
+TIMES_PULLED = 4
 # Who is asked for bytes that it does not have says so after a while. Who says nothing may have stopped.
 WAIT_S, PIECE_TIMEOUT_S, PIECE_BYTES_PER_S = 1.0, 4.0, 10 << 20
 
@@ -119,8 +122,20 @@ class Pieces:
         timer = held.waiting.pop(request, None)
         if timer is not None:
             timer.cancel()
-        frames = held.row.stretch(asked.begin, asked.end) if kind is AnswerKind.HERE else []
-        request.reply(ReaderAnswer(kind, asked.key, begin=asked.begin), frames, snapshot=False)
+        pulls, stack = self._messenger.pulls, asked.want.pulls
+
+        def tell(pull: PullOffer | str, on_taken: Callable[[bool], None] | None = None) -> bool:
+            comes = kind is AnswerKind.HERE and isinstance(pull, str)
+            frames = held.row.stretch(asked.begin, asked.end) if comes else []
+            answer = ReaderAnswer(kind, asked.key, begin=asked.begin, pull=pull)
+            return request.reply(answer, frames, snapshot=False, on_confirmed=on_taken)
+
+        if kind is not AnswerKind.HERE or not stack or asked.end - asked.begin < MIN_PIECE_BYTES:
+            tell("")
+        elif pulls is None:
+            tell(f"'{self._messenger.name}' does not pull")
+        else:
+            pulls.offer(held.payload, request.peer_id, stack, tell)
 
 
 class Copying:
@@ -152,9 +167,11 @@ class Copying:
         self._on_end = on_end
         self._from: Endpoint | None = None
         self._service = ""
-        self._piece_bytes = piece_bytes(len(held.row))
+        pulls = messenger.pulls
+        self._pulls = "" if pulls is None or held.payload.block is None else pulls.stats().stack
+        self._piece_bytes = piece_bytes(len(held.row)) * (TIMES_PULLED if self._pulls else 1)
         self._next = 0
-        self._asked: dict[int, RequestFuture] = {}
+        self._asked: dict[int, Promise[Any]] = {}
         self._came: dict[int, int] = {}
 
     def begin(self, source: Endpoint, service: str, first: Sequence[Buffer] = ()) -> None:
@@ -202,7 +219,8 @@ class Copying:
         if self._from is None:
             return
         places = self.held.row.stretch(begin, end)
-        head = Copy(self._publisher_id, self.key, Want(self._messenger.endpoint), begin, end)
+        want = Want(self._messenger.endpoint, pulls=self._pulls)
+        head = Copy(self._publisher_id, self.key, want, begin, end)
         limit_s = PIECE_TIMEOUT_S + WINDOW * self._piece_bytes / PIECE_BYTES_PER_S
         asked = self._messenger.request(
             self._from, self._service, head, timeout_s=limit_s, reply_type=ReaderAnswer
@@ -222,9 +240,34 @@ class Copying:
             self.fail(source.process_id, was_late=isinstance(error, CommTimeout))
         elif answer.kind is AnswerKind.WAIT:
             self._ask(begin, end)
+        elif isinstance(answer.pull, PullOffer):
+            self._pull(source, answer.pull, begin, end, places)
         else:
+            if answer.pull and self._messenger.pulls is not None:
+                self._messenger.pulls.fell_back(source, answer.pull)
+                self._pulls = ""
             self._take(begin, end, places, reply.result().frames)
             self._ask_on()
+
+    def _pull(
+        self, source: Endpoint, offer: PullOffer, begin: int, end: int, places: list[memoryview]
+    ) -> None:
+        pulls, block = self._messenger.pulls, self.held.payload.block
+        if pulls is not None and block is not None:
+            # Here as there the frames lie in a block in the same way.
+            pulled = self._asked[begin] = pulls.pull(source, offer, block, places[0], places[-1])
+            pulled.add_done_callback(partial(self._pulled, begin, end, places))
+
+    def _pulled(self, begin: int, end: int, places: list[memoryview], pulled: Promise[None]) -> None:
+        if self._asked.get(begin) is not pulled:
+            return
+        del self._asked[begin]
+        if pulled.exception() is None:
+            self._take(begin, end, places, places)
+            self._ask_on()
+        else:
+            self._pulls = ""
+            self._ask(begin, end)
 
     def _take(self, begin: int, end: int, places: Sequence[memoryview], frames: Sequence[Buffer]) -> None:
         for place, frame in zip(places, frames, strict=True):

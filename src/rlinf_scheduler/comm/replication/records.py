@@ -14,6 +14,7 @@ from enum import IntEnum
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.pull.records import PullOffer
 
 NOTHING_HEARD = -2
 
@@ -37,6 +38,7 @@ class Want(msgspec.Struct, array_like=True):
         was_late: that process has not answered in time; it may have the object, and be slow.
         was_to_keep: what the reader was to copy from there was for its machine.
         alone: it cannot keep anything for its machine.
+        pulls: with what it pulls, such as "nixl 1.5.1"; "" for nothing.
     """
 
     reader: Endpoint
@@ -47,6 +49,7 @@ class Want(msgspec.Struct, array_like=True):
     was_late: bool = False
     was_to_keep: bool = False
     alone: bool = False
+    pulls: str = ""
 
 
 class AnswerKind(IntEnum):
@@ -68,6 +71,7 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
         at: of AT and FROM: where it is.
         size_bytes: of AT: of the object.
         begin: of a piece: where it begins.
+        pull: of a piece: from where it is to be pulled, which does not come with the answer; or why not.
         sizes: of FROM: of the object's frames; its first bytes may come with the answer.
     """
 
@@ -77,6 +81,7 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
     size_bytes: int = 0
     begin: int = 0
     sizes: tuple[int, ...] = ()
+    pull: PullOffer | str = ""
 
 
 class Copy(msgspec.Struct, array_like=True):

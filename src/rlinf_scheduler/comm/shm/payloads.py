@@ -157,6 +157,15 @@ class Payloads:
         size_bytes = object_bytes(sizes[0], sum(sizes) - sizes[0])
         return Payload(self.own_id, self.reads_ours, frames, written, size_bytes=size_bytes, shared=shared)
 
+    def own_arena(self) -> ForeignArena:
+        """This process's arena, as a reader of it has it; from any thread.
+
+        Raises:
+            OSError, ValueError: there is none, or it cannot be opened.
+        """
+        fd = -1 if self.arena is None else self.arena.fd
+        return run_at(self._messenger, lambda: self._open.get(self.own_id, os.getpid(), fd))
+
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
         written = self._room(encoded.sizes, wait_s)
         if written is not None:

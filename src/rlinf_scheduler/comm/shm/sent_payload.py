@@ -76,35 +76,35 @@ class Written:
         sizes: of the object's frames, which are written into the block.
     """
 
-    __slots__ = ("_arena", "_block", "sizes")
+    __slots__ = ("_arena", "block", "sizes")
 
     def __init__(self, arena: Arena, block: Block, sizes: Sequence[int]) -> None:
         self._arena = arena
-        self._block = block
+        self.block = block
         self.sizes = sizes
 
     def write(self, encoded: Encoded) -> None:
         """Copy the object into the block."""
         offsets, _ = frame_offsets(self.sizes)
-        encoded.write_into(self._block.memory, offsets)
+        encoded.write_into(self.block.memory, offsets)
 
     def descriptor(self, owner_id: str, pid: int, *, shared: bool) -> Descriptor:
         """How others find it."""
-        block = self._block
+        block = self.block
         sizes = tuple(self.sizes)
         return Descriptor(owner_id, pid, self._arena.fd, block.index, block.generation, sizes, shared)
 
     def when_free(self, tell: Callable[[], None]) -> None:
         """Call `tell` on the I/O thread once nobody uses a block any more; by who has it."""
-        self._arena.when_free(self._block, tell)
+        self._arena.when_free(self.block, tell)
 
     def holders(self) -> list[int]:
         """The ids of the processes that hold a block."""
-        return self._arena.holders(self._block)
+        return self._arena.holders(self.block)
 
     def frames(self) -> list[Buffer]:
         """The object's frames; they keep the block."""
-        return frames_of(self._block.memory, self.sizes)
+        return frames_of(self.block.memory, self.sizes)
 
 
 class Payload:
@@ -139,6 +139,11 @@ class Payload:
         self._written = written
         self._shared = shared
         self.size_bytes = size_bytes
+
+    @property
+    def block(self) -> Block | None:
+        """The block of this process's arena in which its bytes lie, if they do."""
+        return None if self._written is None else self._written.block
 
     @property
     def in_shared_memory(self) -> bool:

@@ -274,6 +274,17 @@ def check_memory(facts: ClusterFacts) -> Iterator[Finding]:
             )
 
 
+def check_pulling(facts: ClusterFacts) -> Iterator[Finding]:
+    """Whether large objects are pulled where the user wants that."""
+    for node in facts.nodes:
+        if node.pull_error:
+            problem = f"RLINF_PULL is set, and large objects go through sockets: {node.pull_error}"
+            remedy = (
+                "pip install 'rlinf-scheduler[nixl]' there, in the version of the others; or unset RLINF_PULL"
+            )
+            yield Finding("pulling", node.name, problem, remedy, is_fault=False)
+
+
 def check_temporary_files(facts: ClusterFacts) -> Iterator[Finding]:
     """Whether Ray's folder has room, and is this user's alone."""
     for node in facts.nodes:
@@ -454,6 +465,7 @@ CHECKS: Mapping[str, Callable[[ClusterFacts], Iterator[Finding]]] = {
     "names": check_names,
     "clocks": check_clocks,
     "memory": check_memory,
+    "pulling": check_pulling,
     "temporary files": check_temporary_files,
     "limits": check_limits,
     "processes": check_peers,

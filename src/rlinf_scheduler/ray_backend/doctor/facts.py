@@ -117,6 +117,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         memory: shared memory and temporary files.
         limits: what the kernel allows.
         accelerators: what it computes with.
+        pull_error: why large objects are not pulled there; "" where they are, or nobody wants that.
     """
 
     node_id: str = ""
@@ -131,6 +132,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryFacts = MemoryFacts()
     limits: LimitFacts = LimitFacts()
     accelerators: AcceleratorFacts = AcceleratorFacts()
+    pull_error: str = ""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
+from rlinf_scheduler.comm.pull.agent import PullError, net_devices, nixl_stack
+from rlinf_scheduler.comm.pull.records import OFF, VARIABLE
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.hardware.vendors import (
@@ -40,7 +42,7 @@ from rlinf_scheduler.ray_backend.ray_token import (
     token_in_rays_file,
 )
 
-_LIBRARIES = ("cloudpickle", "msgspec", "numpy", "torch")
+_LIBRARIES = ("cloudpickle", "msgspec", "nixl", "numpy", "torch")
 _SHM = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
@@ -82,6 +84,7 @@ def gather_facts(
         memory=_memory(resources, ray_folder),
         limits=_limits(),
         accelerators=_accelerators(environment, resources),
+        pull_error=_pull_error(environment, ip),
     )
 
 
@@ -103,6 +106,16 @@ def _addresses(hostname: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(hostname, None)))
     except OSError:
         return ()
+
+
+def _pull_error(environment: Mapping[str, str], ip: str) -> str:
+    if environment.get(VARIABLE, OFF) == OFF:
+        return ""
+    try:
+        net_devices(ip)
+    except PullError as error:
+        return str(error)
+    return "" if nixl_stack() else "nixl is not installed"
 
 
 def _token(environment: Mapping[str, str]) -> TokenFacts:
