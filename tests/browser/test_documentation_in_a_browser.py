@@ -51,7 +51,8 @@ def test_first_page_opens_can_be_read_in_the_dark_is_searched_and_leads_on(open_
     page.locator("label[title='Dark'], label[title='Light']").locator("visible=true").first.click()
     expect(page.locator("body")).not_to_have_attribute("data-md-color-scheme", before)
 
-    page.get_by_role("textbox", name="Search").fill("lease")
+    # It listens for keys that are let go, once it is ready.
+    page.get_by_role("textbox", name="Search").press_sequentially("lease")
     found = page.locator(".md-search-result__item a").filter(has_text="Take items on lease")
     expect(found.first).to_be_visible()
 
