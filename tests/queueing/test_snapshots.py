@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf_scheduler.queueing import (
+    Accept,
     Bury,
     ChannelState,
     Deliver,
@@ -462,6 +463,24 @@ def test_what_was_on_lease_has_its_old_place_and_its_attempts_and_is_no_dead_let
     out = twin.apply(Settle(delivered.grant.generation, None, False, reason="r"), "d")
     assert [letter.item.payload for letter in twin.policy(Leases).dead_letters()] == [1]
     assert not any(isinstance(each, Bury) for each in out)
+
+
+def test_items_on_lease_of_a_queue_that_admits_take_their_places_once():
+    state = ChannelState()
+    state.apply(SetVersion(1, "default", True, 0, 2), "trainer")
+    for number in (1, 2):
+        (slot,) = state.apply(Admit(2 * number, "default", True, 1), "actor")
+        item = Item(number)
+        item.slot = slot.grant.number
+        state.apply(Put(2 * number + 1, "default"), "actor", item)
+    delivery, _ = state.apply(Get(6, "default", grant=LeaseTerms(60.0)), "trainer")
+    again = restored(state.snapshot(), 0, 0, 0)
+    for each in (state, again):
+        each.apply(Settle(delivery.grant.generation, None, True), "trainer")
+        each.apply(Get(7, "default"), "trainer")
+        each.confirm("trainer", [7])
+        (accepted,) = each.apply(SetVersion(8, "default", True, 2), "trainer")
+        assert accepted == Accept("trainer", 8)
 
 
 def test_a_question_is_not_at_rest():

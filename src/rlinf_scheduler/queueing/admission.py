@@ -525,8 +525,6 @@ class Admission(Gate):
     def load_items(self, items: Iterable[Item]) -> None:
         """Take items that are here, or were given out and may come back."""
         for item in items:
-            if item.given_in == SETTLED:
-                continue
             self._open[item.latest] += 1
             if item.given_in != NOT_GIVEN:
                 (self._lent if self.is_lent(item) else self._lent_before)[item.latest] += 1
@@ -646,7 +644,9 @@ class Admissions(Policy):
         for queue, data in queues:
             if isinstance(queue.gate, Admission):
                 queue.gate.load_items(queue.fifo)
-                queue.gate.load_items(item for getter in data.sent for item in getter.items or ())
+                # What does not count is lent, and comes below, or is a part, and given for good.
+                sent = (getter.items or () for getter in data.sent if getter.counts)
+                queue.gate.load_items(item for items in sent for item in items)
         for lent in self._queues.tally.lender.all():
             if isinstance(lent.queue.gate, Admission):
                 lent.queue.gate.load_items(lent.items.values())
