@@ -91,7 +91,8 @@ class Processes:
     Attributes:
         kernel: the kernels of all machines.
         names: what the books call processes and calls.
-        index: of weights, at the home.
+        home: the process that keeps the directory,
+        index: and that of weights.
     """
 
     index: IndexService
@@ -106,7 +107,7 @@ class Processes:
         self.names = Names()
         self._world = world
         self._network = network
-        self._home = home
+        self.home = home
         self._draw = world.randomness("machines")
         self._share_of_home = self._draw.choice((0.2, 0.5, 1.0))
         self._on_nodes = on_nodes
@@ -124,12 +125,12 @@ class Processes:
     def start(self, host: Host, machine: str) -> ProductProcess:
         """Start what runs in a process of a machine."""
         messenger = self.kernel.start(host, machine, has_memory=self._has_memory)
-        home = messenger.endpoint if host is self._home else self.of(self._home).messenger.endpoint
+        home = messenger.endpoint if host is self.home else self.of(self.home).messenger.endpoint
         process = self._processes[host.name] = ProductProcess(self, host, messenger, home)
         self.names.processes[process.id] = host.name
         # Made by the I/O thread where it is asked for; here it is there before that begins.
         process.session.provide(ChannelConnections, ChannelConnections(process.session))
-        if host is self._home:
+        if host is self.home:
             DirectoryServer(messenger)
             self.index = IndexService(messenger)
         return process
@@ -137,14 +138,19 @@ class Processes:
     @property
     def is_calm(self) -> bool:
         """Nothing was paused, cut or held up yet, and nobody has died."""
-        hosts = [process.host for process in self._processes.values()]
-        return not self._network.unreachable_us and all(host.alive and not host.paused_us for host in hosts)
+        return self.is_connected and all(process.host.alive for process in self._processes.values())
+
+    @property
+    def is_connected(self) -> bool:
+        """Nothing was paused, cut or held up yet."""
+        paused_us = [process.host.paused_us for process in self._processes.values()]
+        return not self._network.unreachable_us and not any(paused_us)
 
     def _draw_machine(self, host: Host) -> str:
         # Some share a machine with the server, some with each other, and some are alone.
-        if self._on_nodes and (host is not self._home or self._draw.random() < 0.5):
+        if self._on_nodes and (host is not self.home or self._draw.random() < 0.5):
             return f"node {node_of(host.name)}"
-        if host is self._home or self._draw.random() < self._share_of_home:
+        if host is self.home or self._draw.random() < self._share_of_home:
             return "machine"
         return self._draw.choice(("machine 0", "machine 1", *2 * [f"machine of {host.name}"]))
 

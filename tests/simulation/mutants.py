@@ -32,6 +32,7 @@ from pinning_mutants import PINNING_MUTANTS
 from product_mutants import PRODUCT_MUTANTS
 from shortcut_mutants import SHORTCUT_MUTANTS
 from tap_mutants import TAP_MUTANTS
+from weights_mutants import WEIGHTS_MUTANTS
 
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.queueing import ChannelState
@@ -264,6 +265,7 @@ MUTANTS = {
     **MERGE_MUTANTS,
     **LOSS_MUTANTS,
     **MAILBOX_MUTANTS,
+    **WEIGHTS_MUTANTS,
 }
 MUTANTS |= {
     name: MUTANTS[name]._replace(script=lambda seed, change=change: change(draw_script(seed)))

@@ -1,0 +1,70 @@
+"""Broken weights of groups: each breaks one rule of the index, of its publishers, or of its readers."""
+
+from __future__ import annotations
+
+from product_mutants import Mutant, nothing
+
+from rlinf_scheduler.weights import index
+from rlinf_scheduler.weights.fetch import Fetch
+from rlinf_scheduler.weights.index import Index
+from rlinf_scheduler.weights.index_service import IndexService
+from rlinf_scheduler.weights.versions import Versions
+from simulator.weights import WeightsPart
+
+WEIGHTS = (WeightsPart,)
+
+
+def _misses_the_last_shard(_is_complete):
+    return lambda _index, _name, shards, _layouts, _ranks: bool(shards)
+
+
+def _drops_too_early(put):
+    def drop(versions, name, version, new):
+        put(versions, name, version, new)
+        for older in [each for each in versions._versions[name] if each < version]:
+            versions._drop(name, older)
+
+    return drop
+
+
+def _serves_the_newest(serve):
+    def newest(versions, request):
+        request.head.version = versions.version(request.head.name)
+        serve(versions, request)
+
+    return newest
+
+
+def _keeps_what_is_over(ask_again):
+    def keep(fetch):
+        arrived = dict(fetch._arrived)
+        ask_again(fetch)
+        fetch._arrived = arrived
+
+    return keep
+
+
+def _keeps_the_place_of_the_dead(lose):
+    def keep(index, name, process_id, why):
+        shards = {version: dict(there) for version, there in index._names[name].shards.items()}
+        error = lose(index, name, process_id, why)
+        if name in index._names:
+            index._names[name].shards = shards
+        return error
+
+    return keep
+
+
+WEIGHTS_MUTANTS = {
+    "calls a version complete without its last shard": Mutant(
+        Index, "_is_complete", _misses_the_last_shard, WEIGHTS
+    ),
+    "drops the version before too early": Mutant(Versions, "put", _drops_too_early, WEIGHTS),
+    "keeps what a dead publisher announced": Mutant(IndexService, "_on_lost", nothing, WEIGHTS),
+    "keeps the shards of a dead publisher": Mutant(Index, "lose", _keeps_the_place_of_the_dead, WEIGHTS),
+    "mixes shards of two versions": Mutant(Versions, "_serve", _serves_the_newest, WEIGHTS),
+    "keeps shards of a version that is over": Mutant(Fetch, "_ask_again", _keeps_what_is_over, WEIGHTS),
+    "does not compare launches": Mutant(index, "_check_owner", nothing, WEIGHTS),
+    "tells nobody which versions are over": Mutant(Versions, "keep", lambda _keep: lambda *_: [], WEIGHTS),
+    "leaves readers of a rank that is lost": Mutant(IndexService, "_fail", nothing, WEIGHTS),
+}
