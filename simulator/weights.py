@@ -40,6 +40,8 @@ NUM_VALUES = (10, 20_000, 120_000)
 ENOUGH_US = 900_000
 # A death is known everywhere after so long, where nothing is in the way.
 SOON_US = 50_000
+# No successor is started later than that.
+LAST_US = 4_000_000
 # A rank that is too far ahead looks again after so long.
 TURN_US = 5_000
 NUM_WAVES, FETCHES_OF_A_WAVE, NUM_ROUNDS, NUM_AUDITORS = 6, 2, 2, 4
@@ -366,8 +368,15 @@ class WeightsPart(Part):
             self._cluster.world.schedule(after_us, None, self._replace, (number, self._group.launch))
 
     def _replace(self, number: int, launch: int) -> None:
-        """Let a successor publish the shards of a dead rank again."""
-        if launch == self._group.launch and not self._group.ranks[number].host.alive:
+        """Let a successor publish the shards of a dead rank again, once the home holds that one for dead."""
+        dead, processes = self._group.ranks[number].host, self._cluster.processes
+        if launch != self._group.launch or dead.alive or not processes.home.alive:
+            return
+        if dead.name not in processes.of(processes.home).given_up:
+            after_us = self._cluster.world.now_us + SOON_US
+            if after_us < LAST_US:
+                self._cluster.world.schedule(after_us, None, self._replace, (number, launch))
+        else:
             rank = self._start_rank(number)
             rank.begun = self._group.begun - 1
             rank.host.later(0, rank.publish, self._group.begun)
