@@ -41,6 +41,7 @@ class Learner(Worker):
         self.inputs.append(("recv", self.recv("actor", 0, timeout_s=DEADLINE_S)))
         self.inputs.append(("version", self.fetch_weights("policy", self.weights, timeout_s=DEADLINE_S)))
         self.inputs.append(("weights", self.weights["w"].copy()))
+        self.inputs.append(("streamed", next(self.stream_weights("policy", timeout_s=DEADLINE_S))[1]))
         self.metrics.put({"loss": float(self.weights["w"].sum()) * self.scale * learning_rate})
         self.metrics.put(np.arange(3) * self.scale, async_op=True).wait(DEADLINE_S)
         self.send(b"done", "actor", 0)

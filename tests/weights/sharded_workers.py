@@ -56,6 +56,11 @@ class ShardedWorker(Worker):
         self.fetch_weights(name, model, timeout_s=60, **options)
         return _whole(model.state_dict())
 
+    def stream(self, name, **options):
+        """Return the version of a stream, and its tensors in their order."""
+        stream = self.stream_weights(name, timeout_s=60, **options)
+        return stream.version, list(stream)
+
     def fetch_slices(self, name, dim):
         """Fetch this rank's part of each tensor along one dimension; return the parts."""
         into = {}

@@ -63,6 +63,18 @@ def test_slices_of_a_framework_without_dtensors_arrive(groups):
         assert equal({key: torch.cat([each[key] for each in parts], dim) for key in whole}, whole)
 
 
+@pytest.mark.parametrize(("how", "mesh"), [("fsdp", (4,)), ("fsdp+tp", (2, 2))])
+def test_an_engine_of_its_own_loader_gets_a_stream_of_whole_tensors(groups, how, mesh):
+    trainer, fetchers = groups
+    name = f"streamed {how}"
+    streaming = fetchers.stream(name, bucket_bytes=300)
+    whole = trainer.publish(name, how, mesh).wait(DEADLINE_S)[0]
+    for version, tensors in streaming.wait(DEADLINE_S):
+        assert version == 1
+        assert [key for key, _ in tensors] == list(whole)
+        assert equal(dict(tensors), whole)
+
+
 def test_shards_become_another_dtype_under_other_names(groups):
     trainer, fetchers = groups
     whole = trainer.publish("converted", "fsdp+tp", (2, 2)).wait(DEADLINE_S)[0]

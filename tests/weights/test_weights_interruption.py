@@ -236,3 +236,16 @@ def test_a_signal_handler_fetches_from_elsewhere_while_its_thread_is_handing_wor
         assert fetched == [1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupted_stream_goes_on_behind_the_tensor_that_it_was_about_to_give(job, alarms):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    actor.publish("policy", state(3), 3)
+    alarm = alarms(1, max_delay_s=0.001)
+    for _ in range(200):
+        stream, got = rollout.stream("policy", bucket_bytes=500_000, timeout_s=DEADLINE_S), {}
+        alarm.interrupt(lambda: got.update(stream))  # noqa: B023 - it is called here
+        got.update(stream)
+        assert numbers_in(got) == {3}
+        assert len(got) >= len(state(3)) - 1
+    assert alarm.num_raised > 20

@@ -36,6 +36,7 @@ from rlinf_scheduler.weights.records import (
     entry_of,
 )
 from rlinf_scheduler.weights.sources import Place, Sources
+from rlinf_scheduler.weights.stream import WholeTensors
 from rlinf_scheduler.weights.target import Target, TargetPlan
 
 DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
@@ -77,7 +78,7 @@ class FetchedWeights:
         """Its bytes, to be noted; nothing once it was written."""
         return [frame for each in (self._arrived or {}).values() for frame in each.payload.frames()]
 
-    def write(self, target: Target) -> int:
+    def write(self, target: Target | WholeTensors) -> int:
         """Write it to its place and give its memory back; the version.
 
         An interruption (Ctrl-C, a signal handler that raises) does not leave a part of it there: it is written as a
@@ -105,7 +106,7 @@ class FetchedWeights:
         self._arrived = None
         return self.version
 
-    def _write(self, target: Target, arrived: Mapping[int, Arrival]) -> None:
+    def _write(self, target: Target | WholeTensors, arrived: Mapping[int, Arrival]) -> None:
         frames: dict[int, Sequence[Any]] = {
             number: each.payload.frames() if each.use is None else each.use.frames(each.payload.frames())
             for number, each in arrived.items()
@@ -184,7 +185,7 @@ class Fetch(Transfer):
     def __init__(
         self,
         readers: Readers,
-        target: Target,
+        target: Target | WholeTensors,
         name: str,
         min_version: int,
         timeout_s: float,
@@ -224,7 +225,7 @@ class Fetch(Transfer):
         """What a wait for it is for; from any thread."""
         needs = self._min_version if self._min_version != NO_VERSION else -1
         option = "version" if self._exact else "min_version"
-        text = f"fetch_weights('{self._name}'{f', {option}={needs}' if needs >= 0 else ''})"
+        text = f"{self._target.call}('{self._name}'{f', {option}={needs}' if needs >= 0 else ''})"
         return replace(
             super().awaits(), kind=WEIGHTS, operation=text, peers=(), subject=self._name, needs=needs
         )

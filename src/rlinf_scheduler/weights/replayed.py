@@ -7,9 +7,10 @@ from typing import Any, Unpack
 
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.tape.player import Player
-from rlinf_scheduler.weights.selection import FetchOptions
+from rlinf_scheduler.weights.selection import FetchOptions, Keys
 from rlinf_scheduler.weights.sources import Place
 from rlinf_scheduler.weights.state_dicts import encode_held
+from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
 from rlinf_scheduler.weights.target import Target, sources_of
 
 
@@ -42,8 +43,16 @@ class ReplayedWeights:
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number."""
         del min_version, version, timeout_s
-        target = Target(name, into, **options)
+        return self._fetch(name, Target(name, into, **options))
 
+    def stream(
+        self, name: str, *, keys: Keys = None, bucket_bytes: int = BUCKET_BYTES, **_when: Any
+    ) -> WeightsStream:
+        """Return the whole tensors of the newest version."""
+        target = WholeTensors(name, keys)
+        return target.stream(self._fetch(name, target).wait(), bucket_bytes, lambda: None)
+
+    def _fetch(self, name: str, target: Target | WholeTensors) -> AsyncHandle[int]:
         def write(brought: tuple[int, list[bytearray]]) -> int:
             number, frames = brought
             target.write(number, target.plan(number, sources_of(frames), Place("")), {0: frames})

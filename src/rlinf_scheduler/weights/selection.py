@@ -31,11 +31,12 @@ class Selection:
 
     Args:
         name: of the weights, for messages.
-        there: the keys of all of its tensors.
+        tensors: the keys of all of its tensors.
         keys: which of them: a key, or a pattern in which `*` stands for any text ("model.layers.3.*"), or several;
             None: all.
         rename: as which key each is published.
         fuse: of which published tensors one consists.
+        there: whose tensors these are, for messages.
 
     Attributes:
         patterns: what `keys` said; None: all.
@@ -47,19 +48,24 @@ class Selection:
     """
 
     def __init__(
-        self, name: str, there: Collection[str], keys: Keys = None, rename: Rename = None, fuse: Fuse = None
+        self,
+        name: str,
+        tensors: Collection[str],
+        keys: Keys = None,
+        rename: Rename = None,
+        fuse: Fuse = None,
+        *,
+        there: str = "the destination",
     ) -> None:
         self.patterns = None if keys is None else frozenset([keys] if isinstance(keys, str) else keys)
         wild = [each for each in self.patterns or () if set(each) & set("*?[")]
         self._wild = re.compile("|".join(map(translate, wild)) or "(?!)")
-        self.keys = [key for key in there if self.has(key)]
+        self.keys = [key for key in tensors if self.has(key)]
         found = set(self.keys)
         for pattern in sorted(self.patterns or ()):
             if pattern not in found and not any(fnmatchcase(key, pattern) for key in self.keys):
-                hint = did_you_mean(pattern, there)
-                raise WeightsError(
-                    name, f"no key of the destination is {pattern!r}, of keys={hint and f'; {hint}'}"
-                )
+                hint = did_you_mean(pattern, tensors)
+                raise WeightsError(name, f"no key of {there} is {pattern!r}, of keys={hint and f'; {hint}'}")
         whence = {key: _origin(key, rename, fuse or {}) for key in self.keys}
         self.origins: Origins = {key: rows for key, rows in whence.items() if rows != (Rows(key),)}
 

@@ -68,7 +68,12 @@ class Target:
     Raises:
         WeightsError: it is neither; nothing in it has one of the keys; or a slice is not within its tensor, or a
             DTensor has partial sums.
+
+    Attributes:
+        call: of a worker, by which it is fetched.
     """
+
+    call = "fetch_weights"
 
     def __init__(
         self,
@@ -152,7 +157,8 @@ class Target:
         found = wants.plan(here, place, reader, readers)
         reads = tuple(found.reads())
         needed = tuple(flow.source for flow in found.flows)
-        return TargetPlan(needed, found.flows, reads, tuple(self._runs_of(sources, reads)))
+        shapes = {key: part.local_shape for key, _, part in self._described}
+        return TargetPlan(needed, found.flows, reads, runs_of(sources, reads, shapes))
 
     def _check_keys(
         self,
@@ -171,13 +177,6 @@ class Target:
             raise mismatch
         if missing or unexpected:
             logger.warning("fetched without what is not on both sides (strict=False): %s", mismatch)
-
-    def _runs_of(self, sources: Sources, reads: Sequence[Read]) -> Iterator[tuple[Run, ...]]:
-        shapes = {key: part.local_shape for key, _, part in self._described}
-        for read in reads:
-            item_bytes = item_size(sources.dtypes[sources.indices[read.key]])
-            shape = shapes[read.into]
-            yield tuple(_runs(copy, read.source_shape, shape, item_bytes) for copy in read.copies)
 
     def write(
         self,
@@ -217,7 +216,7 @@ class Target:
 
     def _moves(self, plan: TargetPlan, payloads: Mapping[int, Sequence[Any]]) -> Iterator[_Move]:
         """Yield what goes where; once, if it goes to tensors that are tied."""
-        arrived = {number: _Payload(self._name, payloads[number]) for number in plan.needed}
+        arrived = {number: ArrivedShards(self._name, payloads[number]) for number in plan.needed}
         written: set[tuple[Any, ...]] = set()
         memory: dict[tuple[str, str], Bytes | None] = {}
         for read, those in zip(plan.reads, plan.runs, strict=True):
@@ -242,6 +241,17 @@ class Target:
         return {key: memory for memory, those in keys.items() if len(those) > 1 for key in those}
 
 
+def runs_of(
+    sources: Sources, reads: Sequence[Read], shapes: Mapping[str, Index]
+) -> tuple[tuple[Run, ...], ...]:
+    """Return the bytes of what is read, into local tensors of these shapes."""
+    sizes = [item_size(sources.dtypes[sources.indices[read.key]]) for read in reads]
+    return tuple(
+        tuple(_runs(copy, read.source_shape, shapes[read.into], size) for copy in read.copies)
+        for read, size in zip(reads, sizes, strict=True)
+    )
+
+
 def _why_unwritable(tensors: Mapping[str, Any]) -> dict[str, str]:
     """Return why tensors of a reader cannot be written to, by the keys of those that cannot."""
     found = {}
@@ -264,7 +274,7 @@ def sources_of(frames: Sequence[Any]) -> Sources:
     return Sources([layout((row.key, row.dtype, whole(row.shape)) for row in rows)], [Place("")])
 
 
-class _Payload:
+class ArrivedShards:
     """What came from one source."""
 
     def __init__(self, name: str, frames: Sequence[Any]) -> None:
@@ -315,24 +325,16 @@ class _Move(NamedTuple):
             values = self._values()
             others += [partial(_copy_values, self.local, values, copy) for copy in self.read.copies]
             return
-        for run in self.runs:
-            target, source = self.memory[run.target_offset :], self.data[run.source_offset :]
-            if run.counts:
-                shape = (*run.counts, run.num_bytes)
-                target = np.ndarray(shape, np.uint8, target, strides=(*run.target_strides, 1))
-                source = np.ndarray(shape, np.uint8, source, strides=(*run.source_strides, 1))
-                copies.append((target, source))
-            else:
-                copies.append((target[: run.num_bytes], source[: run.num_bytes]))
+        copies += [copy_of(run, self.memory, self.data) for run in self.runs]
 
     def _values(self) -> Any:
         """Return what has come as values that numpy or torch can convert to those of the reader."""
         if is_tensor(self.local):
-            return _as_tensor(self.dtype, self.data, self.read.source_shape)
+            return as_tensor(self.dtype, self.data, self.read.source_shape)
         dtype = _in_numpy(self.dtype)
         if dtype is not None:
             return self.data.view(dtype).reshape(self.read.source_shape)
-        tensor = _as_tensor(self.dtype, self.data, self.read.source_shape)
+        tensor = as_tensor(self.dtype, self.data, self.read.source_shape)
         return (tensor.float() if tensor.element_size() <= 2 else tensor.double()).numpy()
 
     def on_device(self) -> None:
@@ -340,6 +342,18 @@ class _Move(NamedTuple):
         source = self.data.view(getattr(sys.modules["torch"], self.dtype)).reshape(self.read.source_shape)
         for copy in self.read.copies:
             _copy_values(self.local, source, copy, non_blocking=True)
+
+
+def copy_of(run: Run, target: Bytes, source: Bytes) -> Copy:
+    """Return the copy of a run from one local tensor's bytes to another's."""
+    target, source = target[run.target_offset :], source[run.source_offset :]
+    if not run.counts:
+        return target[: run.num_bytes], source[: run.num_bytes]
+    shape = (*run.counts, run.num_bytes)
+    return (
+        np.ndarray(shape, np.uint8, target, strides=(*run.target_strides, 1)),
+        np.ndarray(shape, np.uint8, source, strides=(*run.source_strides, 1)),
+    )
 
 
 def _copy_from_device(moves: Sequence[_Move]) -> None:
@@ -378,7 +392,7 @@ def _bytes_of(local: Any, dtype: str) -> Bytes | None:
     if isinstance(local, np.ndarray):
         plain = local.flags.c_contiguous and local.dtype == _in_numpy(dtype)
         return np.asarray(local).reshape(-1).view(np.uint8) if plain else None
-    if _name_of(local.dtype) != (dtype if _of_torch(dtype) else np.dtype(dtype).name):
+    if _name_of(local.dtype) != (dtype if of_torch(dtype) else np.dtype(dtype).name):
         return None
     if not local.is_cpu or not local.is_contiguous() or local.is_conj() or local.is_neg():
         return None
@@ -408,7 +422,7 @@ def _fits(published: str, into: str) -> bool:
     """Whether what is of a dtype can be written into another one."""
     if published == into:
         return True  # bits
-    if _of_torch(into):
+    if of_torch(into):
         return _fits_tensor(published, into)
     dtype = _in_numpy(published)
     if dtype is not None:
@@ -421,7 +435,7 @@ def _fits_tensor(published: str, into: str) -> bool:
     """Whether torch here writes what is of a dtype, of its own or of numpy's, into a tensor of another one."""
     torch = _torch()
     try:
-        source = _as_tensor(published, np.zeros(item_size(published), np.uint8), (1,))
+        source = as_tensor(published, np.zeros(item_size(published), np.uint8), (1,))
         target = torch.empty(1, dtype=getattr(torch, into))
         if source.dtype.is_complex and not target.dtype.is_complex:
             return False
@@ -431,7 +445,7 @@ def _fits_tensor(published: str, into: str) -> bool:
     return True
 
 
-def _of_torch(dtype: str) -> bool:
+def of_torch(dtype: str) -> bool:
     """Whether it is a dtype of a tensor, not of an array."""
     return dtype[0] not in _NUMPY_MARKS
 
@@ -439,7 +453,7 @@ def _of_torch(dtype: str) -> bool:
 @lru_cache(maxsize=256)
 def _in_numpy(dtype: str) -> np.dtype[Any] | None:
     """Return a dtype in numpy, which does not know all of torch's."""
-    return np.dtype(dtype) if not _of_torch(dtype) or dtype in KNOWN_TO_NUMPY else None
+    return np.dtype(dtype) if not of_torch(dtype) or dtype in KNOWN_TO_NUMPY else None
 
 
 def _shown(dtype: str) -> str:
@@ -455,9 +469,10 @@ def _torch() -> Any:
     return sys.modules.get("torch") or import_module("torch")
 
 
-def _as_tensor(dtype: str, data: np.ndarray[Any, Any], shape: Index) -> Any:
+def as_tensor(dtype: str, data: np.ndarray[Any, Any], shape: Index) -> Any:
+    """Return a tensor in memory that has its bytes; `dtype` may be one of numpy."""
     torch = _torch()
-    if _of_torch(dtype):
+    if of_torch(dtype):
         return torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
     return torch.from_numpy(data.view(dtype).reshape(shape))
 

@@ -49,8 +49,9 @@ from rlinf_scheduler.weights.records import (
     digested,
     entry_of,
 )
-from rlinf_scheduler.weights.selection import FetchOptions
+from rlinf_scheduler.weights.selection import FetchOptions, Keys
 from rlinf_scheduler.weights.state_dicts import encode_held
+from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
 from rlinf_scheduler.weights.target import Target
 from rlinf_scheduler.weights.versions import Packed, Versions
 
@@ -175,6 +176,44 @@ class Weights:
         """
         self._messenger.check_process()
         target = Target(_checked_name(name), into, **options)
+        return self._fetch(target, name, min_version, version, timeout_s)
+
+    def stream(
+        self,
+        name: str,
+        *,
+        min_version: int | None = None,
+        version: int | None = None,
+        keys: Keys = None,
+        bucket_bytes: int = BUCKET_BYTES,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> WeightsStream:
+        """Return the whole tensors of the newest version, once it has come to this machine; see `fetch`.
+
+        Args:
+            name: what the weights are published as.
+            min_version: wait until there is this version or a newer one.
+            version: wait until there is this version, and take no newer one.
+            keys: which of the published tensors, as of `Selection`; None: all.
+            bucket_bytes: how much of it is put together at a time.
+            timeout_s: how long, in seconds.
+
+        Raises:
+            WeightsError: nothing that is published has one of `keys`; or as of `fetch`, like all others.
+        """
+        self._messenger.check_process()
+        target, limit_bytes = WholeTensors(_checked_name(name), keys), operator.index(bucket_bytes)
+        found = self._fetch(target, name, min_version, version, timeout_s).wait()
+        return target.stream(found, limit_bytes, self._messenger.payloads.release_dropped_soon)
+
+    def _fetch(
+        self,
+        target: Target | WholeTensors,
+        name: str,
+        min_version: int | None,
+        version: int | None,
+        timeout_s: float | None,
+    ) -> AsyncHandle[int]:
         if version is not None and min_version is not None:
             problem = "version= is exactly that one, and min_version= that or a newer one: say one of them"
             raise WeightsError(name, problem)

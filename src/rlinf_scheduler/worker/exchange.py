@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start
     from rlinf_scheduler.mailbox import Groups, Mailbox
     from rlinf_scheduler.weights import Weights
     from rlinf_scheduler.weights.selection import FetchOptions, Fuse, Keys, Rename
+    from rlinf_scheduler.weights.stream import WeightsStream
 
 Source: TypeAlias = tuple[str, Rank] | None
 
@@ -427,6 +428,41 @@ class Exchange:
             strict=strict,
         )
         return handle if async_op else handle.wait()
+
+    def stream_weights(
+        self,
+        name: str,
+        *,
+        min_version: int | None = None,
+        version: int | None = None,
+        keys: Keys = None,
+        bucket_bytes: int = 64 << 20,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> WeightsStream:
+        """Iterate over whole published tensors with their keys: `engine.load_weights(self.stream_weights("policy"))`.
+
+        It waits for a version and its bytes, as `fetch_weights` does. All tensors are of that version, the iterator's
+        `version`, and come in the order in which they were published. They are the caller's, to keep or to change.
+
+        Args:
+            name: what they were published as.
+            min_version: wait for this version or a newer one; None: for any.
+            version: wait for this version, and take no newer one.
+            keys: published keys, or patterns ("*.lora_A.*"); None: all.
+            bucket_bytes: how much is put together at a time. Two such buckets are used, and what the caller keeps.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+
+        Raises:
+            WeightsError: nothing that is published has one of `keys`; all others are those of `fetch_weights`.
+        """
+        return _weights().stream(
+            name,
+            min_version=min_version,
+            version=version,
+            keys=keys,
+            bucket_bytes=bucket_bytes,
+            timeout_s=timeout_s,
+        )
 
     @overload
     def broadcast(
