@@ -22,7 +22,7 @@ from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsE
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.held import Slice
 from rlinf_scheduler.weights.index import AHEAD
-from rlinf_scheduler.weights.records import Announce, Publisher
+from rlinf_scheduler.weights.records import Announce, PublishingRank
 from rlinf_scheduler.weights.versions import Packed
 from simulator.cluster import Cluster, Part
 from simulator.handle_users import HandleCall, HandleUsers
@@ -52,7 +52,7 @@ WAVE = 3_000_000
 class StoryWeights(Weights):
     """Weights of a simulated process, whose user does not wait for its I/O thread."""
 
-    def __init__(self, process: ProductProcess, rank: Publisher | None = None) -> None:
+    def __init__(self, process: ProductProcess, rank: PublishingRank | None = None) -> None:
         devices = Devices(process.messenger, lambda: None)
         super().__init__(process.messenger, process.session.home, devices=devices, rank=rank)
         self.done: Promise[object] = Promise()
@@ -75,7 +75,7 @@ class Rank:
 
     def __init__(self, group: Group, process: ProductProcess, number: int) -> None:
         self.host, self.process = process.host, process
-        publisher = Publisher(
+        publisher = PublishingRank(
             process.messenger.endpoint, self.host.name, "actors", group.launch, number, group.size
         )
         self.weights = StoryWeights(process, publisher)

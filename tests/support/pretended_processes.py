@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import placement_types
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from rlinf_scheduler.weights.layout import Placement, Shard
+from rlinf_scheduler.weights.layout import Placement, Sharded
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def process(rank: int, world_size: int) -> Iterator[None]:
 
 def of_torch(placement: Placement) -> Any:
     """Return a placement as torch has it."""
-    if not isinstance(placement, Shard):
+    if not isinstance(placement, Sharded):
         return placement_types.Replicate()
     if placement.split_factor == 1:
         return placement_types.Shard(placement.dim)

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from rlinf_scheduler.weights.layout import Index, Layout, Placement, Replicate, Shard, layout, sharded
+from rlinf_scheduler.weights.layout import (
+    Index,
+    Placement,
+    Replicate,
+    Sharded,
+    WeightsLayout,
+    layout,
+    sharded,
+)
 
 
 class Mesh(NamedTuple):
@@ -27,7 +35,7 @@ class Mesh(NamedTuple):
     def drawn(shape: Index, sizes: Index | None = None) -> st.SearchStrategy[Mesh]:
         """Draw one for a tensor of a shape."""
         dims = st.integers(0, len(shape) - 1) if shape else st.nothing()
-        cuts = st.builds(Shard, dims, st.sampled_from([1, 1, 2, 3])) if shape else st.nothing()
+        cuts = st.builds(Sharded, dims, st.sampled_from([1, 1, 2, 3])) if shape else st.nothing()
         placements = st.one_of(st.just(Replicate()), cuts)
         drawn_sizes = mesh_sizes() if sizes is None else st.just(sizes)
         return drawn_sizes.flatmap(
@@ -46,7 +54,7 @@ def within(start: Index, shape: Index) -> tuple[slice, ...]:
 
 
 @st.composite
-def layouts(draw: Any, shapes: Mapping[str, Index], dtype: str = "<i8") -> list[Layout]:
+def layouts(draw: Any, shapes: Mapping[str, Index], dtype: str = "<i8") -> list[WeightsLayout]:
     """Draw what each process of a mesh has of tensors, each of which is cut in its own way."""
     sizes = draw(mesh_sizes())
     cuts = {key: draw(Mesh.drawn(shape, sizes)).placements for key, shape in shapes.items()}
@@ -56,7 +64,7 @@ def layouts(draw: Any, shapes: Mapping[str, Index], dtype: str = "<i8") -> list[
     ]
 
 
-def memory(held: Layout, model: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def memory(held: WeightsLayout, model: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the local tensors of a process, cut out of the whole ones."""
     local = {}
     for index, key in enumerate(held.manifest.keys):

@@ -8,7 +8,7 @@ from rlinf_scheduler.comm import DirectoryServer
 from rlinf_scheduler.comm.device import Devices
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.index_service import IndexService
-from rlinf_scheduler.weights.records import Publisher
+from rlinf_scheduler.weights.records import PublishingRank
 
 DEADLINE_S = 60.0
 VERSION_BYTES = 10 * 50_000 * 4
@@ -37,7 +37,7 @@ class Job:
         """Weights of a rank of the group of actors."""
         name = name or f"actor:{rank}"
         messenger = self.messengers[name] = self._new_messenger(name, machine)
-        publisher = Publisher(messenger.endpoint, name, "actor", launch, rank, world_size)
+        publisher = PublishingRank(messenger.endpoint, name, "actor", launch, rank, world_size)
         devices = None if device is None else Devices(messenger, lambda: device)
         return Weights(messenger, self.driver.endpoint, devices=devices, rank=publisher)
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, distribute_tensor, placem
 from pretended_processes import of_torch, process
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.held import Slice, held, local_of
-from rlinf_scheduler.weights.layout import Shard, whole
+from rlinf_scheduler.weights.layout import Sharded, whole
 from weight_meshes import Mesh, within
 
 
@@ -32,7 +32,7 @@ def test_a_dtensor_says_which_boxes_are_here(drawn, data):
     tensor = torch.arange(int(np.prod(shape))).reshape(shape)
     local = tensor
     for size, at, placement in zip(mesh.sizes, mesh.coordinates[rank], mesh.placements, strict=True):
-        if isinstance(placement, Shard):
+        if isinstance(placement, Sharded):
             shards, _ = of_torch(placement)._split_tensor(local, size, with_padding=False, contiguous=True)
             local = shards[at]
     with process(rank, len(mesh.coordinates)):

@@ -5,13 +5,13 @@ import pytest
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError
 from rlinf_scheduler.weights.index import Index, judge
-from rlinf_scheduler.weights.layout import Shard, layout, sharded, sliced, whole
+from rlinf_scheduler.weights.layout import Sharded, layout, sharded, sliced, whole
 from rlinf_scheduler.weights.records import (
     NO_VERSION,
     Announce,
     Find,
-    Keep,
-    Publisher,
+    KeptVersions,
+    PublishingRank,
     Shards,
     apart,
     digested,
@@ -22,7 +22,7 @@ TENSORS = {"w": (8, 4), "b": (8,)}
 
 def fsdp(rank, ranks=2, dtype="float32"):
     return layout(
-        (key, dtype, sharded(shape, (ranks,), (rank,), [Shard(0)])) for key, shape in TENSORS.items()
+        (key, dtype, sharded(shape, (ranks,), (rank,), [Sharded(0)])) for key, shape in TENSORS.items()
     )
 
 
@@ -32,7 +32,9 @@ def everything(keys=tuple(TENSORS)):
 
 def announce(version, rank=0, held=None, *, group="actor", launch=1, process="", ranks=(), world_size=2):
     process = process or f"{group}:{rank}"
-    publisher = Publisher(Endpoint(f"id of {process}", "m", "", ""), process, group, launch, rank, world_size)
+    publisher = PublishingRank(
+        Endpoint(f"id of {process}", "m", "", ""), process, group, launch, rank, world_size
+    )
     one = digested(fsdp(rank) if held is None else held)
     shards = Shards(publisher, one.digest, one.manifest, one.held_bytes, one.total_bytes)
     return Announce("policy", version, shards, one.packed, ranks)
@@ -66,12 +68,12 @@ def test_the_version_before_is_kept_until_a_newer_one_is_complete(index):
     for rank in range(2):
         index.announce(announce(1, rank))
     ((_, own),) = index.announce(announce(2, 0))
-    assert own == Keep("policy", (1, 2), 2)
+    assert own == KeptVersions("policy", (1, 2), 2)
     assert find(index).version == 1
     keeps = index.announce(announce(2, 1))
     assert keeps == [
-        (Endpoint("id of actor:1", "m", "", ""), Keep("policy", (2,), 2)),
-        (Endpoint("id of actor:0", "m", "", ""), Keep("policy", (2,), 2)),
+        (Endpoint("id of actor:1", "m", "", ""), KeptVersions("policy", (2,), 2)),
+        (Endpoint("id of actor:0", "m", "", ""), KeptVersions("policy", (2,), 2)),
     ]
     assert find(index).version == 2
 
@@ -147,7 +149,7 @@ def test_stages_of_whole_tensors_are_complete_when_the_ranks_that_are_named_have
 def test_two_shardings_under_one_name_are_an_error_that_says_who_has_what(index):
     index.announce(announce(1, 0))
     other = layout(
-        (key, "float32", sharded(shape, (2,), (1,), [Shard(len(shape) - 1)]))
+        (key, "float32", sharded(shape, (2,), (1,), [Sharded(len(shape) - 1)]))
         for key, shape in TENSORS.items()
     )
     with pytest.raises(WeightsError, match=r"'w': nobody|'w': shards overlap") as caught:

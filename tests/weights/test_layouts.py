@@ -11,9 +11,9 @@ from torch.distributed.tensor import placement_types
 
 from rlinf_scheduler.weights.layout import (
     Box,
-    Layout,
     Replicate,
-    Shard,
+    Sharded,
+    WeightsLayout,
     item_size,
     layout,
     sharded,
@@ -35,7 +35,7 @@ def cut_tensors(draw):
 def cut_by_torch(tensor, mesh, coordinate):
     """The local tensor as torch's own placements cut it."""
     for count, index, placement in zip(mesh.sizes, coordinate, mesh.placements, strict=True):
-        if isinstance(placement, Shard):
+        if isinstance(placement, Sharded):
             of_torch = (
                 placement_types.Shard(placement.dim)
                 if placement.split_factor == 1
@@ -89,7 +89,7 @@ def test_the_first_boxes_that_nobody_has_are_told_and_no_more():
 
 
 def test_a_shard_of_fsdp_over_tensor_parallelism_lies_within_its_shard_of_the_latter():
-    placements = [Shard(0, split_factor=2), Shard(0)]
+    placements = [Sharded(0, split_factor=2), Sharded(0)]
     boxes = {
         coordinate: [str(piece.box) for piece in sharded((8,), (2, 2), coordinate, placements).pieces]
         for coordinate in itertools.product(range(2), range(2))
@@ -98,7 +98,7 @@ def test_a_shard_of_fsdp_over_tensor_parallelism_lies_within_its_shard_of_the_la
 
 
 def test_the_last_of_many_has_nothing():
-    part = sharded((5, 3), (4,), (3,), [Shard(0)])
+    part = sharded((5, 3), (4,), (3,), [Sharded(0)])
     assert (part.local_shape, part.pieces, part.size) == ((0, 3), (), 0)
 
 
@@ -119,8 +119,10 @@ def test_a_slice_is_within_its_tensor():
 
 
 def test_tensors_that_are_held_alike_share_a_part():
-    part = sharded((8, 4), (2,), (0,), [Shard(0)])
-    made: Layout = layout([("a", "float32", part), ("b", "bfloat16", part), ("c", "float32", whole((3,)))])
+    part = sharded((8, 4), (2,), (0,), [Sharded(0)])
+    made: WeightsLayout = layout(
+        [("a", "float32", part), ("b", "bfloat16", part), ("c", "float32", whole((3,)))]
+    )
     assert made.parts == (part, whole((3,)))
     assert made.part_of == (0, 0, 1)
     assert made.manifest.shapes == ((8, 4), (8, 4), (3,))

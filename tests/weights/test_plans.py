@@ -9,16 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.weights.layout import Layout, Manifest, Replicate, Shard, layout, sharded, sliced, whole
+from rlinf_scheduler.weights.layout import (
+    Manifest,
+    Replicate,
+    Sharded,
+    WeightsLayout,
+    layout,
+    sharded,
+    sliced,
+    whole,
+)
 from rlinf_scheduler.weights.plan import Flow, Rows, Wants, runs
-from rlinf_scheduler.weights.sources import BoxCopy, Place, Sources
+from rlinf_scheduler.weights.sources import BoxCopy, MemoryPlace, Sources
 from weight_meshes import layouts, memory, within
 
 SHAPES = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), st.lists(st.integers(1, 6), max_size=3).map(tuple), min_size=1
 )
-PLACES = st.builds(Place, st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(["", "g0", "g1"]))
-HERE = Place("n0")
+PLACES = st.builds(MemoryPlace, st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(["", "g0", "g1"]))
+HERE = MemoryPlace("n0")
 
 
 @st.composite
@@ -145,7 +154,7 @@ def mesh(count, cuts):
 
 def test_replicas_share_the_work_of_one_reader_and_of_many():
     cuts = {f"layer.{number}": ((64, 64), Replicate()) for number in range(64)}
-    sources = Sources(mesh(4, cuts), [Place(f"s{n}") for n in range(4)])
+    sources = Sources(mesh(4, cuts), [MemoryPlace(f"s{n}") for n in range(4)])
     one = Wants(sources, sources.layouts[0].manifest)
     flows = one.plan(sources.layouts[0], HERE).flows
     assert [flow.num_bytes for flow in flows] == [16 << 14] * 4
@@ -158,15 +167,15 @@ def test_replicas_share_the_work_of_one_reader_and_of_many():
 
 def test_who_has_the_same_device_gives_before_who_is_on_the_node_before_others():
     held = [layout([("w", "float32", whole((4,)))])] * 3
-    places = [Place("n1"), Place("n0", "g1"), Place("n0", "g0")]
+    places = [MemoryPlace("n1"), MemoryPlace("n0", "g1"), MemoryPlace("n0", "g0")]
     wants = Wants(Sources(held, places), held[0].manifest)
-    assert wants.plan(held[0], Place("n0", "g0")).flows == (Flow(2, 16, "device"),)
-    assert {flow.way for flow in wants.plan(held[0], Place("n0", "g7")).flows} == {"node"}
-    assert wants.plan(held[0], Place("n9")).flows[0].way == "network"
+    assert wants.plan(held[0], MemoryPlace("n0", "g0")).flows == (Flow(2, 16, "device"),)
+    assert {flow.way for flow in wants.plan(held[0], MemoryPlace("n0", "g7")).flows} == {"node"}
+    assert wants.plan(held[0], MemoryPlace("n9")).flows[0].way == "network"
 
 
 def test_a_tensor_that_is_not_covered_says_what_nobody_has():
-    held = mesh(4, {"w": ((8, 2), Shard(0)), "b": ((4,), Replicate())})
+    held = mesh(4, {"w": ((8, 2), Sharded(0)), "b": ((4,), Replicate())})
     (problem,) = Sources([held[0], held[1], held[3]], [HERE] * 3).problems
     assert problem == ("w", "nobody has [4:6, 0:2]")
 
@@ -188,7 +197,7 @@ def test_processes_that_say_other_things_of_a_tensor_are_named():
 
 
 def test_missing_and_surplus_tensors_are_told():
-    sources = Sources(mesh(2, {"a": ((4,), Shard(0)), "b": ((4,), Shard(0))}), [HERE] * 2)
+    sources = Sources(mesh(2, {"a": ((4,), Sharded(0)), "b": ((4,), Sharded(0))}), [HERE] * 2)
     target = layout([("a", "float32", whole((4,))), ("c", "float32", whole((4,)))])
     wants = Wants(sources, target.manifest)
     assert wants.problems == [("c", "nobody publishes 'c'")]
@@ -199,10 +208,10 @@ def test_missing_and_surplus_tensors_are_told():
 def test_a_fused_tensor_comes_from_those_that_it_is_made_of(count):
     shapes = {"q": (6, 4), "k": (2, 4), "v": (2, 4)}
     model = {key: np.arange(np.prod(s), dtype="f4").reshape(s) + ord(key) for key, s in shapes.items()}
-    held = mesh(2, {key: (shape, Shard(0)) for key, shape in shapes.items()})
+    held = mesh(2, {key: (shape, Sharded(0)) for key, shape in shapes.items()})
     sources = Sources(held, [HERE] * 2)
     fused = {"qkv": np.concatenate([model["q"], model["k"], model["v"]])}
-    for target in mesh(count, {"qkv": ((10, 4), Shard(1))}):
+    for target in mesh(count, {"qkv": ((10, 4), Sharded(1))}):
         wants = Wants(sources, target.manifest, {"qkv": ["q", "k", "v"]})
         local = {"qkv": np.zeros(target.part(0).local_shape, "f4")}
         times, _ = carry_out(wants.plan(target, HERE), [memory(each, model) for each in held], local)
@@ -212,7 +221,7 @@ def test_a_fused_tensor_comes_from_those_that_it_is_made_of(count):
 
 def test_a_tensor_may_be_rows_of_a_published_one_and_have_another_name():
     model = {"gate_up": np.arange(24, dtype="f4").reshape(8, 3)}
-    held = mesh(3, {"gate_up": ((8, 3), Shard(0))})
+    held = mesh(3, {"gate_up": ((8, 3), Sharded(0))})
     target = layout([("up", "float32", whole((4, 3))), ("all", "float32", whole((8, 3)))])
     origins = {"up": Rows("gate_up", 4), "all": "gate_up"}
     wants = Wants(Sources(held, [HERE] * 3), target.manifest, origins)
@@ -233,7 +242,7 @@ def test_a_tensor_may_be_rows_of_a_published_one_and_have_another_name():
     ],
 )
 def test_what_a_tensor_cannot_be_made_of_is_told(origin, text):
-    cuts = {"a": ((4, 2), Shard(0)), "b": ((4, 2), Shard(0)), "narrow": ((5, 1), Shard(0))}
+    cuts = {"a": ((4, 2), Sharded(0)), "b": ((4, 2), Sharded(0)), "narrow": ((5, 1), Sharded(0))}
     target = layout([("w", "float32", whole((9, 2)))])
     wants = Wants(Sources(mesh(2, cuts), [HERE] * 2), target.manifest, {"w": origin})
     assert wants.problems == [("w", text)]
@@ -241,7 +250,7 @@ def test_what_a_tensor_cannot_be_made_of_is_told(origin, text):
 
 def test_ten_thousand_tensors_of_512_processes_are_planned_for_512_readers_in_seconds():
     count, hidden = 512, 8192
-    columns, rows, everywhere = Shard(1), Shard(0), Replicate()
+    columns, rows, everywhere = Sharded(1), Sharded(0), Replicate()
     kinds = {
         "q": ((hidden, hidden), rows),
         "kv": ((2048, hidden), rows),
@@ -258,14 +267,15 @@ def test_ten_thousand_tensors_of_512_processes_are_planned_for_512_readers_in_se
     def held(cut_of):
         for each in range(count):
             parts = [sharded(shape, (count,), (each,), [cut_of(cut)]) for shape, cut in kinds.values()]
-            yield Layout(manifest, tuple(parts), tuple(of_kind))
+            yield WeightsLayout(manifest, tuple(parts), tuple(of_kind))
 
     publishers, readers = list(held(lambda _cut: rows)), list(held(lambda cut: cut))
     began = time.process_time()
-    sources = Sources(publishers, [Place(f"s{number // 8}") for number in range(count)])
+    sources = Sources(publishers, [MemoryPlace(f"s{number // 8}") for number in range(count)])
     wants = Wants(sources, manifest)
     plans = [
-        wants.plan(target, Place(f"r{number // 8}"), number, count) for number, target in enumerate(readers)
+        wants.plan(target, MemoryPlace(f"r{number // 8}"), number, count)
+        for number, target in enumerate(readers)
     ]
     took_s = time.process_time() - began
     assert not sources.problems

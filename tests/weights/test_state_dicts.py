@@ -13,9 +13,9 @@ from effort import case
 from nested_tensors import LAYOUTS, nested
 from rlinf_scheduler.comm.codec import copying
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
-from rlinf_scheduler.weights.sources import Place
+from rlinf_scheduler.weights.sources import MemoryPlace
 from rlinf_scheduler.weights.state_dicts import encode_held
-from rlinf_scheduler.weights.target import Target, sources_of
+from rlinf_scheduler.weights.target import WeightsTarget, sources_of
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 DTYPES = [
@@ -36,8 +36,8 @@ def frames_of(state_dict):
 
 
 def copy_over(state_dict, into):
-    frames, target = frames_of(state_dict), Target("policy", into)
-    target.write(3, target.plan(3, sources_of(frames), Place("")), {0: frames})
+    frames, target = frames_of(state_dict), WeightsTarget("policy", into)
+    target.write(3, target.plan(3, sources_of(frames), MemoryPlace("")), {0: frames})
     return into
 
 
@@ -320,7 +320,7 @@ def test_keys_are_strings():
 
 def test_weights_go_into_modules_and_dicts_only():
     with pytest.raises(WeightsError, match="not into a list"):
-        Target("policy", [np.zeros(1)])
+        WeightsTarget("policy", [np.zeros(1)])
 
 
 def test_arrays_need_no_torch():

@@ -19,12 +19,12 @@ from rlinf_scheduler.weights import target as target_module
 from rlinf_scheduler.weights.held import Slice, local_of
 from rlinf_scheduler.weights.layout import sharded
 from rlinf_scheduler.weights.plan import Rows
-from rlinf_scheduler.weights.sources import Place, Sources
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources
 from rlinf_scheduler.weights.state_dicts import encode_held
-from rlinf_scheduler.weights.target import Target
+from rlinf_scheduler.weights.target import WeightsTarget
 from weight_meshes import Mesh, within
 
-HERE = Place("n0")
+HERE = MemoryPlace("n0")
 
 
 def published(*state_dicts):
@@ -36,7 +36,7 @@ def published(*state_dicts):
 
 def fetch(version, into, **options):
     sources, payloads = version
-    target = Target("policy", into, **options)
+    target = WeightsTarget("policy", into, **options)
     plan = target.plan(7, sources, HERE)
     target.write(7, plan, {number: payloads[number] for number in plan.needed})
     return into
@@ -186,7 +186,7 @@ def test_a_key_that_is_nowhere_is_an_error_at_once_and_one_that_is_only_publishe
     with pytest.raises(
         WeightsError, match=r"no key of the destination is 'layer.9\.\*', of keys=; did you mean"
     ):
-        Target("policy", zeros("layer.0.w"), keys=["layer.0.w", "layer.9.*"])
+        WeightsTarget("policy", zeros("layer.0.w"), keys=["layer.0.w", "layer.9.*"])
     with pytest.raises(WeightsMismatch, match=r"not in the destination: k\.lora$"):
         fetch(published(numbers("q.lora", "k.lora", "q.base")), zeros("q.lora"), keys="*.lora")
 
@@ -338,7 +338,7 @@ def test_boxes_are_copied_from_sources_of_which_one_has_its_bytes_on_a_device():
         copy()
 
     for place in places:
-        target = Target("policy", {"w": Slice(place, (0, 3), (8, 6))})
+        target = WeightsTarget("policy", {"w": Slice(place, (0, 3), (8, 6))})
         target.write(7, target.plan(7, sources, HERE), payloads, {0: read})
         assert torch.equal(torch.as_tensor(place).float(), whole[:, 3:5])
     assert len(calls) == len(places)
@@ -350,7 +350,7 @@ def test_boxes_are_copied_from_sources_of_which_one_has_its_bytes_on_a_device():
 def test_a_tensor_that_lost_its_memory_since_the_plan_is_named_and_nothing_is_written():
     sources, payloads = published(numbers("a", "b"))
     into = zeros("a", "b")
-    target = Target("policy", into)
+    target = WeightsTarget("policy", into)
     plan = target.plan(7, sources, HERE)
     into["b"].untyped_storage().resize_(0)
     with pytest.raises(
@@ -364,7 +364,7 @@ def test_a_payload_that_is_not_what_was_announced_is_refused_before_the_first_by
     sources, _ = published(numbers("a", "b"))
     _, payloads = published({**numbers("a"), "b": torch.ones(2, 3)})
     into = zeros("a", "b")
-    target = Target("policy", into)
+    target = WeightsTarget("policy", into)
     with pytest.raises(
         WeightsError, match=r"24 bytes of 'b' have come, float32 \(2, 3\), where .* it has \(4, 3\)"
     ):
@@ -374,8 +374,8 @@ def test_a_payload_that_is_not_what_was_announced_is_refused_before_the_first_by
 
 def test_a_plan_is_made_once_for_targets_that_are_alike():
     sources, _ = published(numbers("a"))
-    plans = {id(Target("policy", zeros("a")).plan(version, sources, HERE)) for version in (1, 2)}
+    plans = {id(WeightsTarget("policy", zeros("a")).plan(version, sources, HERE)) for version in (1, 2)}
     assert len(plans) == 1
     with pytest.raises(WeightsMismatch):
-        Target("policy", {"a": torch.zeros(1, 3).expand(4, 3)}).plan(3, sources, HERE)
-    assert Target("policy", zeros("a"), keys="a").plan(3, sources, HERE).needed == (0,)
+        WeightsTarget("policy", {"a": torch.zeros(1, 3).expand(4, 3)}).plan(3, sources, HERE)
+    assert WeightsTarget("policy", zeros("a"), keys="a").plan(3, sources, HERE).needed == (0,)

@@ -61,7 +61,7 @@ from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.death_register import Death
-from rlinf_scheduler.session.membership import Membership
+from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf_scheduler.wording import clock_text
 
@@ -287,8 +287,8 @@ class Hosting:
             self.session.provide(JobSettings, pickle.loads(assignment.settings))
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
         group, rank = self._address.group, self._address.rank
-        place = Membership(group, assignment.launched_ns, rank, assignment.world_size)
-        self.session.provide(Membership, place)
+        place = GroupMembership(group, assignment.launched_ns, rank, assignment.world_size)
+        self.session.provide(GroupMembership, place)
         if assignment.record:
             # Before anybody can send to it: what would receive that asks what notes it.
             self._record(assignment, topology)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Membership(NamedTuple):
+class GroupMembership(NamedTuple):
     """A process's place in a group.
 
     Attributes:

@@ -23,21 +23,21 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch
-from rlinf_scheduler.weights.layout import Layout
+from rlinf_scheduler.weights.layout import WeightsLayout
 from rlinf_scheduler.weights.records import (
     FETCH,
     FIND,
     NO_VERSION,
     FetchWeights,
     Find,
-    Found,
+    FoundVersion,
     Source,
     apart,
     entry_of,
 )
-from rlinf_scheduler.weights.sources import Place, Sources
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources
 from rlinf_scheduler.weights.stream import WholeTensors
-from rlinf_scheduler.weights.target import Target, TargetPlan
+from rlinf_scheduler.weights.target import TargetPlan, WeightsTarget
 
 DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
 
@@ -78,7 +78,7 @@ class FetchedWeights:
         """Its bytes, to be noted; nothing once it was written."""
         return [frame for each in (self._arrived or {}).values() for frame in each.payload.frames()]
 
-    def write(self, target: Target | WholeTensors) -> int:
+    def write(self, target: WeightsTarget | WholeTensors) -> int:
         """Write it to its place and give its memory back; the version.
 
         An interruption (Ctrl-C, a signal handler that raises) does not leave a part of it there: it is written as a
@@ -106,7 +106,7 @@ class FetchedWeights:
         self._arrived = None
         return self.version
 
-    def _write(self, target: Target | WholeTensors, arrived: Mapping[int, Arrival]) -> None:
+    def _write(self, target: WeightsTarget | WholeTensors, arrived: Mapping[int, Arrival]) -> None:
         frames: dict[int, Sequence[Any]] = {
             number: each.payload.frames() if each.use is None else each.use.frames(each.payload.frames())
             for number, each in arrived.items()
@@ -134,12 +134,14 @@ class KnownLayouts:
     """
 
     digest: bytes = b""
-    layouts: Sequence[Layout] = ()
-    made: tuple[tuple[tuple[int, Place], ...], Sources] | None = None
+    layouts: Sequence[WeightsLayout] = ()
+    made: tuple[tuple[tuple[int, MemoryPlace], ...], Sources] | None = None
 
-    def sources(self, found: Found) -> Sources:
+    def sources(self, found: FoundVersion) -> Sources:
         """Return the layouts of a version as one, the same object as before where nothing has changed."""
-        places = tuple((each.layout, Place(each.endpoint.machine_id, each.device)) for each in found.sources)
+        places = tuple(
+            (each.layout, MemoryPlace(each.endpoint.machine_id, each.device)) for each in found.sources
+        )
         made = self.made
         if made is None or made[0] != places:
             layouts = [self.layouts[number] for number, _ in places]
@@ -185,7 +187,7 @@ class Fetch(Transfer):
     def __init__(
         self,
         readers: Readers,
-        target: Target | WholeTensors,
+        target: WeightsTarget | WholeTensors,
         name: str,
         min_version: int,
         timeout_s: float,
@@ -203,7 +205,7 @@ class Fetch(Transfer):
         self._waits = timeout_s > 0
         self._asked: Promise[Reply] | None = None  # the index
         self._known = KnownLayouts()
-        self._answer: Found | None = None
+        self._answer: FoundVersion | None = None
         self._plan: TargetPlan | None = None
         self._readings: dict[int, Reading] = {}
         # Sources that have said that theirs is on its way.
@@ -280,7 +282,7 @@ class Fetch(Transfer):
         self._known = self._readers.known.get(self._name) or KnownLayouts()
         digest = self._known.digest
         question = Find(self._name, self._min_version, self._exact, left_s, digest, tuple(self._lost))
-        self._asked = self._messenger.request(self._readers.home, FIND, question, reply_type=Found)
+        self._asked = self._messenger.request(self._readers.home, FIND, question, reply_type=FoundVersion)
         self._asked.add_done_callback(self._answered)
 
     def _ask_again(self) -> None:
@@ -306,9 +308,9 @@ class Fetch(Transfer):
         else:
             self.end(error=self.timeout(self._what_is_missing()))
 
-    def _make_plan(self, found: Found) -> None:
+    def _make_plan(self, found: FoundVersion) -> None:
         here = self._messenger.endpoint.machine_id
-        place = Place(here, self._into[0] if self._into else "")
+        place = MemoryPlace(here, self._into[0] if self._into else "")
 
         def make() -> TargetPlan:
             known, readers = self._known, self._readers
@@ -330,13 +332,13 @@ class Fetch(Transfer):
 
         self._messenger.run_beside(make_beside)
 
-    def _is_small(self, found: Found) -> bool:
+    def _is_small(self, found: FoundVersion) -> bool:
         """Whether a plan is made in no time."""
         if found.layouts is not None:
             return sum(map(len, found.layouts.pieces)) <= PLANNED_HERE_BYTES
         return self._known.made is not None and len(self._known.made[1].dtypes) <= PLANNED_HERE_TENSORS
 
-    def _planned(self, found: Found, made: Promise[TargetPlan]) -> None:
+    def _planned(self, found: FoundVersion, made: Promise[TargetPlan]) -> None:
         error = made.exception()
         if error is not None:
             self.end(error=error)
@@ -345,14 +347,14 @@ class Fetch(Transfer):
 
     # -- the sources -----------------------------------------------------------------------------
 
-    def _read(self, found: Found, plan: TargetPlan) -> None:
+    def _read(self, found: FoundVersion, plan: TargetPlan) -> None:
         self._plan = plan
         self._heard.clear()
         for number in plan.needed:
             self._begin_reading(found, number)
         self._end_if_all_is_here()
 
-    def _begin_reading(self, found: Found, number: int) -> None:
+    def _begin_reading(self, found: FoundVersion, number: int) -> None:
         source = found.sources[number]
         self.process_id = source.endpoint.process_id
         reading = self._readings[number] = Reading(
@@ -377,7 +379,7 @@ class Fetch(Transfer):
 
     def _on_read(
         self,
-        found: Found,
+        found: FoundVersion,
         number: int,
         _key: Key | None,
         arrived: ReceivedPayload | None,
@@ -400,7 +402,9 @@ class Fetch(Transfer):
         else:
             self.end(error=error)
 
-    def _opened(self, found: Found, number: int, arrived: ReceivedPayload, use: BucketUse | None) -> None:
+    def _opened(
+        self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: BucketUse | None
+    ) -> None:
         if self.over or self._answer is not found:
             return
         if use is None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlinf_scheduler.errors import WeightsError
-from rlinf_scheduler.weights.layout import Part, Placement, Replicate, Shard, sharded, sliced, whole
+from rlinf_scheduler.weights.layout import Placement, Replicate, Sharded, TensorPart, sharded, sliced, whole
 
 
 class Slice(NamedTuple):
@@ -31,7 +31,7 @@ class Slice(NamedTuple):
     global_shape: Sequence[int]
 
 
-class Held(NamedTuple):
+class HeldTensor(NamedTuple):
     """What is here of one tensor.
 
     Attributes:
@@ -43,7 +43,7 @@ class Held(NamedTuple):
 
     key: str
     dtype: str
-    part: Part
+    part: TensorPart
     local: Any
 
 
@@ -82,7 +82,7 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def held(name: str, key: str, value: Any, local: Any) -> Held:
+def held(name: str, key: str, value: Any, local: Any) -> HeldTensor:
     """Return what is here of one tensor of a state dict.
 
     Args:
@@ -109,7 +109,7 @@ def held(name: str, key: str, value: Any, local: Any) -> Held:
         part = _part_of_dtensor(name, key, value, tuple(local.shape))
     else:
         part = whole(tuple(local.shape))
-    return Held(key, dtype_of(local), part, local)
+    return HeldTensor(key, dtype_of(local), part, local)
 
 
 def is_dtensor(value: Any) -> bool:
@@ -127,11 +127,11 @@ def dtype_of(value: Any) -> str:
 _sharded = lru_cache(maxsize=1024)(sharded)
 
 
-def _part_of_dtensor(name: str, key: str, tensor: Any, local_shape: tuple[int, ...]) -> Part:
+def _part_of_dtensor(name: str, key: str, tensor: Any, local_shape: tuple[int, ...]) -> TensorPart:
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     shape = tuple(tensor.shape)
     if coordinate is None:  # this process is not in its mesh, and has nothing of it
-        return Part(shape, local_shape, ())
+        return TensorPart(shape, local_shape, ())
     placements = tuple(_placement(name, key, each, len(shape)) for each in tensor.placements)
     part = _sharded(shape, tuple(mesh.shape), tuple(coordinate), placements)
     if part.local_shape != local_shape and math.prod(local_shape) + part.size:
@@ -152,4 +152,4 @@ def _placement(name: str, key: str, placement: Any, dims: int) -> Placement:
         raise WeightsError(
             name, f"'{key}' is a DTensor placed as {placement}: redistribute it to shards or replicas first"
         )
-    return Shard(dim % dims, int(getattr(placement, "split_factor", 1)))
+    return Sharded(dim % dims, int(getattr(placement, "split_factor", 1)))

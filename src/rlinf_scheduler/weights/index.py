@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeAlias
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError
-from rlinf_scheduler.weights.layout import Box, Layout, item_size, uncovered
+from rlinf_scheduler.weights.layout import Box, WeightsLayout, item_size, uncovered
 from rlinf_scheduler.weights.records import (
     NO_VERSION,
     Announce,
     Find,
-    Found,
-    Keep,
+    FoundVersion,
+    KeptVersions,
     PackedLayout,
     Shards,
     Source,
@@ -29,7 +29,7 @@ from rlinf_scheduler.weights.records import (
     together,
     unpacked,
 )
-from rlinf_scheduler.weights.sources import Missing, Place, Problem, Sources
+from rlinf_scheduler.weights.sources import MemoryPlace, Missing, Problem, Sources
 
 # So many versions that are not complete yet are kept by a rank.
 AHEAD = 2
@@ -118,7 +118,7 @@ class Index:
         """Return what a process publishes."""
         return [name for name, each in self._names.items() if each.rank_of(process_id) is not None]
 
-    def announce(self, new: Announce) -> list[tuple[Endpoint, Keep]]:
+    def announce(self, new: Announce) -> list[tuple[Endpoint, KeptVersions]]:
         """Note that a process has shards of a version; return who is to keep what from now on, that one first.
 
         Raises:
@@ -155,7 +155,7 @@ class Index:
         self._names[new.name] = weights
         keeps = _trim(new.name, weights)
         own = keeps.pop(rank, None) or _keep(new.name, weights, rank)
-        over = [(each.publisher.endpoint, Keep(new.name, (), _NEWEST)) for each in replaced]
+        over = [(each.publisher.endpoint, KeptVersions(new.name, (), _NEWEST)) for each in replaced]
         ends = [(weights.newest[each][1].publisher.endpoint, keep) for each, keep in keeps.items()]
         return [(publisher.endpoint, own), *ends, *over]
 
@@ -178,7 +178,7 @@ class Index:
             return None
         return _died(name, weights.newest[rank][1], why)
 
-    def find(self, question: Find) -> Found | None:
+    def find(self, question: Find) -> FoundVersion | None:
         """Return the newest complete version; None if there is none that will do.
 
         Raises:
@@ -208,11 +208,11 @@ class Index:
             raise _died(question.name, lost, "the reader cannot reach it")
         return _found(version, reached, weights.layouts, question.known)
 
-    def missing(self, name: str) -> Found:
+    def missing(self, name: str) -> FoundVersion:
         """Return the newest complete version, which will not do, and why a newer one is not complete."""
         weights = self._names[name]
         ahead = [version for version in weights.shards if version > weights.complete]
-        return Found(weights.complete, lacks=_lacks(weights, max(ahead)) if ahead else "")
+        return FoundVersion(weights.complete, lacks=_lacks(weights, max(ahead)) if ahead else "")
 
     def contents(self) -> list[PublishedState]:
         """Return what is known of all weights."""
@@ -282,7 +282,7 @@ def judge(layouts: Layouts, processes: Sequence[str]) -> tuple[Problem, ...]:
     total = sum(math.prod(shape) * item_size(dtype) for dtype, shape in model.values())
     if is_agreed and sum(each.num_bytes for each in known) < total:
         return (Missing("", "not all is there"),)
-    return tuple(Sources(known, [Place("")] * len(known), processes).problems)
+    return tuple(Sources(known, [MemoryPlace("")] * len(known), processes).problems)
 
 
 def _check_owner(new: Announce, present: _Weights) -> None:
@@ -297,9 +297,9 @@ def _check_owner(new: Announce, present: _Weights) -> None:
         )
 
 
-def _trim(name: str, weights: _Weights) -> dict[int, Keep]:
+def _trim(name: str, weights: _Weights) -> dict[int, KeptVersions]:
     """Forget what no rank is to keep; return what those keep that have had more."""
-    keeps: dict[int, Keep] = {}
+    keeps: dict[int, KeptVersions] = {}
     for rank in weights.living():
         there = sorted(version for version, shards in weights.shards.items() if rank in shards)
         kept = [each for each in there if each == weights.complete]
@@ -317,12 +317,12 @@ def _trim(name: str, weights: _Weights) -> dict[int, Keep]:
     return keeps
 
 
-def _keep(name: str, weights: _Weights, rank: int) -> Keep:
+def _keep(name: str, weights: _Weights, rank: int) -> KeptVersions:
     versions = tuple(sorted(version for version, shards in weights.shards.items() if rank in shards))
-    return Keep(name, versions, weights.newest[rank][0])
+    return KeptVersions(name, versions, weights.newest[rank][0])
 
 
-def _found(version: int, shards: Mapping[int, Shards], layouts: Layouts, known: bytes) -> Found:
+def _found(version: int, shards: Mapping[int, Shards], layouts: Layouts, known: bytes) -> FoundVersion:
     in_order = [shards[rank] for rank in sorted(shards)]
     numbers: dict[bytes, int] = {}
     sources = tuple(
@@ -336,7 +336,7 @@ def _found(version: int, shards: Mapping[int, Shards], layouts: Layouts, known: 
     )
     digest = digest_of(list(numbers))
     unknown = None if digest == known else together([layouts[each] for each in numbers])
-    return Found(version, sources, digest, unknown)
+    return FoundVersion(version, sources, digest, unknown)
 
 
 def _lacks(weights: _Weights, version: int) -> str:
@@ -381,9 +381,9 @@ def _had(weights: _Weights, rank: int, key: str, box: Box) -> bool:
     return any(len(piece.start) == len(box.start) and piece.box.overlaps(box) for piece in part.pieces)
 
 
-def _gap(layouts: Sequence[Layout]) -> tuple[str, list[Box]] | None:
+def _gap(layouts: Sequence[WeightsLayout]) -> tuple[str, list[Box]] | None:
     """Return a tensor of which something is missing, and what; None if nothing is."""
-    parts: dict[str, list[tuple[Layout, int]]] = {}
+    parts: dict[str, list[tuple[WeightsLayout, int]]] = {}
     for layout in layouts:
         for index, key in enumerate(layout.manifest.keys):
             parts.setdefault(key, []).append((layout, index))
@@ -400,7 +400,7 @@ def _gap(layouts: Sequence[Layout]) -> tuple[str, list[Box]] | None:
     return None
 
 
-def _boxes(those: Iterable[tuple[Layout, int]]) -> Iterator[Box]:
+def _boxes(those: Iterable[tuple[WeightsLayout, int]]) -> Iterator[Box]:
     return (piece.box for layout, index in those for piece in layout.part(index).pieces)
 
 

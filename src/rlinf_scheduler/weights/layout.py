@@ -49,7 +49,7 @@ class Box(NamedTuple):
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.end, strict=True)) + "]"
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PlacedBox(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A box of a tensor, and where it lies in the local one.
 
     Attributes:
@@ -68,7 +68,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Box(self.start, self.shape)
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class TensorPart(msgspec.Struct, frozen=True, array_like=True):
     """What a process has of one tensor.
 
     Attributes:
@@ -79,7 +79,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
     shape: Index
     local_shape: Index
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlacedBox, ...]
 
     @property
     def size(self) -> int:
@@ -91,7 +91,7 @@ class Replicate(msgspec.Struct, frozen=True, tag="r", array_like=True):
     """Every coordinate of this dimension of a mesh has the same."""
 
 
-class Shard(msgspec.Struct, frozen=True, tag="s", array_like=True):
+class Sharded(msgspec.Struct, frozen=True, tag="s", array_like=True):
     """A tensor is cut along a dimension, as `torch.chunk` does: the last ones have less, or nothing.
 
     Attributes:
@@ -103,21 +103,21 @@ class Shard(msgspec.Struct, frozen=True, tag="s", array_like=True):
     split_factor: int = 1
 
 
-Placement: TypeAlias = Replicate | Shard
+Placement: TypeAlias = Replicate | Sharded
 
 
-def whole(shape: Index) -> Part:
+def whole(shape: Index) -> TensorPart:
     """Return what a process has that has all of a tensor.
 
     >>> whole((4, 2)).pieces[0].box
     Box(start=(0, 0), shape=(4, 2))
     """
     zeros = (0,) * len(shape)
-    pieces = (Piece(zeros, shape, zeros),) if math.prod(shape) else ()
-    return Part(shape, shape, pieces)
+    pieces = (PlacedBox(zeros, shape, zeros),) if math.prod(shape) else ()
+    return TensorPart(shape, shape, pieces)
 
 
-def sliced(shape: Index, offsets: Index, local_shape: Index) -> Part:
+def sliced(shape: Index, offsets: Index, local_shape: Index) -> TensorPart:
     """Return what a process has whose local tensor is one box.
 
     Args:
@@ -138,11 +138,11 @@ def sliced(shape: Index, offsets: Index, local_shape: Index) -> Part:
                 f"rows {offset} to {offset + local} of dimension {dim} are not within its {size}"
             )
     zeros = (0,) * len(shape)
-    pieces = (Piece(offsets, local_shape, zeros),) if math.prod(local_shape) else ()
-    return Part(shape, local_shape, pieces)
+    pieces = (PlacedBox(offsets, local_shape, zeros),) if math.prod(local_shape) else ()
+    return TensorPart(shape, local_shape, pieces)
 
 
-def sharded(shape: Index, mesh: Index, coordinate: Index, placements: Sequence[Placement]) -> Part:
+def sharded(shape: Index, mesh: Index, coordinate: Index, placements: Sequence[Placement]) -> TensorPart:
     """Return what a process of a mesh has, as DTensor cuts it.
 
     Placements apply from the first dimension of the mesh to the last, each to what is left by those before it
@@ -154,12 +154,12 @@ def sharded(shape: Index, mesh: Index, coordinate: Index, placements: Sequence[P
         coordinate: of the process.
         placements: one for each dimension of the mesh.
 
-    >>> [str(p.box) for p in sharded((8,), (2, 2), (1, 0), [Shard(0, split_factor=2), Shard(0)]).pieces]
+    >>> [str(p.box) for p in sharded((8,), (2, 2), (1, 0), [Sharded(0, split_factor=2), Sharded(0)]).pieces]
     ['[2:4]']
     """
     axes = [[(0, size)] if size else [] for size in shape]
     for count, index, placement in zip(mesh, coordinate, placements, strict=True):
-        if isinstance(placement, Shard):
+        if isinstance(placement, Sharded):
             axes[placement.dim] = _chunk(axes[placement.dim], placement.split_factor, count, index)
     return _from_axes(shape, axes)
 
@@ -198,13 +198,15 @@ def _merged(segments: Iterable[tuple[int, int]]) -> Segments:
     return merged
 
 
-def _from_axes(shape: Index, axes: Sequence[Segments]) -> Part:
+def _from_axes(shape: Index, axes: Sequence[Segments]) -> TensorPart:
     local_shape = tuple(sum(size for _, size in segments) for segments in axes)
     placed = [list(_placed(segments)) for segments in axes]
     pieces = tuple(
-        Piece(*(tuple(column) for column in zip(*boxes, strict=True))) for boxes in product(*placed) if boxes
+        PlacedBox(*(tuple(column) for column in zip(*boxes, strict=True)))
+        for boxes in product(*placed)
+        if boxes
     )
-    return Part(shape, local_shape, pieces) if shape else whole(shape)
+    return TensorPart(shape, local_shape, pieces) if shape else whole(shape)
 
 
 def _placed(segments: Segments) -> Iterator[tuple[int, int, int]]:
@@ -237,7 +239,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return zip(self.keys, self.dtypes, self.shapes, strict=True)
 
 
-class Layout(msgspec.Struct, frozen=True, array_like=True):
+class WeightsLayout(msgspec.Struct, frozen=True, array_like=True):
     """What a process has of all tensors of a manifest.
 
     Attributes:
@@ -247,7 +249,7 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
     """
 
     manifest: Manifest
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
     part_of: tuple[int, ...]
 
     @property
@@ -257,24 +259,24 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         dtypes = self.manifest.dtypes
         return sum(sizes[part] * item_size(dtype) for part, dtype in zip(self.part_of, dtypes, strict=True))
 
-    def part(self, index: int) -> Part:
+    def part(self, index: int) -> TensorPart:
         """Return what is there of the `index`-th tensor."""
         return self.parts[self.part_of[index]]
 
 
-def layout(tensors: Iterable[tuple[str, str, Part]]) -> Layout:
+def layout(tensors: Iterable[tuple[str, str, TensorPart]]) -> WeightsLayout:
     """Return the layout of tensors given by key, dtype and what is there of them."""
     keys: list[str] = []
     dtypes: list[str] = []
     shapes: list[Index] = []
-    numbers: dict[Part, int] = {}
+    numbers: dict[TensorPart, int] = {}
     part_of: list[int] = []
     for key, dtype, part in tensors:
         keys.append(key)
         dtypes.append(dtype)
         shapes.append(part.shape)
         part_of.append(numbers.setdefault(part, len(numbers)))
-    return Layout(Manifest(tuple(keys), tuple(dtypes), tuple(shapes)), tuple(numbers), tuple(part_of))
+    return WeightsLayout(Manifest(tuple(keys), tuple(dtypes), tuple(shapes)), tuple(numbers), tuple(part_of))
 
 
 def uncovered(shape: Index, boxes: Iterable[Box], most: int = 4) -> list[Box]:

@@ -11,8 +11,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlinf_scheduler.weights.layout import Index, Layout, Manifest, Part, Piece
-from rlinf_scheduler.weights.sources import LENGTH, BoxCopy, Ints, Match, Place, Problem, Sources, Way, way
+from rlinf_scheduler.weights.layout import Index, Manifest, PlacedBox, TensorPart, WeightsLayout
+from rlinf_scheduler.weights.sources import (
+    LENGTH,
+    BoxCopy,
+    Ints,
+    Match,
+    MemoryPlace,
+    Problem,
+    Sources,
+    Way,
+    way,
+)
 
 # Each of several processes that have the same gives so many stretches of the model to a reader.
 STRIPES = 8
@@ -40,7 +50,7 @@ class Rows(NamedTuple):
 Origin: TypeAlias = "str | Rows | Sequence[str | Rows]"
 
 
-class Read(NamedTuple):
+class TensorRead(NamedTuple):
     """What a reader copies of one tensor from one process.
 
     Attributes:
@@ -72,7 +82,7 @@ class Flow(NamedTuple):
     way: Way
 
 
-class Run(NamedTuple):
+class ByteRun(NamedTuple):
     """Bytes that lie at regular distances in two local tensors.
 
     Attributes:
@@ -136,9 +146,11 @@ class Wants:
         self._into, self._from, self._shift = table[:, 0], table[:, 1], table[:, 2]
         used = set(self._from.tolist())
         self.unused = tuple(key for key, index in sources.indices.items() if index not in used)
-        self._parts: dict[tuple[int, int, Part], Part] = {}
+        self._parts: dict[tuple[int, int, TensorPart], TensorPart] = {}
 
-    def plan(self, layout: Layout, place: Place, reader: int = 0, readers: int = 1) -> ReaderPlan:
+    def plan(
+        self, layout: WeightsLayout, place: MemoryPlace, reader: int = 0, readers: int = 1
+    ) -> ReaderPlan:
         """Return the plan of one reader.
 
         Args:
@@ -181,14 +193,14 @@ class Wants:
             return f"it has shape {shape}, and {' and '.join(map(str, origin))} {at} rows"
         return found
 
-    def _shifted(self, cut: int, shift: int, part: Part) -> Part:
+    def _shifted(self, cut: int, shift: int, part: TensorPart) -> TensorPart:
         """Return a part of a reader in the coordinates of a published tensor."""
         if shift == 0:
             return part
         found = self._parts.get((cut, shift, part))
         if found is None:
             pieces = tuple(_clipped(part, tuple(self._shifts)[shift]))
-            found = Part(self._sources.cuts[cut].shape, part.local_shape, pieces)
+            found = TensorPart(self._sources.cuts[cut].shape, part.local_shape, pieces)
             self._parts[cut, shift, part] = found
         return found
 
@@ -196,7 +208,7 @@ class Wants:
 class _Share(NamedTuple):
     """Where a reader is, and which of the processes that are as near it takes."""
 
-    place: Place
+    place: MemoryPlace
     reader: int
     readers: int
 
@@ -211,7 +223,9 @@ class _Group:
 
     __slots__ = ("cut", "item_bytes", "match", "nearest")
 
-    def __init__(self, sources: Sources, cut: int, part: Part, item_bytes: int, place: Place) -> None:
+    def __init__(
+        self, sources: Sources, cut: int, part: TensorPart, item_bytes: int, place: MemoryPlace
+    ) -> None:
         self.cut = sources.cuts[cut]
         self.item_bytes = item_bytes
         self.match: Match | None = sources.match(cut, part) if part.pieces else None
@@ -247,7 +261,7 @@ class ReaderPlan:
         """How much it reads in all, in bytes as they are published."""
         return sum(flow.num_bytes for flow in self.flows)
 
-    def reads(self) -> Iterator[Read]:
+    def reads(self) -> Iterator[TensorRead]:
         """Yield what is read, tensor by tensor, each byte of the reader's once."""
         keys = tuple(self._sources.indices)
         rows = zip(self._group_of.tolist(), self._into.tolist(), self._from.tolist(), strict=True)
@@ -263,7 +277,7 @@ class ReaderPlan:
                     source = those[(group + int(self._share.turns(position, len(those)))) % len(those)]
                 shape = alike.cut.parts[source].local_shape
                 copies = alike.match.copies(at, source)
-                yield Read(keys[index], self._manifest.keys[into], source, shape, copies)
+                yield TensorRead(keys[index], self._manifest.keys[into], source, shape, copies)
 
     def _count(self) -> Iterator[Flow]:
         sent = np.zeros(len(self._sources.places), np.int64)
@@ -286,11 +300,11 @@ class ReaderPlan:
             np.add.at(sent, those, np.bincount(turns, minlength=len(those)) * sizes[at])
 
 
-def runs(copy: BoxCopy, source_shape: Index, target_shape: Index, item_bytes: int) -> Run:
+def runs(copy: BoxCopy, source_shape: Index, target_shape: Index, item_bytes: int) -> ByteRun:
     """Return the bytes of a copied box as few and as long runs as there are.
 
     >>> runs(BoxCopy((2, 0), (0, 0), (2, 8)), (4, 8), (2, 8), 4)
-    Run(source_offset=64, target_offset=0, num_bytes=64, counts=(), source_strides=(), target_strides=())
+    ByteRun(source_offset=64, target_offset=0, num_bytes=64, counts=(), source_strides=(), target_strides=())
     """
     source, target = _strides(source_shape, item_bytes), _strides(target_shape, item_bytes)
     num_bytes = item_bytes
@@ -307,7 +321,7 @@ def runs(copy: BoxCopy, source_shape: Index, target_shape: Index, item_bytes: in
         else:
             dims.append((count, there, here))
     dims.reverse()
-    return Run(
+    return ByteRun(
         sum(a * b for a, b in zip(copy.source_start, source, strict=True)),
         sum(a * b for a, b in zip(copy.target_start, target, strict=True)),
         num_bytes,
@@ -322,13 +336,13 @@ def _strides(shape: Index, item_bytes: int) -> Index:
     return tuple(reversed(strides[: len(shape)]))
 
 
-def _clipped(part: Part, by: _Shift) -> Iterator[Piece]:
+def _clipped(part: TensorPart, by: _Shift) -> Iterator[PlacedBox]:
     """Yield what lies between two rows, in the coordinates of the published tensor."""
     for piece in part.pieces:
         first = piece.start[0]
         low, high = max(first, by.begin), min(first + piece.shape[0], by.end)
         if low < high:
-            yield Piece(
+            yield PlacedBox(
                 (low - by.begin + by.to, *piece.start[1:]),
                 (high - low, *piece.shape[1:]),
                 (piece.local_start[0] + low - first, *piece.local_start[1:]),

@@ -19,7 +19,7 @@ import msgspec
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.replication import Want
 from rlinf_scheduler.errors import WeightsError
-from rlinf_scheduler.weights.layout import Layout, Manifest, Part
+from rlinf_scheduler.weights.layout import Manifest, TensorPart, WeightsLayout
 
 SERVICE = "weights"
 FETCH = "weights.fetch"
@@ -47,7 +47,7 @@ def check_growth(name: str, before: int, version: int) -> None:
         raise WeightsError(name, f"version {version} cannot follow version {before}: versions grow")
 
 
-class Publisher(msgspec.Struct, frozen=True, array_like=True):
+class PublishingRank(msgspec.Struct, frozen=True, array_like=True):
     """A process that publishes.
 
     Attributes:
@@ -87,7 +87,7 @@ class Shards(msgspec.Struct, frozen=True, array_like=True):
         device: the device they lie on; "" for host memory.
     """
 
-    publisher: Publisher
+    publisher: PublishingRank
     digest: bytes
     manifest: bytes
     held_bytes: int
@@ -113,7 +113,7 @@ class Announce(msgspec.Struct, frozen=True, array_like=True):
     ranks: tuple[int, ...] = ()
 
 
-class Keep(msgspec.Struct, frozen=True, array_like=True):
+class KeptVersions(msgspec.Struct, frozen=True, array_like=True):
     """Which versions a publisher is to keep of those up to the last one that the index has heard of."""
 
     name: str
@@ -157,7 +157,7 @@ class Layouts(msgspec.Struct, frozen=True, array_like=True):
     numbers: list[tuple[int, int, int]]
 
 
-class Found(msgspec.Struct, frozen=True, array_like=True):
+class FoundVersion(msgspec.Struct, frozen=True, array_like=True):
     """The newest complete version.
 
     Attributes:
@@ -194,7 +194,7 @@ class FetchWeights(msgspec.Struct, array_like=True):
 class DigestedLayout(NamedTuple):
     """A layout, and what is said of it in every announcement: see `Shards`."""
 
-    layout: Layout
+    layout: WeightsLayout
     packed: PackedLayout
     digest: bytes
     manifest: bytes
@@ -204,11 +204,11 @@ class DigestedLayout(NamedTuple):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
-_decode_parts = msgspec.msgpack.Decoder(tuple[Part, ...]).decode
+_decode_parts = msgspec.msgpack.Decoder(tuple[TensorPart, ...]).decode
 _decode_numbers = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 
-def digested(layout: Layout) -> DigestedLayout:
+def digested(layout: WeightsLayout) -> DigestedLayout:
     """Return a layout with all that is announced of it."""
     raw = [_encode(each) for each in (layout.manifest, layout.part_of, layout.parts)]
     packed = PackedLayout(*(zlib.compress(each, 1) for each in raw))
@@ -238,17 +238,17 @@ def together(layouts: Sequence[PackedLayout]) -> Layouts:
     return Layouts(list(pieces), numbers)
 
 
-def apart(layouts: Layouts) -> list[Layout]:
+def apart(layouts: Layouts) -> list[WeightsLayout]:
     """Return the layouts of `together`, unpacked."""
     at = layouts.pieces
     return [unpacked(PackedLayout(*(at[number] for number in numbers))) for numbers in layouts.numbers]
 
 
 @lru_cache(maxsize=2048)
-def unpacked(packed: PackedLayout) -> Layout:
+def unpacked(packed: PackedLayout) -> WeightsLayout:
     """Return a layout; manifests that are the same are the same object."""
     parts = _decode_parts(zlib.decompress(packed.parts))
-    return Layout(_manifest(packed.manifest), parts, _numbers(packed.part_of))
+    return WeightsLayout(_manifest(packed.manifest), parts, _numbers(packed.part_of))
 
 
 @lru_cache(maxsize=64)

@@ -8,10 +8,10 @@ from typing import Any, Unpack
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.tape.player import Player
 from rlinf_scheduler.weights.selection import FetchOptions, Keys
-from rlinf_scheduler.weights.sources import Place
+from rlinf_scheduler.weights.sources import MemoryPlace
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
-from rlinf_scheduler.weights.target import Target, sources_of
+from rlinf_scheduler.weights.target import WeightsTarget, sources_of
 
 
 class ReplayedWeights:
@@ -43,7 +43,7 @@ class ReplayedWeights:
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number."""
         del min_version, version, timeout_s
-        return self._fetch(name, Target(name, into, **options))
+        return self._fetch(name, WeightsTarget(name, into, **options))
 
     def stream(
         self, name: str, *, keys: Keys = None, bucket_bytes: int = BUCKET_BYTES, **_when: Any
@@ -52,10 +52,10 @@ class ReplayedWeights:
         target = WholeTensors(name, keys)
         return target.stream(self._fetch(name, target).wait(), bucket_bytes, lambda: None)
 
-    def _fetch(self, name: str, target: Target | WholeTensors) -> AsyncHandle[int]:
+    def _fetch(self, name: str, target: WeightsTarget | WholeTensors) -> AsyncHandle[int]:
         def write(brought: tuple[int, list[bytearray]]) -> int:
             number, frames = brought
-            target.write(number, target.plan(number, sources_of(frames), Place("")), {0: frames})
+            target.write(number, target.plan(number, sources_of(frames), MemoryPlace("")), {0: frames})
             return number
 
         return AsyncHandle(self._player.promised("fetch", name), write, f"fetch of weights '{name}'")

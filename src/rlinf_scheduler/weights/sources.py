@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlinf_scheduler.weights.layout import Box, Index, Layout, Part, item_size, uncovered
+from rlinf_scheduler.weights.layout import Box, Index, TensorPart, WeightsLayout, item_size, uncovered
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Way: TypeAlias = Literal["device", "node", "network"]
@@ -21,7 +21,7 @@ Way: TypeAlias = Literal["device", "node", "network"]
 LENGTH = 1 << 20
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """Where the tensors of a process lie.
 
     Attributes:
@@ -63,7 +63,7 @@ class BoxCopy(NamedTuple):
     shape: Index
 
 
-class Cut:
+class TensorCut:
     """How a tensor is cut over all sources: its boxes, in groups of those that the same processes have.
 
     Args:
@@ -71,7 +71,7 @@ class Cut:
         parts: what each process has of it, by its number.
     """
 
-    def __init__(self, shape: Index, parts: Sequence[tuple[int, Part]]) -> None:
+    def __init__(self, shape: Index, parts: Sequence[tuple[int, TensorPart]]) -> None:
         self.shape = shape
         self.parts = dict(parts)
         self._local: dict[tuple[Box, int], Index] = {}
@@ -88,7 +88,7 @@ class Cut:
         corners = len(self.boxes), len(shape)
         self.low: Ints = np.array([box.start for box in self.boxes], np.int64).reshape(corners)
         self.high: Ints = np.array([box.end for box in self.boxes], np.int64).reshape(corners)
-        self._nearest: dict[Place, tuple[tuple[int, ...], ...]] = {}
+        self._nearest: dict[MemoryPlace, tuple[tuple[int, ...], ...]] = {}
         # The process that has a group, where it is one.
         self.only: Ints = np.array([each[0] if len(each) == 1 else -1 for each in groups], np.int64)
 
@@ -107,7 +107,7 @@ class Cut:
         have = [f"{box} of {_named(self.groups[self._group(box)], names)}" for box in (one, other)]
         return Problem("", f"shards overlap and are not the same: {' and '.join(have)}")
 
-    def nearest(self, place: Place, places: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
+    def nearest(self, place: MemoryPlace, places: Sequence[MemoryPlace]) -> tuple[tuple[int, ...], ...]:
         """Return for each group the processes that have it and are nearest to a place."""
         found = self._nearest.get(place)
         if found is None:
@@ -131,7 +131,7 @@ class Match:
         sizes: how many elements it has of each of these.
     """
 
-    def __init__(self, cut: Cut, part: Part) -> None:
+    def __init__(self, cut: TensorCut, part: TensorPart) -> None:
         self._cut = cut
         rows: list[tuple[Ints, ...]] = []
         for piece in part.pieces:
@@ -184,7 +184,9 @@ class Sources:
         plans: those that were made from these sources, by what they are for.
     """
 
-    def __init__(self, layouts: Sequence[Layout], places: Sequence[Place], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, layouts: Sequence[WeightsLayout], places: Sequence[MemoryPlace], names: Sequence[str] = ()
+    ) -> None:
         self.places = tuple(places)
         self._names = tuple(names)
         self.layouts = tuple(layouts)
@@ -192,17 +194,17 @@ class Sources:
         self.dtypes: list[str] = []
         self.shapes: list[Index] = []
         self.problems: list[Problem] = []
-        self.cuts: list[Cut] = []
+        self.cuts: list[TensorCut] = []
         self.cut_of: Ints = np.array(self._classify(self._numbered()), np.int64)
         self._find_problems()
         self.item_sizes: Ints = np.array([item_size(dtype) for dtype in self.dtypes], np.int64)
         sizes = np.array([math.prod(shape) for shape in self.shapes], np.int64) * self.item_sizes
         before = np.cumsum(sizes) - sizes
         self.positions: Ints = before * LENGTH // max(int(sizes.sum()), 1)
-        self._matches: dict[tuple[int, Part], Match] = {}
+        self._matches: dict[tuple[int, TensorPart], Match] = {}
         self.plans: dict[Any, Any] = {}
 
-    def match(self, cut: int, part: Part) -> Match:
+    def match(self, cut: int, part: TensorPart) -> Match:
         """Return what is common to a cut, by its number, and a part of a reader, which is not empty."""
         found = self._matches.get((cut, part))
         if found is None:
@@ -232,7 +234,7 @@ class Sources:
 
     def _classify(self, numbers: Sequence[Ints]) -> list[int]:
         """Find which tensors are cut alike; the number of the cut of each."""
-        parts: dict[Part, int] = {}
+        parts: dict[TensorPart, int] = {}
         table = np.full((len(self.dtypes), len(self.layouts)), -1, np.int32)
         for rank, (each, indices) in enumerate(zip(self.layouts, numbers, strict=True)):
             known = np.array([parts.setdefault(part, len(parts)) for part in each.parts], np.int32)
@@ -245,7 +247,7 @@ class Sources:
             number = seen.setdefault(row.tobytes(), len(self.cuts))
             if number == len(self.cuts):
                 held = [(int(rank), of_number[row[rank]]) for rank in np.flatnonzero(row >= 0)]
-                self.cuts.append(Cut(shape, [each for each in held if each[1].shape == shape]))
+                self.cuts.append(TensorCut(shape, [each for each in held if each[1].shape == shape]))
             cut_of.append(number)
         return cut_of
 
@@ -256,14 +258,14 @@ class Sources:
                 self.problems.append(problem._replace(key=key))
 
 
-def way(reader: Place, source: Place) -> Way:
+def way(reader: MemoryPlace, source: MemoryPlace) -> Way:
     """Return by which way bytes come from one place to another."""
     if reader.node != source.node:
         return "network"
     return "device" if reader.device and reader.device == source.device else "node"
 
 
-def _nearest(group: tuple[int, ...], place: Place, places: Sequence[Place]) -> tuple[int, ...]:
+def _nearest(group: tuple[int, ...], place: MemoryPlace, places: Sequence[MemoryPlace]) -> tuple[int, ...]:
     if len(group) == 1:
         return group
     ways = [way(place, places[number]) for number in group]

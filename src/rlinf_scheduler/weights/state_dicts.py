@@ -23,7 +23,7 @@ from rlinf_scheduler.comm.codec.sources import BytePart, StridedArray, StridedTe
 from rlinf_scheduler.comm.codec.tensors import BITS
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.held import dtype_of, held, is_tensor, local_of, values_of
-from rlinf_scheduler.weights.layout import Layout, Part, layout
+from rlinf_scheduler.weights.layout import TensorPart, WeightsLayout, layout
 
 NO_PART = -1
 
@@ -43,7 +43,7 @@ decode_rows = msgspec.msgpack.Decoder(list[TensorEntry]).decode
 
 def encode_held(
     name: str, weights: Any, device_of: Callable[[Any], str] = lambda _tensor: ""
-) -> tuple[Encoded, Layout]:
+) -> tuple[Encoded, WeightsLayout]:
     """Return the bytes of all that is here of weights, and which parts of which tensors they are.
 
     Tensors in one stretch of memory are not copied.
@@ -77,7 +77,7 @@ class _Table:
         # What is in a part -> which. Tied weights are published under several keys.
         self._known: dict[tuple[Any, ...], int] = {}
 
-    def add(self, key: str, value: Any) -> tuple[str, str, Part]:
+    def add(self, key: str, value: Any) -> tuple[str, str, TensorPart]:
         """Add one; return its key, its dtype, and what is here of it."""
         local = local_of(value)
         if is_tensor(local) and (kind := special_kind(self._torch, local)):

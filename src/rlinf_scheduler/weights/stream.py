@@ -12,9 +12,9 @@ import numpy as np
 from rlinf_scheduler.comm.codec.copying import Copy, copy_all
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
-from rlinf_scheduler.weights.plan import Run, Wants
+from rlinf_scheduler.weights.plan import ByteRun, Wants
 from rlinf_scheduler.weights.selection import Keys, Selection
-from rlinf_scheduler.weights.sources import Place, Sources
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources
 from rlinf_scheduler.weights.target import ArrivedShards, TargetPlan, as_tensor, copy_of, of_torch, runs_of
 
 BUCKET_BYTES = 64 << 20
@@ -27,7 +27,7 @@ class WholeTensor(NamedTuple):
     key: str
     dtype: str
     shape: Index
-    arrived: list[tuple[Bytes, tuple[Run, ...]]]
+    arrived: list[tuple[Bytes, tuple[ByteRun, ...]]]
 
     @property
     def num_bytes(self) -> int:
@@ -67,7 +67,7 @@ class WholeTensors:
         self._arrived: list[WholeTensor] = []
 
     def plan(
-        self, version: int, sources: Sources, place: Place, reader: int = 0, readers: int = 1
+        self, version: int, sources: Sources, place: MemoryPlace, reader: int = 0, readers: int = 1
     ) -> TargetPlan:
         """Find what is read from whom, as of `Target.plan`.
 

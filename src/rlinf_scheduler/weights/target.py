@@ -24,9 +24,9 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
 from rlinf_scheduler.weights.held import held, is_tensor, local_of, values_of
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
-from rlinf_scheduler.weights.plan import Flow, Read, Rows, Run, Wants, runs
+from rlinf_scheduler.weights.plan import ByteRun, Flow, Rows, TensorRead, Wants, runs
 from rlinf_scheduler.weights.selection import Fuse, Keys, Rename, Selection
-from rlinf_scheduler.weights.sources import BoxCopy, Place, Sources
+from rlinf_scheduler.weights.sources import BoxCopy, MemoryPlace, Sources
 from rlinf_scheduler.weights.state_dicts import NO_PART, TensorEntry, decode_rows
 
 logger = Reporter(__name__)
@@ -49,11 +49,11 @@ class TargetPlan(NamedTuple):
 
     needed: tuple[int, ...]
     flows: tuple[Flow, ...]
-    reads: tuple[Read, ...]
-    runs: tuple[tuple[Run, ...], ...]
+    reads: tuple[TensorRead, ...]
+    runs: tuple[tuple[ByteRun, ...], ...]
 
 
-class Target:
+class WeightsTarget:
     """Tensors of a reader that weights are written to.
 
     Args:
@@ -108,7 +108,7 @@ class Target:
         return [each for each in self._locals.values() if is_tensor(each)]
 
     def plan(
-        self, version: int, sources: Sources, place: Place, reader: int = 0, readers: int = 1
+        self, version: int, sources: Sources, place: MemoryPlace, reader: int = 0, readers: int = 1
     ) -> TargetPlan:
         """Find what is read from whom; in any thread.
 
@@ -140,7 +140,9 @@ class Target:
             sources.plans[key] = plan
         return plan
 
-    def _plan(self, version: int, sources: Sources, place: Place, reader: int, readers: int) -> TargetPlan:
+    def _plan(
+        self, version: int, sources: Sources, place: MemoryPlace, reader: int, readers: int
+    ) -> TargetPlan:
         origins = {key: self._selection.origins.get(key, (Rows(key),)) for key in self._locals}
         there = {
             key: rows for key, rows in origins.items() if all(row.key in sources.indices for row in rows)
@@ -242,8 +244,8 @@ class Target:
 
 
 def runs_of(
-    sources: Sources, reads: Sequence[Read], shapes: Mapping[str, Index]
-) -> tuple[tuple[Run, ...], ...]:
+    sources: Sources, reads: Sequence[TensorRead], shapes: Mapping[str, Index]
+) -> tuple[tuple[ByteRun, ...], ...]:
     """Return the bytes of what is read, into local tensors of these shapes."""
     sizes = [item_size(sources.dtypes[sources.indices[read.key]]) for read in reads]
     return tuple(
@@ -271,7 +273,7 @@ def _why_unwritable(tensors: Mapping[str, Any]) -> dict[str, str]:
 def sources_of(frames: Sequence[Any]) -> Sources:
     """Return the one source of a payload that has all of each of its tensors."""
     rows = decode_rows(frames[0])
-    return Sources([layout((row.key, row.dtype, whole(row.shape)) for row in rows)], [Place("")])
+    return Sources([layout((row.key, row.dtype, whole(row.shape)) for row in rows)], [MemoryPlace("")])
 
 
 class ArrivedShards:
@@ -282,11 +284,11 @@ class ArrivedShards:
         self._frames = frames
         self._rows = {row.key: row for row in decode_rows(frames[0])}
 
-    def part(self, read: Read) -> int:
+    def part(self, read: TensorRead) -> int:
         """Return where it is; several keys are in one place if what was published is tied."""
         return self._rows[read.key].part
 
-    def take(self, read: Read) -> tuple[str, Any]:
+    def take(self, read: TensorRead) -> tuple[str, Any]:
         """Return the dtype and the bytes of a tensor: a tensor if they are on a device, else an array."""
         row = self._rows.get(read.key) or TensorEntry(read.key, "none", (), NO_PART)
         data = b"" if row.part == NO_PART else self._frames[1 + row.part]
@@ -316,8 +318,8 @@ class _Move(NamedTuple):
     memory: Bytes | None
     dtype: str
     data: Any
-    read: Read
-    runs: tuple[Run, ...]
+    read: TensorRead
+    runs: tuple[ByteRun, ...]
 
     def split(self, copies: list[Copy], others: list[Callable[[], None]]) -> None:
         """Note the copies of bytes that lie together, and all other ones."""
@@ -344,7 +346,7 @@ class _Move(NamedTuple):
             _copy_values(self.local, source, copy, non_blocking=True)
 
 
-def copy_of(run: Run, target: Bytes, source: Bytes) -> Copy:
+def copy_of(run: ByteRun, target: Bytes, source: Bytes) -> Copy:
     """Return the copy of a run from one local tensor's bytes to another's."""
     target, source = target[run.target_offset :], source[run.source_offset :]
     if not run.counts:

@@ -19,7 +19,7 @@ from rlinf_scheduler.weights.records import (
     NO_VERSION,
     SERVICE,
     FetchWeights,
-    Keep,
+    KeptVersions,
     check_growth,
 )
 
@@ -56,7 +56,7 @@ class Versions:
         self._versions: dict[str, dict[int, _Version]] = {}
         self._newest: dict[str, int] = {}
         messenger.serve(FETCH, self._on_fetch, FetchWeights)
-        messenger.serve(KEEP, self._on_keep, Keep)
+        messenger.serve(KEEP, self._on_keep, KeptVersions)
 
     @property
     def names(self) -> list[str]:
@@ -93,7 +93,7 @@ class Versions:
         if self._newest[name] == version:
             self._newest[name] = before
 
-    def keep(self, keep: Keep) -> list[_Version]:
+    def keep(self, keep: KeptVersions) -> list[_Version]:
         """Forget the versions that nobody needs any more; they come back."""
         there = self._versions.get(keep.name, {})
         over = [each for each in there if each <= keep.up_to and each not in keep.versions]

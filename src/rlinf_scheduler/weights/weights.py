@@ -30,20 +30,20 @@ from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import Activity, ProcessStats, PublishedVersion
 from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.membership import Membership
+from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
 from rlinf_scheduler.weights.index_service import open_index
-from rlinf_scheduler.weights.layout import Layout
+from rlinf_scheduler.weights.layout import WeightsLayout
 from rlinf_scheduler.weights.records import (
     ANNOUNCE,
     NO_VERSION,
     SERVICE,
     Announce,
     DigestedLayout,
-    Keep,
-    Publisher,
+    KeptVersions,
+    PublishingRank,
     Shards,
     check_growth,
     digested,
@@ -52,7 +52,7 @@ from rlinf_scheduler.weights.records import (
 from rlinf_scheduler.weights.selection import FetchOptions, Keys
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
-from rlinf_scheduler.weights.target import Target
+from rlinf_scheduler.weights.target import WeightsTarget
 from rlinf_scheduler.weights.versions import Packed, Versions
 
 logger = Reporter(__name__)
@@ -84,14 +84,14 @@ class Weights:
         home: Endpoint,
         tape: Tape = NO_TAPE,
         devices: Devices | None = None,
-        rank: Publisher | None = None,
+        rank: PublishingRank | None = None,
     ) -> None:
         self._tape = tape
         self._devices = devices or Devices(messenger, cuda_driver)
         self._messenger = messenger
         self._home = home
         here = messenger.endpoint
-        self._publisher = rank or Publisher(here, messenger.name, here.process_id)
+        self._publisher = rank or PublishingRank(here, messenger.name, here.process_id)
         self._transfers = Transfers(messenger, Finder(messenger, DirectoryClient(messenger, home)))
         self._versions = Versions(messenger, self._devices)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
@@ -159,7 +159,7 @@ class Weights:
 
         Args:
             name: what the weights are published as.
-            into: see `Target`, as of `options`; what is fetched is overwritten in place and keeps dtype and device.
+            into: as of `WeightsTarget`; what is fetched is overwritten in place and keeps dtype and device.
             min_version: wait until there is this version or a newer one; None: until there is any.
             version: wait until there is this version, and take no newer one.
             timeout_s: how long, in seconds; None: as long as it takes, 0: take what is there now.
@@ -175,7 +175,7 @@ class Weights:
             CommTimeout: there was no such version at the deadline; it says which one was.
         """
         self._messenger.check_process()
-        target = Target(_checked_name(name), into, **options)
+        target = WeightsTarget(_checked_name(name), into, **options)
         return self._fetch(target, name, min_version, version, timeout_s)
 
     def stream(
@@ -208,7 +208,7 @@ class Weights:
 
     def _fetch(
         self,
-        target: Target | WholeTensors,
+        target: WeightsTarget | WholeTensors,
         name: str,
         min_version: int | None,
         version: int | None,
@@ -255,7 +255,7 @@ class Weights:
             self._tell_once(name, payload.size_bytes)
         return payload
 
-    def _announcement(self, name: str, version: int, layout: Layout, new: Packed) -> Announce:
+    def _announcement(self, name: str, version: int, layout: WeightsLayout, new: Packed) -> Announce:
         told = self._layouts.get(name)
         if told is None or told.layout != layout:
             told = self._layouts[name] = digested(layout)
@@ -273,7 +273,7 @@ class Weights:
             self._versions.put(new.name, new.version, payload)
             is_known = self._announced.get(new.name) == new.shards.digest
             announce = replace(new, layout=None) if is_known else new
-            answer = self._messenger.request(self._home, ANNOUNCE, announce, reply_type=Keep)
+            answer = self._messenger.request(self._home, ANNOUNCE, announce, reply_type=KeptVersions)
             answer.add_done_callback(partial(self._on_answer, new, before, done))
 
         self._transfers.hand_over(put, done.set_exception)
@@ -315,8 +315,8 @@ def open_weights(session: Session) -> Weights:
     devices = session.service(open_devices)
     if session.home == session.messenger.endpoint:
         session.service(open_index)
-    place = session.fact(Membership)
-    rank = None if place is None else Publisher(session.messenger.endpoint, session.name, *place)
+    place = session.fact(GroupMembership)
+    rank = None if place is None else PublishingRank(session.messenger.endpoint, session.name, *place)
     weights = Weights(session.messenger, session.home, tape_of(session), devices, rank)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)
