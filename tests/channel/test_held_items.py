@@ -23,10 +23,14 @@ from held_roles import (
     take_by_way_of_the_channel,
 )
 from job_processes import DEADLINE_S, THERE, Job
-from rlinf_scheduler.channel import Channel, held
+from rlinf_scheduler.channel import Channel, held, wire
+from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.features import explain, leases
 from rlinf_scheduler.channel.features.explain import ExplainFeature
-from rlinf_scheduler.channel.remote_items import RemoteItems
+from rlinf_scheduler.channel.features.operations import OperationsFeature
+from rlinf_scheduler.channel.held import HeldAt
+from rlinf_scheduler.channel.remote_items import RemoteItem, RemoteItems
+from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.errors import (
     ChannelArgumentError,
     ChannelError,
@@ -35,6 +39,8 @@ from rlinf_scheduler.errors import (
     ItemsLost,
     PeerDied,
 )
+from rlinf_scheduler.queueing import Deliver, Item, Limits, Refuse
+from served import DrivenRuntime, served
 from waits import wait_until
 
 
@@ -409,6 +415,23 @@ def test_who_reaches_no_holder_is_told_of_a_loss(job, holder):
     taker = job.start(take_by_way_of_the_channel, "items", 1, where="elsewhere")
     with pytest.raises(ItemsLost, match="1 item put by 'env:0'"):
         taker.result()
+
+
+def test_what_is_left_of_a_batch_goes_to_the_next_in_line_though_another_node_holds_it():
+    server = served(DrivenRuntime())
+    state = server.state
+    lost, left = (
+        RemoteItem(HeldAt(Endpoint(name, name, "", ""), 1, 1, name), "env:0") for name in ("a", "b")
+    )
+    for ticket, payload in enumerate((lost, left), start=1):
+        state.apply(wire.Put(ticket, "default"), "p", Item(payload))
+    state.apply(wire.Get(3, "default", limits=Limits(2, 2)), "c")
+    state.apply(wire.Get(4, "default"), "d")
+    state.lose_items(lambda payload: "is lost" if payload is lost else "")
+    resend = server.feature(OperationsFeature)._resend
+    told = resend(KnownClient("c", None, "c"), wire.Resend(3), iter(()))
+    assert [(type(each), each.client, each.ticket) for each in told] == [(Refuse, "c", 3), (Deliver, "d", 4)]
+    assert told[1].items[0].payload is left
 
 
 def test_what_a_dead_producer_has_left_counts_among_what_the_machine_has(job, holder):

@@ -148,7 +148,10 @@ class OperationsFeature:
     ) -> list[Instruction]:
         known.send_bytes(self._runtime.now())
         out = self._state.apply(resend, known.client)
-        items = [item for each in out if isinstance(each, Deliver) for item in each.items]
+        # Where some of them are lost the others go to somebody else, who may fetch them, or asks in turn.
+        whose = known.client, resend.ticket
+        delivers = [each for each in out if isinstance(each, Deliver) and (each.client, each.ticket) == whose]
+        items = [item for each in delivers for item in each.items]
         if not any(isinstance(item.payload, RemoteItem) for item in items):
             return out
         # What this client cannot fetch comes by way of this process, and is asked for as long as it is wanted.
