@@ -200,6 +200,19 @@ def test_who_leaves_an_inner_job_is_in_the_outer_one_again():
         current_session()
 
 
+def test_who_leaves_a_job_is_again_in_the_one_that_was_opened_before_without_a_block():
+    cluster = Session(ClusterSecret.generate(), "cluster")
+    set_current(cluster)
+    with LocalRuntime():
+        pass
+    assert current_session() is cluster
+    cluster.close()
+    with LocalRuntime():
+        pass
+    with pytest.raises(ClusterError, match="no cluster in this process"):
+        current_session()
+
+
 def test_an_inner_job_that_fails_is_told_of_until_it_is_left():
     with LocalRuntime() as outer:
         with LocalRuntime() as inner:

@@ -264,6 +264,9 @@ class Session:
             raise interruption
 
     def __enter__(self) -> Self:
+        around = current_or_none()
+        if around is not None and around not in _entered:  # of a `Cluster`
+            _entered.append(around)
         set_current(self)
         _entered.append(self)
         return self
@@ -273,11 +276,9 @@ class Session:
             self.close(why_left(raised))
         finally:
             # Its own block is the innermost one; those around it go on.
-            with suppress(ValueError):
-                _entered.remove(self)
-            still = [session for session in _entered if not session.closed]
-            if still and _current in (None, self):
-                set_current(still[-1])
+            _entered[:] = [session for session in _entered if session is not self and not session.closed]
+            if _entered and _current in (None, self):
+                set_current(_entered[-1])
 
     def _declare_dead(self, entry: Entry, why: str) -> None:
         """The directory says that a worker is gone: before another takes its place, or its parent's."""
@@ -343,7 +344,7 @@ def why_left(raised: type[BaseException] | None) -> str:
 
 # What this process has in the job; the one thing that is kept for the whole process.
 _current: Session | None = None
-# Those whose blocks are open, the innermost last.
+# Those whose blocks are open, and others that were there before, the innermost last.
 _entered: list[Session] = []
 
 
