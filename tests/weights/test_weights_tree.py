@@ -6,6 +6,7 @@ import pytest
 
 import weights_peers
 from rlinf_scheduler.comm.replication import pieces, publisher, reading
+from rlinf_scheduler.comm.replication.records import Kept
 from weights_job import DEADLINE_S, count_replicas, hold_up_copies, wait_until
 from weights_peers import numbers_in, state
 
@@ -227,3 +228,51 @@ def test_bytes_are_received_where_they_are_to_lie(job, monkeypatch):
     assert fetching(reader, large(-1)).wait() == 1
     assert copied
     assert not any(copied)
+
+
+class SlowLink:
+    """A process whose answers for pieces take their time one after the other, also those that nobody waits for."""
+
+    def __init__(self, messenger, service, each_s):
+        self._each_s, self._messenger, self._free_at = each_s, messenger, 0.0
+        self._answer = messenger._services[service].handler
+        messenger.unserve(service)
+        messenger.serve(service, self._on_copy, weights_peers.Copy)
+
+    def _on_copy(self, request):
+        self._free_at = max(self._free_at, self._messenger.now()) + self._each_s
+        self._messenger.call_later(self._free_at - self._messenger.now(), lambda: self._answer(request))
+
+
+@pytest.mark.parametrize("each_s", [0.02, 0.06])
+def test_a_version_arrives_over_a_link_on_which_a_window_takes_longer_than_anybody_may_be_silent(
+    job, monkeypatch, each_s
+):
+    monkeypatch.setattr(pieces, "PIECE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(pieces, "PIECE_BYTES_PER_S", 1 << 40)
+    actor, into = job.member("actor:0"), large(-1)
+    SlowLink(job.messengers["actor:0"], "weights.piece", each_s)
+    actor.publish("policy", large(1), 1)
+    assert fetching(job.member("rollout:0", "there"), into).wait() == 1
+    assert numbers_in(into) == {1}
+
+
+def test_two_readers_of_a_process_do_not_take_the_copy_away_from_each_other(job, monkeypatch, patient):
+    actor, reader = job.member("actor:0"), job.member("rollout:0", "there")
+    sent = count_replicas(monkeypatch, actor)
+    held = Held(job.messengers["actor:0"], "weights.piece", after=4)
+    actor.publish("policy", large(1), 1)
+    intos = [large(-1), large(-1)]
+    handles = [fetching(reader, intos[0])]
+    wait_until(lambda: held_by(reader) and held_by(reader)[0][0] > 0, job.driver)
+    handles.append(fetching(reader, intos[1]))
+    (published,) = published_by(actor)
+    wait_until(lambda: published.questions, job.driver)
+    # As if a third one, which had it before them, had given up a moment ago.
+    there, publisher_at = job.messengers["rollout:0"], job.messengers["actor:0"].endpoint
+    there.request(publisher_at, "weights.kept", Kept(published.key, None), reply_type=bool).result()
+    wait_until(lambda: len(sent) > 1, job.driver)
+    held.go_on()
+    assert [handle.wait() for handle in handles] == [1, 1]
+    assert [numbers_in(into) for into in intos] == [{1}, {1}]
+    assert len(sent) == 2

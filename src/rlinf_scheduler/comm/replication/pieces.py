@@ -18,7 +18,6 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.pull.records import PullOffer
 from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.shm.sent_payload import Payload
-from rlinf_scheduler.errors import CommTimeout
 
 # A piece takes a few ms, and what is asked for at a time keeps a link busy while a question is on its way.
 MIN_PIECE_BYTES, MAX_PIECE_BYTES, NUM_PIECES = 256 << 10, 4 << 20, 64
@@ -173,6 +172,8 @@ class Copying:
         self._next = 0
         self._asked: dict[int, Promise[Any]] = {}
         self._came: dict[int, int] = {}
+        self._patience_s = PIECE_TIMEOUT_S + WINDOW * self._piece_bytes / PIECE_BYTES_PER_S
+        self._silence: Timer | None = None
 
     def begin(self, source: Endpoint, service: str, first: Sequence[Buffer] = ()) -> None:
         """Ask a process for what is missing; the first bytes may have come already."""
@@ -181,12 +182,14 @@ class Copying:
             end = sum(map(len, first))
             self._take(0, end, self.held.row.stretch(0, end), first)
         self._next = self.held.filled
+        self._hear(source)
         self._ask_on()
 
     def stop(self) -> None:
         """Ask for nothing more."""
         asked, self._asked = self._asked, {}
         self._came.clear()
+        self._hear(None)
         for each in asked.values():
             each.cancel()
 
@@ -195,7 +198,7 @@ class Copying:
         if self._from is not None and self._from.process_id == process_id:
             self.fail(process_id, was_late=True)
 
-    def fail(self, avoid: str = "", *, was_late: bool = False) -> None:
+    def fail(self, avoid: str = "", *, was_late: bool = False, is_dropped: bool = False) -> None:
         """End it, if it is under way; `avoid` is the process that it came from, if that is to blame."""
         self.stop()
         source, self._from = self._from, None
@@ -203,8 +206,21 @@ class Copying:
             want = Want(
                 self._messenger.endpoint, avoid=avoid, avoid_number=self.key.number, was_late=was_late
             )
-            want.was_to_keep = True
+            # What was dropped here may be copied again, for another reader of this process.
+            want.was_to_keep = not is_dropped
             self._on_end(want)
+
+    def _hear(self, source: Endpoint | None) -> None:
+        """Something came from there: from now on it may say nothing for a while."""
+        if self._silence is not None:
+            self._silence.cancel()
+        silent = partial(self._silent, source)
+        self._silence = None if source is None else self._messenger.call_later(self._patience_s, silent)
+
+    def _silent(self, source: Endpoint | None) -> None:
+        # Longer each time: over a slow link, what was asked for before comes first.
+        self._patience_s *= 2
+        self.fail("" if source is None else source.process_id, was_late=True)
 
     def _ask_on(self) -> None:
         size = len(self.held.row)
@@ -221,10 +237,7 @@ class Copying:
         places = self.held.row.stretch(begin, end)
         want = Want(self._messenger.endpoint, pulls=self._pulls)
         head = Copy(self._publisher_id, self.key, want, begin, end)
-        limit_s = PIECE_TIMEOUT_S + WINDOW * self._piece_bytes / PIECE_BYTES_PER_S
-        asked = self._messenger.request(
-            self._from, self._service, head, timeout_s=limit_s, reply_type=ReaderAnswer
-        )
+        asked = self._messenger.request(self._from, self._service, head, reply_type=ReaderAnswer)
         asked.places = places
         self._asked[begin] = asked
         asked.add_done_callback(partial(self._answered, begin, end, places))
@@ -234,10 +247,10 @@ class Copying:
         if source is None or self._asked.get(begin) is not reply:
             return
         del self._asked[begin]
-        error = reply.exception()
-        answer: ReaderAnswer | None = None if error is not None else reply.result().head
+        self._hear(source)
+        answer: ReaderAnswer | None = None if reply.exception() is not None else reply.result().head
         if answer is None or answer.kind is AnswerKind.GONE:
-            self.fail(source.process_id, was_late=isinstance(error, CommTimeout))
+            self.fail(source.process_id)
         elif answer.kind is AnswerKind.WAIT:
             self._ask(begin, end)
         elif isinstance(answer.pull, PullOffer):
@@ -254,6 +267,7 @@ class Copying:
     ) -> None:
         pulls, block = self._messenger.pulls, self.held.payload.block
         if pulls is not None and block is not None:
+            self._hear(None)  # it has a deadline of its own
             # Here as there the frames lie in a block in the same way.
             pulled = self._asked[begin] = pulls.pull(source, offer, block, places[0], places[-1])
             pulled.add_done_callback(partial(self._pulled, begin, end, places))
@@ -262,6 +276,7 @@ class Copying:
         if self._asked.get(begin) is not pulled:
             return
         del self._asked[begin]
+        self._hear(self._from)
         if pulled.exception() is None:
             self._take(begin, end, places, places)
             self._ask_on()

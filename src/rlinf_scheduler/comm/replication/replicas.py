@@ -177,4 +177,4 @@ class Replicas:
         copying = self._copying.pop(at, None)
         self._pieces.drop(*at)
         if copying is not None:
-            copying.fail()
+            copying.fail(is_dropped=True)
