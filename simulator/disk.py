@@ -202,6 +202,13 @@ class SimulatedDisk(Disk):
     def open_to_write(self, path: str, mode: int) -> Any:
         return SimulatedFile(self, self.open(path, os.O_RDWR | os.O_CREAT, mode))
 
+    def sync_folder(self, path: str) -> None:
+        folder = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.fsync(folder)
+        finally:
+            self.close(folder)
+
     def _do_open(self, path: str, flags: int, mode: int) -> int:
         file = None
         if not flags & os.O_DIRECTORY:

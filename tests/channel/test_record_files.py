@@ -15,6 +15,7 @@ from disks import PAGE_BYTES
 from effort import tries
 from rlinf_scheduler.channel import record_file
 from rlinf_scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
+from rlinf_scheduler.comm import disk
 from rlinf_scheduler.errors import CheckpointError
 
 DATA = Path(__file__).parents[1] / "data"
@@ -175,7 +176,7 @@ def test_an_interruption_at_any_instruction_leaves_no_file_open(path, work):
         work(path)
 
     for number in itertools.count():
-        is_interrupted = interrupted_at(number, attempt, [record_file.__file__])
+        is_interrupted = interrupted_at(number, attempt, [record_file.__file__, disk.__file__])
         assert len(os.listdir("/proc/self/fd")) == len(descriptors)
         assert read(path) == RECORDS
         if not is_interrupted:

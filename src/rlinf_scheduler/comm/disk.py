@@ -5,9 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from functools import partial
 from io import FileIO
 
 from rlinf_scheduler.comm.threads import run_beside
+
+
+class _Opened(int):
+    """A descriptor that is closed with the last reference to it, as a `FileIO` closes that of a file."""
+
+    # In C all of it: a method could be interrupted before its first line.
+    __del__ = property(partial(partial, os.close))
 
 
 class Disk:
@@ -80,11 +88,8 @@ class Disk:
 
     def sync_folder(self, path: str) -> None:
         """Have the names in a folder on the disk."""
-        folder = self.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.fsync(folder)
-        finally:
-            self.close(folder)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self.fsync(next(map(_Opened, map(self.open, (path or ".",), (flags,)))))
 
 
 DISK = Disk()
