@@ -199,6 +199,19 @@ def test_a_request_past_its_deadline_fails_and_tells_the_server(pair):
     assert told.wait(DEADLINE_S)
 
 
+def test_while_a_process_is_stopped_no_time_passes_for_what_it_has_asked(pair):
+    client, server = pair
+    questions, goes_on = queue.Queue(), threading.Event()
+    server.serve("ask", questions.put)
+    answer = client.request(server.endpoint, "ask", None, timeout_s=1)
+    question = questions.get(timeout=DEADLINE_S)
+    client.submit(lambda: goes_on.wait(DEADLINE_S))
+    assert not answer.wait(3)
+    goes_on.set()
+    client.submit(lambda: client.submit(lambda: question.reply("here")))
+    assert answer.result(DEADLINE_S).head == "here"
+
+
 def test_a_server_learns_whether_its_answer_was_taken(pair):
     client, server = pair
     fates, both = {}, threading.Event()

@@ -85,12 +85,14 @@ class DurableChannel:
     Attributes:
         spec: see above.
         on_stopped: called once on the I/O thread when it was deleted, or can go on no more.
+        why_over: why it can go on no more, if its journal is to blame.
     """
 
     def __init__(
         self, session: Session, spec: ChannelSpec, journal: Journal, claims: Sequence[str] = ()
     ) -> None:
         self.spec = spec
+        self.why_over = ""
         self.on_stopped: Callable[[], None] | None = None
         self._session = session
         self._journal = journal
@@ -107,7 +109,6 @@ class DurableChannel:
         self._growth = JournalGrowth()
         self._num_recovered = 0
         self._is_writing = self._is_over = False
-        self._why_over = ""
         self._say_no_more: Callable[[], None] = lambda: None
 
     @property
@@ -156,8 +157,8 @@ class DurableChannel:
         """
         self._growth = JournalGrowth(self._num_recovered, self._journal.snapshot_bytes)
         self._runtime.go_live(self._session.home.process_id)
-        if self._why_over:
-            raise ChannelLost(self.spec.name, self._why_over)
+        if self.why_over:
+            raise ChannelLost(self.spec.name, self.why_over)
         self._session.messenger.serve(
             self._aside, self._on_aside, control_wire.OfSaves | control_wire.OfReports
         )
@@ -183,7 +184,7 @@ class DurableChannel:
         # What was said before it has happened before it, also what would wait to be written with more.
         self._runtime.settle()
         if self._is_over or self._server is None:
-            request.fail(ChannelLost(self.spec.name, self._why_over or DELETED))
+            request.fail(ChannelLost(self.spec.name, self.why_over or DELETED))
         else:
             self._server.answer(request)
 
@@ -242,7 +243,7 @@ class DurableChannel:
         self._tell_stopped()
 
     def _on_failed(self, error: OSError) -> None:
-        reason = self._why_over = f"its journal cannot be written: {error}"
+        reason = self.why_over = f"its journal cannot be written: {error}"
         logger.warning(
             "channel '%s': %s; it can be created again once that is mended", self.spec.name, reason
         )

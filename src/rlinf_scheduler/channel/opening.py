@@ -257,7 +257,12 @@ class _DurableOpening:
     def _go_live(self, channel: DurableChannel) -> None:
         self._try(channel, channel.go_live)
         if not self.opened.done():
+            # Its journal may fail before the directory has answered.
+            channel.on_stopped = partial(self._on_failed, channel)
             self._register(channel)
+
+    def _on_failed(self, channel: DurableChannel) -> None:
+        self.opened.set_exception(ChannelLost(channel.spec.name, channel.why_over))
 
     def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
         try:
@@ -274,6 +279,8 @@ class _DurableOpening:
 
     def _on_registered(self, channel: DurableChannel, registered: Promise[Any]) -> None:
         error = registered.exception(0)
+        if self.opened.done():
+            return
         if error is None:
             channel.on_stopped = self._on_stopped
             self.opened.set_result(channel)

@@ -32,7 +32,7 @@ from rlinf_scheduler.comm.shm.limit import default_limit_bytes
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.transport.identity import Identity
-from rlinf_scheduler.comm.transport.peer_session import GRACE_S
+from rlinf_scheduler.comm.transport.peer_session import GRACE_S, OVERDUE_S
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.sockets import Sockets
 from rlinf_scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
@@ -303,13 +303,22 @@ class Messenger:
                 future.set_exception(error)
                 return
             if timeout_s is not None and not future.done():
-                left_s = began + timeout_s - self.now()
+                due_at = began + timeout_s
+                expire = partial(self._expire, target, ident, service, began)
                 future.timer = self._loop.call_later(
-                    left_s, lambda: self._expire(target, ident, service, began)
+                    due_at - self.now(), lambda: self._expire_unless_absent(future, due_at, expire)
                 )
 
         self._loop.run_soon(begin)
         return future
+
+    def _expire_unless_absent(self, future: RequestFuture, due_at: float, expire: Callable[[], None]) -> None:
+        absent_s = self.now() - due_at
+        if absent_s < OVERDUE_S:
+            expire()
+        else:
+            # This process was stopped, and the answer may be here since.
+            future.timer = self._loop.call_later(absent_s, expire)
 
     def _expire(self, target: Peer, ident: int, service: str, began: float) -> None:
         condition = self.condition(target.process_id)
