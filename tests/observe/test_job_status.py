@@ -146,12 +146,13 @@ def test_devices_know_who_sees_them_and_how_full_they_are():
 def test_weights_say_who_is_how_far_behind():
     every = look(
         stats("actor:0", weights=(PublishedVersion("policy", 8, 1 << 20),)),
-        stats("r:0", fetched={"policy": 8}),
-        stats("r:1", fetched={"policy": 5, "old": 2}),
+        stats("r:0", fetched={"policy": 8}, read_bytes={"policy": {"node": 5}}),
+        stats("r:1", fetched={"policy": 5, "old": 2}, read_bytes={"policy": {"network": 2, "node": 1}}),
     )
     old, policy = status_of(every, None, JobFacts()).weights
     assert (policy.version, policy.publisher, policy.lag, policy.bytes) == (8, "actor:0", 3, 1 << 20)
     assert policy.readers == {"r:0": 8, "r:1": 5}
+    assert policy.read_bytes == {"node": 6, "network": 2}
     assert (old.publisher, old.version, old.lag) == ("", 2, 0)
 
 

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from rlinf.scheduler import Slice, Worker
+from rlinf.scheduler import Cluster, Slice, Worker
 
 TENSOR_PARALLEL = {"up": ColwiseParallel, "down": RowwiseParallel}
 
@@ -60,6 +60,11 @@ class ShardedWorker(Worker):
         """Return the version of a stream, and its tensors in their order."""
         stream = self.stream_weights(name, timeout_s=60, **options)
         return stream.version, list(stream)
+
+    def look(self, name):
+        """Return who has weights, and who reads them."""
+        there = Cluster().weights[name]
+        return there.sources, there.readers, there.plan()
 
     def fetch_slices(self, name, dim):
         """Fetch this rank's part of each tensor along one dimension; return the parts."""

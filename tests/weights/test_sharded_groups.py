@@ -75,6 +75,21 @@ def test_an_engine_of_its_own_loader_gets_a_stream_of_whole_tensors(groups, how,
         assert equal(dict(tensors), whole)
 
 
+def test_the_plan_says_who_has_read_how_much_from_whom(groups):
+    trainer, fetchers = groups
+    whole = trainer.publish("planned", "fsdp", (4,)).wait(DEADLINE_S)[0]
+    fetchers.fetch("planned", "tp", (2,)).wait(DEADLINE_S)
+    sources, readers, plan = fetchers.look("planned").wait(DEADLINE_S)[0]
+    assert readers == {"readers:0": 1, "readers:1": 1}
+    for read in plan.readers.values():
+        assert {source for source, _, _ in read.flows} <= set(sources)
+        assert {way for _, _, way in read.flows} == {"node"}
+    sizes = sum(size for read in plan.readers.values() for _, size, _ in read.flows)
+    shared = sum(each.nbytes for key, each in whole.items() if key in ("up.weight", "up.bias", "down.weight"))
+    assert sizes == 2 * sum(each.nbytes for each in whole.values()) - shared
+    assert "readers:0        1" in str(plan)
+
+
 def test_shards_become_another_dtype_under_other_names(groups):
     trainer, fetchers = groups
     whole = trainer.publish("converted", "fsdp+tp", (2, 2)).wait(DEADLINE_S)[0]

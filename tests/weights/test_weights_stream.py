@@ -40,6 +40,7 @@ def test_tensors_come_whole_as_they_were_published_and_in_that_order(job, machin
         actor.publish("policy", columns(rank), 3)
     stream = reader.stream("policy", bucket_bytes=bucket_bytes, timeout_s=DEADLINE_S)
     assert stream.version == 3
+    assert reader.read["policy"].bytes_by_way().keys() == {"node" if machine == "here" else "network"}
     got = dict(stream)
     assert list(got) == list(columns(0))
     assert np.array_equal(got["model.w"], np.arange(64 * 32, dtype=np.float32).reshape(SHAPE))

@@ -32,19 +32,11 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ModelSettings:
-    """The transformer.
-
-    Args:
-        width: of its layers.
-        num_layers: how many there are.
-        num_heads: of attention.
-        lora_rank: of the adapters, which are all that learns then; 0: there are none.
-    """
+    """The transformer."""
 
     width: PositiveInt
     num_layers: PositiveInt
     num_heads: PositiveInt
-    lora_rank: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

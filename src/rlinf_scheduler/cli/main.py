@@ -24,6 +24,7 @@ from rlinf_scheduler.cli.report import report
 from rlinf_scheduler.cli.top import top
 from rlinf_scheduler.cli.topology import topology
 from rlinf_scheduler.cli.web import web
+from rlinf_scheduler.cli.weights import weights
 from rlinf_scheduler.cli.why import why
 from rlinf_scheduler.extension import extension_named
 
@@ -52,6 +53,7 @@ app.command()(devices)
 app.command()(doctor)
 app.add_typer(jobs, name="jobs")
 app.add_typer(node, name="node")
+app.add_typer(weights, name="weights")
 
 
 def _print_version(wanted: bool) -> None:

@@ -217,6 +217,16 @@ FAMILIES = (
     ),
     _of_weights("readers", "Processes that have fetched the weights.", lambda weights: len(weights.readers)),
     _family(
+        "rlinf_weights_read_bytes",
+        "What all readers have read of the weights last, by its way: device, node or network.",
+        ("way", "weights"),
+        lambda status: (
+            ((way, each.name), size)
+            for each in status.weights
+            for way, size in sorted(each.read_bytes.items())
+        ),
+    ),
+    _family(
         "rlinf_events_total",
         "Events of the job, by their class.",
         ("kind",),

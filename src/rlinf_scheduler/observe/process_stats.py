@@ -109,7 +109,8 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
         kind: what its group is to the job; see `GroupStatus`.
         node_rank: its node; -1 where it does not know.
         devices: the accelerators that it sees, by their numbers on its node.
-        fetched: the newest version of weights that it has fetched, by name.
+        fetched: the newest version of weights that it has fetched, by name,
+        read_bytes: and how many bytes of that came by which way.
         calls: those that run, the first one first; at most `MAX_CALLS`.
         pulls: what it has pulled from other machines.
     """
@@ -135,6 +136,7 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
     channels: tuple[ChannelStats, ...] = ()
     weights: tuple[PublishedVersion, ...] = ()
     fetched: dict[str, int] = {}
+    read_bytes: dict[str, dict[str, int]] = {}
     calls: tuple[RunningCall, ...] = ()
     pulls: PullStats = PullStats()
 

@@ -240,6 +240,7 @@ class WeightsStatus:
         bytes: the size of the newest version.
         readers: the newest version that each process has fetched.
         lag: by how much the reader that is farthest behind is behind the newest version; 0 without readers.
+        read_bytes: how much all readers have read last, by which way: "device", "node" or "network".
     """
 
     name: str
@@ -248,6 +249,7 @@ class WeightsStatus:
     bytes: int = 0
     readers: dict[str, int] = field(default_factory=dict)
     lag: int = 0
+    read_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -464,7 +464,13 @@ def _weights(stats: Iterable[ProcessStats]) -> tuple[WeightsStatus, ...]:
         size_bytes = 0 if newest is None else newest.size_bytes
         found.append(
             WeightsStatus(
-                name, version, publisher, size_bytes, readers.get(name, {}), max(0, version - oldest)
+                name,
+                version,
+                publisher,
+                size_bytes,
+                readers.get(name, {}),
+                max(0, version - oldest),
+                sum((Counter(process.read_bytes.get(name)) for process in every), Counter()),
             )
         )
     return tuple(found)

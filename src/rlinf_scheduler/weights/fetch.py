@@ -35,7 +35,7 @@ from rlinf_scheduler.weights.records import (
     apart,
     entry_of,
 )
-from rlinf_scheduler.weights.sources import MemoryPlace, Sources
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources, Way
 from rlinf_scheduler.weights.stream import WholeTensors
 from rlinf_scheduler.weights.target import TargetPlan, WeightsTarget
 
@@ -55,20 +55,29 @@ class Arrival(NamedTuple):
     payload: ReceivedPayload
     use: BucketUse | None
 
+    def way(self, planned: Way) -> Way:
+        """Return by which way they have come; a device could not be opened, perhaps."""
+        return "node" if planned == "device" and self.use is None else planned
+
 
 class FetchedWeights:
     """A version that has come here, until it is written to where it should go.
 
     Attributes:
         version: which one.
+        flows: how much of it was read from whom, as of `ReadVersion`.
     """
 
-    __slots__ = ("_arrived", "_plan", "_read", "_unfit", "version")
+    __slots__ = ("_arrived", "_plan", "_read", "_unfit", "flows", "version")
 
     def __init__(
-        self, version: int, plan: TargetPlan, arrived: Mapping[int, Arrival], read: DeviceRead
+        self, found: FoundVersion, plan: TargetPlan, arrived: Mapping[int, Arrival], read: DeviceRead
     ) -> None:
-        self.version = version
+        self.version = found.version
+        self.flows = tuple(
+            (found.sources[each.source].process, each.num_bytes, arrived[each.source].way(each.way))
+            for each in plan.flows
+        )
         self._plan = plan
         self._arrived: Mapping[int, Arrival] | None = arrived
         self._read = read
@@ -154,9 +163,6 @@ class Readers:
     """What the fetches of a process have in common.
 
     Attributes:
-        transfers: where they are under way.
-        replicas: keeps what this process is to hand on to others of its machine.
-        devices: what this process shares on devices.
         home: the process that has the index.
         number: of this process among those of its group,
         count: and how many these are.
@@ -173,16 +179,7 @@ class Readers:
 
 
 class Fetch(Transfer):
-    """One fetch under way; all of it is on the I/O thread but its beginning.
-
-    Args:
-        readers: what it has in common with others.
-        target: where it goes.
-        name: what the weights are published as.
-        min_version: the least version that will do; NO_VERSION if any does.
-        timeout_s: how long it may take; 0 for what is there now.
-        exact: only `min_version` itself will do.
-    """
+    """One fetch under way; all of it is on the I/O thread but its beginning. A `timeout_s` of 0 takes what is there."""
 
     def __init__(
         self,
@@ -424,7 +421,7 @@ class Fetch(Transfer):
         if len(self._arrived) == len(self._plan.needed):
             read = partial(self._devices.read, f"weights '{self._name}'")
             arrived, self._arrived = self._arrived, {}
-            self.end(FetchedWeights(self._answer.version, self._plan, arrived, read))
+            self.end(FetchedWeights(self._answer, self._plan, arrived, read))
 
     def _what_is_missing(self) -> str:
         if self._answer is None:

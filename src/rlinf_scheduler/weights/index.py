@@ -41,17 +41,10 @@ Judge: TypeAlias = Callable[[Layouts, Sequence[str]], Sequence[Problem]]
 
 
 class PublishedState(NamedTuple):
-    """What is known of weights.
-
-    Attributes:
-        name: what they are called.
-        version: the newest complete version; NO_VERSION if there is none.
-        sources: which processes have it, and how many bytes of it.
-        lacks: of versions after it, by their number: why they are not complete.
-    """
+    """What is known of weights, as `PublishedWeights` has it."""
 
     name: str
-    version: int
+    version: int | None
     sources: dict[str, int]
     lacks: dict[int, str]
 
@@ -203,7 +196,9 @@ class Index:
                 "one",
             )
         reached = {rank: each for rank, each in shards.items() if _process_id(each) not in question.lost}
-        if len(reached) < len(shards) and not self._covers(question.name, reached, weights):
+        if len(reached) < len(shards) and not self._is_complete(
+            question.name, reached, weights.layouts, weights.ranks
+        ):
             lost = next(each for rank, each in shards.items() if rank not in reached)
             raise _died(question.name, lost, "the reader cannot reach it")
         return _found(version, reached, weights.layouts, question.known)
@@ -219,7 +214,7 @@ class Index:
         return [
             PublishedState(
                 name,
-                each.complete,
+                None if each.complete == NO_VERSION else each.complete,
                 {
                     one.publisher.process: one.held_bytes
                     for one in each.shards.get(each.complete, {}).values()
@@ -237,9 +232,6 @@ class Index:
             ):
                 return version
         return NO_VERSION
-
-    def _covers(self, name: str, shards: Mapping[int, Shards], weights: _Weights) -> bool:
-        return self._is_complete(name, shards, weights.layouts, weights.ranks)
 
     def _is_complete(
         self, name: str, shards: Mapping[int, Shards], layouts: Layouts, ranks: Iterable[int]

@@ -12,13 +12,30 @@ from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.names import Names
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import PeerDied, PeerNotFound
+from rlinf_scheduler.observe.levels import Level, Levels
+from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.weights.index import Index, Layouts, judge
-from rlinf_scheduler.weights.records import ANNOUNCE, FIND, INDEX, KEEP, LIST, Announce, Find, entry_of
+from rlinf_scheduler.weights.records import (
+    ANNOUNCE,
+    FIND,
+    INDEX,
+    KEEP,
+    LIST,
+    Announce,
+    Find,
+    ReadVersion,
+    entry_of,
+)
 from rlinf_scheduler.weights.sources import Problem
 
 MAX_KNOWN = 5
+# Levels of every process, and of the job's home, and how long all may take; the question is a name of weights.
+READ = Level("weights.read", tuple[str, ReadVersion | None], str)
+JOB_READ = Level("job.weights", dict[str, ReadVersion], str, "who reads weights")
+READERS_TIMEOUT_S = 2.0
 # So many answers of `judge` are kept: a group that publishes asks for the same ones over and over.
 MAX_JUDGED = 256
 # Layouts that are larger, packed, are judged beside the I/O thread.
@@ -44,11 +61,7 @@ class _Reader:
 
 
 class IndexService:
-    """Answers for the index. Everything is on the I/O thread.
-
-    Args:
-        messenger: the home's messenger.
-    """
+    """Answers for the index, at the home's messenger. Everything is on the I/O thread."""
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
@@ -193,7 +206,21 @@ class IndexService:
 
 def open_index(session: Session) -> IndexService:
     """Make the index of a job, in its home; `session.service(open_index)` is always the same."""
+    levels = session.service(Levels)
+    levels.add(READ, lambda _name: (session.name, None))
+    levels.add(JOB_READ, partial(_ask_readers, session))
     return IndexService(session.messenger)
+
+
+def _ask_readers(session: Session, name: str) -> Promise[dict[str, ReadVersion]]:
+    found: Promise[dict[str, ReadVersion]] = Promise()
+
+    def tell(asked: Promise[Poll]) -> None:
+        # Processes that have nothing to do with weights answer by an error.
+        found.set_result({process: read for process, read in asked.result(0).heads if read is not None})
+
+    session.service(Survey).ask(Inquiry(READ, READERS_TIMEOUT_S, name)).add_done_callback(tell)
+    return found
 
 
 def open_index_when_needed(session: Session) -> None:

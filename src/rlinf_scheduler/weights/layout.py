@@ -323,7 +323,6 @@ def _span(first: Index, last: Sequence[int], dim: int) -> tuple[slice, ...]:
     return tuple(slice(a, b + 1) for a, b in zip(lows, grown, strict=True))
 
 
-@lru_cache(maxsize=64)
 @lru_cache(maxsize=256)
 def item_size(dtype: str) -> int:
     """Return how many bytes an element has, of a dtype of torch by its name, or of numpy ("<f4").

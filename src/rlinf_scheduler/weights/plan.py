@@ -122,7 +122,6 @@ class Wants:
 
     Attributes:
         problems: why something cannot be had.
-        unused: the published tensors that nobody of these wants.
     """
 
     def __init__(
@@ -144,8 +143,6 @@ class Wants:
         table = np.array(rows, np.int64).reshape(-1, 3)
         # One row for each published tensor that something of a reader's tensor comes from.
         self._into, self._from, self._shift = table[:, 0], table[:, 1], table[:, 2]
-        used = set(self._from.tolist())
-        self.unused = tuple(key for key, index in sources.indices.items() if index not in used)
         self._parts: dict[tuple[int, int, TensorPart], TensorPart] = {}
 
     def plan(

@@ -20,6 +20,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.replication import Want
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.layout import Manifest, TensorPart, WeightsLayout
+from rlinf_scheduler.weights.sources import Way
 
 SERVICE = "weights"
 FETCH = "weights.fetch"
@@ -189,6 +190,22 @@ class FetchWeights(msgspec.Struct, array_like=True):
     version: int
     want: Want
     devices: tuple[str, ...] = ()
+
+
+class ReadVersion(msgspec.Struct, frozen=True, array_like=True):
+    """What a process has read of weights.
+
+    Attributes:
+        version: which.
+        flows: from which processes, how many bytes, and by which way.
+    """
+
+    version: int
+    flows: tuple[tuple[str, int, Way], ...]
+
+    def bytes_by_way(self) -> dict[str, int]:
+        """Return how many bytes came by which way."""
+        return {way: sum(size for _, size, each in self.flows if each == way) for _, _, way in self.flows}
 
 
 class DigestedLayout(NamedTuple):

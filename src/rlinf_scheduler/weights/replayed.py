@@ -15,11 +15,7 @@ from rlinf_scheduler.weights.target import WeightsTarget, sources_of
 
 
 class ReplayedWeights:
-    """Stands for `Weights`.
-
-    Args:
-        player: what was recorded.
-    """
+    """Stands for `Weights`, with what was recorded."""
 
     def __init__(self, player: Player) -> None:
         self._player = player

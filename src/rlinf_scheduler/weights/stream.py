@@ -46,16 +46,7 @@ class WholeTensor(NamedTuple):
 
 
 class WholeTensors:
-    """Published tensors as the target of a fetch: whole, in the order of the model.
-
-    Args:
-        name: of the weights, for messages.
-        keys: which of them, as of `Selection`; None: all.
-
-    Attributes:
-        call: of a worker, by which they are fetched.
-        tensors: none are written to.
-    """
+    """Published tensors as the target of a fetch: whole, in the order of the model; none are written to."""
 
     call = "stream_weights"
     tensors: Sequence[Any] = ()
@@ -115,15 +106,8 @@ class WholeTensors:
 class WeightsStream(Iterator[tuple[str, Any]]):
     """The tensors of one version, each with its key, in the order in which they were published.
 
-    What it gives is the caller's, to be kept or written to: memory is used again only when nobody refers to it. All of
-    the version has come to this machine already, so no death of a publisher ends it; what it has of the version's
-    memory is given back at its end, by `close`, or when it is dropped.
-
-    Args:
-        version: which.
-        tensors: all of it.
-        bucket_bytes: so much is put together at a time, or one tensor that is larger.
-        given_back: called when the version's memory is.
+    What it gives is the caller's, to be kept or written to: memory is used again when nobody refers to it. All of the
+    version has come to this machine; its memory is given back at the end, by `close`, or when this is dropped.
 
     Attributes:
         version: which.

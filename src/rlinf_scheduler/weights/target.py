@@ -110,14 +110,7 @@ class WeightsTarget:
     def plan(
         self, version: int, sources: Sources, place: MemoryPlace, reader: int = 0, readers: int = 1
     ) -> TargetPlan:
-        """Find what is read from whom; in any thread.
-
-        Args:
-            version: for messages.
-            sources: what there is of that version, and who has it; they keep the plan.
-            place: where this process is.
-            reader: its number among those that share the sources between them.
-            readers: how many they are.
+        """Find what is read from whom, as of `Wants.plan`; in any thread. The sources keep the plan.
 
         Raises:
             WeightsMismatch: keys, shapes or dtypes differ, or a tensor cannot be written to.
@@ -189,12 +182,8 @@ class WeightsTarget:
     ) -> None:
         """Copy everything to its place; the dtypes and the devices stay those of the destination.
 
-        Args:
-            version: for messages.
-            plan: of this target.
-            payloads: what `encode_held` gave, by the number of its source; some frames may be tensors of bytes on a
-                device.
-            on_device: for each source that has such: lets something copy from there.
+        Payloads are what `encode_held` gave, by the number of its source; frames of those in `on_device`, which
+        lets something copy from there, may be tensors of bytes on a device.
 
         Raises:
             WeightsMismatch: something cannot be written to any more; nothing was written.

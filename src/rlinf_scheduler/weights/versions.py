@@ -42,12 +42,7 @@ class _Version:
 
 
 class Versions:
-    """Gives readers the versions that this process keeps. All but `version` is on the I/O thread.
-
-    Args:
-        messenger: this process's messenger.
-        devices: what this process shares on devices.
-    """
+    """Gives readers the versions that this process keeps. All but `version` is on the I/O thread."""
 
     def __init__(self, messenger: Messenger, devices: Devices) -> None:
         self._messenger = messenger
@@ -55,7 +50,7 @@ class Versions:
         self._publisher = Publisher(messenger, SERVICE)
         self._versions: dict[str, dict[int, _Version]] = {}
         self._newest: dict[str, int] = {}
-        messenger.serve(FETCH, self._on_fetch, FetchWeights)
+        messenger.serve(FETCH, self._serve, FetchWeights)
         messenger.serve(KEEP, self._on_keep, KeptVersions)
 
     @property
@@ -113,9 +108,6 @@ class Versions:
     def _publish(self, key: Key, version: _Version, payload: Payload) -> None:
         version.payload = payload
         self._publisher.publish(key, payload, replicated=True)
-
-    def _on_fetch(self, request: Request) -> None:
-        self._serve(request)
 
     def _serve(self, request: Request) -> None:
         asked: FetchWeights = request.head

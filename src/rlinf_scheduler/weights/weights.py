@@ -25,6 +25,7 @@ from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CommError, CommTimeout, WeightsError
+from rlinf_scheduler.observe.levels import Levels
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import Activity, ProcessStats, PublishedVersion
@@ -34,7 +35,7 @@ from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
-from rlinf_scheduler.weights.index_service import open_index
+from rlinf_scheduler.weights.index_service import READ, open_index
 from rlinf_scheduler.weights.layout import WeightsLayout
 from rlinf_scheduler.weights.records import (
     ANNOUNCE,
@@ -44,6 +45,7 @@ from rlinf_scheduler.weights.records import (
     DigestedLayout,
     KeptVersions,
     PublishingRank,
+    ReadVersion,
     Shards,
     check_growth,
     digested,
@@ -70,12 +72,8 @@ class Weights:
     reader, and hands them on there in the same way. A version is never changed: a reader that has begun reads all of
     it, whatever is published meanwhile, and its memory is free when the last one has ended.
 
-    Args:
-        messenger: this process's messenger.
-        home: the process that has the index.
-        tape: notes what is published and fetched.
-        devices: what this process shares on devices; None: those that torch has initialised.
-        rank: which rank of which group this process is; None: of none.
+    Attributes:
+        read: what was copied last, by name.
     """
 
     def __init__(
@@ -108,26 +106,12 @@ class Weights:
         self._layouts: dict[str, DigestedLayout] = {}
         self._announced: dict[str, bytes] = {}
         self._told: set[str] = set()
-        # The last version that was copied of each name.
-        self._fetched: dict[str, int] = {}
+        self.read: dict[str, ReadVersion] = {}
 
     def publish(
         self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
     ) -> None:
-        """Make a version the one that readers get from now on. It waits for no reader.
-
-        Args:
-            name: what the weights are called.
-            weights: see `encode_held`; they may be changed after this call.
-            version: larger than the one before.
-            ranks: which ranks of its group have to publish it, or how many; None: those whose shards are missing.
-
-        Raises:
-            WeightsError: the version does not grow, something in it is neither tensor nor array, or it does not
-                go together with what other ranks have published of that version.
-            NameTaken: another living process publishes under that name.
-            CommError: this process has left the cluster.
-        """
+        """Make a version the one that readers get from now on; see `Worker.publish_weights`."""
         self._messenger.check_process()
         began = TIMES.now()
         number, all_ranks = _checked_version(name, version), _checked_ranks(name, ranks)
@@ -157,22 +141,7 @@ class Weights:
         is copied is raised when the whole version is there; a second one meanwhile leaves a part, and the handle's
         next `wait` copies it again.
 
-        Args:
-            name: what the weights are published as.
-            into: as of `WeightsTarget`; what is fetched is overwritten in place and keeps dtype and device.
-            min_version: wait until there is this version or a newer one; None: until there is any.
-            version: wait until there is this version, and take no newer one.
-            timeout_s: how long, in seconds; None: as long as it takes, 0: take what is there now.
-            options: which tensors of `into`, and from which published ones.
-
-        Raises:
-            WeightsError: `into` is no such thing (at once). Or there is a newer version than `version` already.
-            CommError: `timeout_s` is no number of at least 0 (at once).
-            WeightsMismatch: keys, shapes or dtypes do not fit, or something of `into` cannot be written to; nothing was
-                written (from the handle, like the others).
-            PeerNotFound: nobody publishes under that name at the deadline.
-            PeerDied: the publisher is gone; another may take over the name, and then be fetched from.
-            CommTimeout: there was no such version at the deadline; it says which one was.
+        Arguments and errors are those of `Worker.fetch_weights`. What is wrong with the arguments is raised at once.
         """
         self._messenger.check_process()
         target = WeightsTarget(_checked_name(name), into, **options)
@@ -188,19 +157,7 @@ class Weights:
         bucket_bytes: int = BUCKET_BYTES,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> WeightsStream:
-        """Return the whole tensors of the newest version, once it has come to this machine; see `fetch`.
-
-        Args:
-            name: what the weights are published as.
-            min_version: wait until there is this version or a newer one.
-            version: wait until there is this version, and take no newer one.
-            keys: which of the published tensors, as of `Selection`; None: all.
-            bucket_bytes: how much of it is put together at a time.
-            timeout_s: how long, in seconds.
-
-        Raises:
-            WeightsError: nothing that is published has one of `keys`; or as of `fetch`, like all others.
-        """
+        """Return the whole tensors of a version, once it has come to this machine, as of `Worker.stream_weights`."""
         self._messenger.check_process()
         target, limit_bytes = WholeTensors(_checked_name(name), keys), operator.index(bucket_bytes)
         found = self._fetch(target, name, min_version, version, timeout_s).wait()
@@ -228,7 +185,8 @@ class Weights:
         def write(delivery: FetchedWeights) -> int:
             began = TIMES.now()
             note.took(delivery.frames, delivery.version)
-            self._fetched[name] = number = delivery.write(target)
+            number = delivery.write(target)
+            self.read[name] = ReadVersion(number, delivery.flows)
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
             self._messenger.payloads.release_dropped_soon()
             TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))
@@ -247,7 +205,9 @@ class Weights:
             PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
             for name in self._versions.names
         )
-        return replace(stats, weights=published, fetched=self._fetched.copy())
+        versions = {name: each.version for name, each in self.read.items()}
+        sizes = {name: each.bytes_by_way() for name, each in self.read.items()}
+        return replace(stats, weights=published, fetched=versions, read_bytes=sizes)
 
     def _packed(self, name: str, encoded: Encoded) -> Payload:
         payload = self._messenger.payloads.pack(encoded, None, snapshot=True)
@@ -320,6 +280,7 @@ def open_weights(session: Session) -> Weights:
     weights = Weights(session.messenger, session.home, tape_of(session), devices, rank)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)
+    session.service(Levels).add(READ, lambda name: (session.name, weights.read.get(name)))
     return weights
 
 

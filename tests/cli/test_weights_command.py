@@ -1,0 +1,54 @@
+"""`rlinf weights`: another terminal looks at the weights of a running job, which is one process here."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from programs import RLINF, run_program
+from rlinf.testing import LocalRuntime
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.weights import open_weights
+
+
+def rlinf_weights(*arguments):
+    return run_program("-c", RLINF, "weights", *arguments, "--job", str(os.getpid()))
+
+
+@pytest.fixture
+def job():
+    """A job whose driver publishes, and in which another process has fetched."""
+    with LocalRuntime() as session:
+        other = Session(session.secret, "rollout:0", home=session.home)
+        for name in ("policy", "critic"):
+            session.service(open_weights).publish(name, {"w": np.zeros(3)}, 4)
+        other.service(open_weights).fetch("policy", {"w": np.zeros(3)}, timeout_s=60).wait()
+        yield session
+        other.close()
+
+
+def test_another_terminal_sees_the_weights_of_a_job(job):
+    done = rlinf_weights()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"'{name}': version 4, 24 bytes of 1 process" for name in ("critic", "policy")
+    ]
+
+
+def test_another_terminal_sees_who_reads_how_much_from_whom(job):
+    done = rlinf_weights("plan", "policy")
+    assert done.returncode == 0, done.stderr
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        ["reader", "version", "reads", "from", "by", "way", "of"],
+        ["rollout:0", "4", "24", "bytes", "driver", "node"],
+    ]
+    assert json.loads(rlinf_weights("plan", "--json").stdout) == {
+        "critic": {"name": "critic", "readers": {}},
+        "policy": {"name": "policy", "readers": {"rollout:0": [4, [["driver", 24, "node"]]]}},
+    }
+
+
+def test_weights_that_nobody_publishes_are_told(job):
+    done = rlinf_weights("plan", "polcy")
+    assert (done.returncode, done.stdout) == (1, "the job has no weights of that name\n")
