@@ -126,6 +126,30 @@ def test_a_successor_takes_the_place_of_a_process_whose_end_was_not_noticed(inde
     assert processes(find(index)) == ["actor:0", "actor:1 again"]
 
 
+def test_a_replica_that_dies_before_all_ranks_have_published_is_nobodys_error(index):
+    for rank in (0, 2):
+        index.announce(announce(1, rank, fsdp(0), world_size=4))
+    assert index.lose("policy", "id of actor:2", "killed") is None
+    index.announce(announce(1, 1, world_size=4))
+    assert processes(find(index)) == ["actor:0", "actor:1"]
+
+
+def test_a_rank_that_has_to_publish_is_missed_at_once_when_it_dies(index):
+    for rank, key in enumerate(TENSORS):
+        index.announce(announce(1, rank, everything([key]), ranks=(0, 1)))
+    assert isinstance(index.lose("policy", "id of actor:1", "killed"), PeerDied)
+    assert find(index) is None
+
+
+def test_a_process_that_dies_while_others_publish_another_cut_is_forgotten(index):
+    for rank in range(4):
+        index.announce(announce(1, rank, fsdp(rank % 2), world_size=4))
+    index.announce(announce(2, 0, fsdp(0, ranks=4), world_size=4))
+    index.announce(announce(2, 3, fsdp(3, ranks=4), world_size=4))
+    assert isinstance(index.lose("policy", "id of actor:0", "killed"), PeerDied)
+    assert processes(find(index)) == ["actor:1", "actor:2", "actor:3"]
+
+
 def test_what_a_version_lacks_is_told_with_the_rank_that_should_have_it(index):
     index.announce(announce(1, 1))
     lacks = "nobody has [0:4, 0:4] of 'w'; it waits for rank 0 of 'actor', which has published nothing"

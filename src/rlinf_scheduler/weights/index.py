@@ -139,6 +139,7 @@ class Index:
         if self._is_complete(new.name, there, layouts, new.ranks):
             complete = max(complete, new.version)
         # Nothing is refused from here on.
+        complete_before = weights.complete
         replaced = present.living().values() if present is not None and is_new else ()
         weights.shards, weights.complete, weights.ranks = left, complete, new.ranks
         weights.shards[new.version] = there
@@ -146,7 +147,8 @@ class Index:
         weights.lost.pop(rank, None)
         weights.layouts = layouts
         self._names[new.name] = weights
-        keeps = _trim(new.name, weights)
+        is_over = is_new or complete != complete_before
+        keeps = _trim(new.name, weights, weights.living() if is_over else (rank,))
         own = keeps.pop(rank, None) or _keep(new.name, weights, rank)
         over = [(each.publisher.endpoint, KeptVersions(new.name, (), _NEWEST)) for each in replaced]
         ends = [(weights.newest[each][1].publisher.endpoint, keep) for each, keep in keeps.items()]
@@ -161,10 +163,10 @@ class Index:
         left = weights.without(rank)
         complete = self._newest_complete(name, weights, left)
         rest = {each: shards for each, shards in weights.living().items() if each != rank}
-        goes_on = bool(rest) and self._is_complete(name, rest, weights.layouts, ())
+        goes_on = self._go_on(name, weights, rank, rest)
         weights.shards, weights.complete = left, complete
         weights.lost[rank] = why
-        _trim(name, weights)
+        _trim(name, weights, rest)
         if not rest:
             del self._names[name]
         if goes_on:
@@ -233,6 +235,18 @@ class Index:
                 return version
         return NO_VERSION
 
+    def _go_on(self, name: str, weights: _Weights, lost: int, rest: Mapping[int, Shards]) -> bool:
+        """Whether the ranks that are left have all that a lost one has had, so that a version needs no successor."""
+        if lost in weights.ranks:
+            return False
+        digest = weights.newest[lost][1].digest
+        if any(shards.digest == digest for shards in rest.values()):
+            return True
+        try:
+            return self._is_complete(name, rest, weights.layouts, ())
+        except WeightsError:  # some have published a version that is cut otherwise
+            return False
+
     def _is_complete(
         self, name: str, shards: Mapping[int, Shards], layouts: Layouts, ranks: Iterable[int]
     ) -> bool:
@@ -289,10 +303,10 @@ def _check_owner(new: Announce, present: _Weights) -> None:
         )
 
 
-def _trim(name: str, weights: _Weights) -> dict[int, KeptVersions]:
-    """Forget what no rank is to keep; return what those keep that have had more."""
+def _trim(name: str, weights: _Weights, ranks: Iterable[int]) -> dict[int, KeptVersions]:
+    """Forget what these ranks are not to keep; return what those of them keep that have had more."""
     keeps: dict[int, KeptVersions] = {}
-    for rank in weights.living():
+    for rank in ranks:
         there = sorted(version for version, shards in weights.shards.items() if rank in shards)
         kept = [each for each in there if each == weights.complete]
         kept += [each for each in there if each > weights.complete][-AHEAD:]
@@ -375,12 +389,16 @@ def _had(weights: _Weights, rank: int, key: str, box: Box) -> bool:
 
 def _gap(layouts: Sequence[WeightsLayout]) -> tuple[str, list[Box]] | None:
     """Return a tensor of which something is missing, and what; None if nothing is."""
-    parts: dict[str, list[tuple[WeightsLayout, int]]] = {}
+    groups: dict[int, list[WeightsLayout]] = {}
     for layout in layouts:
-        for index, key in enumerate(layout.manifest.keys):
-            parts.setdefault(key, []).append((layout, index))
+        groups.setdefault(id(layout.manifest), []).append(layout)
+    places: dict[str, list[tuple[list[WeightsLayout], int]]] = {}
+    for group in groups.values():
+        for index, key in enumerate(group[0].manifest.keys):
+            places.setdefault(key, []).append((group, index))
     whole: set[frozenset[tuple[int, int]]] = set()
-    for key, those in parts.items():
+    for key, there in places.items():
+        those = [(layout, index) for group, index in there for layout in group]
         alike = frozenset((id(layout), layout.part_of[index]) for layout, index in those)
         if alike in whole:
             continue
