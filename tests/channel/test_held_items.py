@@ -434,6 +434,22 @@ def test_what_is_left_of_a_batch_goes_to_the_next_in_line_though_another_node_ho
     assert told[1].items[0].payload is left
 
 
+def test_a_holder_that_is_gone_is_told_what_it_need_not_keep_if_there_is_something():
+    told, lost = [], []
+    runtime = DrivenRuntime()
+    runtime.notify = lambda peer, _service, keep: told.append((peer.process_id, keep.claimed, keep.released))
+    known = RemoteItems(runtime, lost.append)
+    items = [known.receive(HeldAt(Endpoint(name, name, "", ""), 1, 1, name), "env:0") for name in ("a", "b")]
+    del items[0]
+    runtime.run_until(2)
+    told.clear()
+    known._lose("a")
+    assert (told, lost) == ([], [])
+    known._lose("b")
+    assert told == [("b", [], [1])]
+    assert lost[0](items[0])
+
+
 def test_what_a_dead_producer_has_left_counts_among_what_the_machine_has(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1, 2, 3).kill()

@@ -217,7 +217,9 @@ class RemoteItems:
         self._flush()
 
     def _release_all(self, node: _Node) -> None:
-        self._messenger.notify(node.endpoint, HOLDER, Keep([], [*node.refs, *node.released]))
+        # Nothing is said to who may be dead where there is nothing to say: that would be a new connection to it.
+        if numbers := [*node.refs, *node.released]:
+            self._messenger.notify(node.endpoint, HOLDER, Keep([], numbers))
 
     def _lose(self, process_id: str) -> None:
         node = self._nodes.pop(process_id, None)
