@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.comm.framing import ProtocolError, pack
+from rlinf_scheduler.comm.peer import BasePeer
+from rlinf_scheduler.comm.requests import PeerRequests, RequestFuture
 from rlinf_scheduler.comm.transport.stream_link import StreamReader
 
 messages = st.lists(
@@ -95,6 +97,33 @@ def test_a_large_control_part_is_received_into_one_piece_of_memory():
             reader.advance(len(chunk), received)
         position += len(chunk)
     assert plain(received[0])[3] == "y" * (8 << 20)
+
+
+@pytest.mark.parametrize("num_begun", [0, 1])
+def test_what_nobody_wants_any_more_is_not_written_where_it_was_to_lie(num_begun):
+    places = [memoryview(bytearray(100_000)) for _ in range(2)]
+    requests = PeerRequests(BasePeer("p", None, None))
+    answer = requests.pending[1] = RequestFuture(lambda: None, None)
+    answer.places = places
+    reader, received = StreamReader(places_for=requests.places_for), []
+    stream = b"".join(map(bytes, pack(framing.REPLY, 1, "", None, [b"x" * 100_000] * 2)))
+    position = 50_000 + num_begun * 100_000
+    reader.feed(memoryview(stream)[:position], received)
+    assert b"x" in bytes(places[num_begun])
+    answer.cancel()
+    for place in places:
+        place[:] = bytes(len(place))  # it is another object's by now
+    while not received:
+        target = reader.target()
+        size = 30_000 if target is None else len(target)
+        chunk = stream[position : position + size]
+        if target is None:
+            reader.feed(memoryview(chunk), received)
+        else:
+            target[:] = chunk
+            reader.advance(size, received)
+        position += size
+    assert not any(map(any, places))
 
 
 @pytest.mark.parametrize("snapshot", [True, False])

@@ -151,9 +151,9 @@ class PeerRequests:
         self._peer = peer
 
     def places_for(self, envelope: Envelope) -> Sequence[memoryview]:
-        """Where the frames of a message go; nothing if it is no answer with places for these."""
+        """Where the frames of a message go; nothing if it is no answer, wanted still, with places for these."""
         future = self.pending.get(envelope.ident) if envelope.kind == framing.REPLY else None
-        if future is None or [*map(len, future.places)] != envelope.sizes:
+        if future is None or [*map(len, future.places)] != envelope.sizes or future.done():
             return ()
         return future.places
 

@@ -334,6 +334,7 @@ class StreamReader:
 
     def target(self) -> memoryview | None:
         """Where the next bytes of the stream may be received directly, if a large part is arriving."""
+        self._leave_places()
         if self._target is None or len(self._target) - self._filled < DIRECT_BYTES:
             return None
         return self._target[self._filled :]
@@ -358,6 +359,7 @@ class StreamReader:
         Raises:
             ProtocolError: this is no stream of messages.
         """
+        self._leave_places()
         position, available = 0, len(data)
         while position < available:
             if self._target is not None:
@@ -369,6 +371,13 @@ class StreamReader:
                 position = self._begin_control(data, position, out)
             else:
                 position = self._take_frames(self._envelope, data, position, out)
+
+    def _leave_places(self) -> None:
+        """Receive elsewhere what nobody wants any more: its places may be of other objects by now."""
+        if self._places and self._envelope is not None and not self._places_for(self._envelope):
+            self._places = ()
+            if self._target is not None:
+                self._target = self._allocate(len(self._target))
 
     def _begin_control(self, data: memoryview, position: int, out: list[Message]) -> int:
         if self._prefix or len(data) - position < PREFIX_BYTES:
