@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, WeightsErro
 from rlinf_scheduler.weights import index_service
 from rlinf_scheduler.weights.fetch import Fetch
 from rlinf_scheduler.weights.held import Slice
+from rlinf_scheduler.weights.records import KEEP
+from rlinf_scheduler.weights.state_dicts import encode_held
 from weights_job import DEADLINE_S, parked, wait_until
 
 ROWS, COLUMNS = 1024, 96
@@ -183,6 +186,56 @@ def test_a_later_launch_of_the_group_takes_over_and_readers_are_told_what_it_has
     gc.collect()  # errors
     for rank in range(2):
         wait_until(job.arena(f"actor:{rank}").unused, job.messengers[f"actor:{rank}"])
+
+
+@pytest.fixture
+def held_announcements(job, monkeypatch):
+    """Announcements that have come to the index, which does nothing with them until they are let go."""
+    steps, do = [], job.index._do
+    monkeypatch.setattr(job.index, "_do", lambda *step: steps.append(step))
+
+    def let_go(num):
+        wait_until(lambda: len(steps) >= num, job.driver)
+        monkeypatch.setattr(job.index, "_do", do)
+        job.driver.submit(lambda: [do(*step) for step in steps])
+
+    return let_go
+
+
+def test_who_is_refused_after_its_versions_were_given_up_is_told_so(job, request):
+    before, actor = job.rank(0, 2), job.messengers
+    before.publish("policy", shard(7, 0), 7)
+    let_go = request.getfixturevalue("held_announcements")
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(before.publish, "policy", shard(8, 0), 8)
+        wait_until(lambda: before._versions.version("policy") == 8, actor["actor:0"])
+        _, (endpoint, keep) = job.index._index.announce(anew(job))
+        job.driver.notify(endpoint, KEEP, keep)
+        wait_until(lambda: not before._versions._versions["policy"], actor["actor:0"])
+        let_go(1)
+        with pytest.raises(WeightsError, match="was launched anew"):
+            late.result(DEADLINE_S)
+
+
+def anew(job):
+    """What the first rank of a later launch announces."""
+    after = job.rank(0, 1, launch=2, name="actor:0 anew")
+    encoded, layout = encode_held("policy", shard(1, 0, ranks=1))
+    return after._announcement("policy", 1, layout, after._packed("policy", encoded))
+
+
+def test_versions_of_other_layouts_that_are_published_at_once_can_be_read(job, request):
+    actor, reader = job.rank(0, 1), job.member("rollout:0")
+    actor.publish("policy", {"w": rows(1)}, 1)
+    let_go = request.getfixturevalue("held_announcements")
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(actor.publish, "policy", {"w": rows(2), "more": np.zeros(3)}, 2)
+        wait_until(lambda: actor._versions.version("policy") == 2, job.messengers["actor:0"])
+        third = pool.submit(actor.publish, "policy", {"w": rows(3)}, 3)
+        let_go(2)
+        second.result(DEADLINE_S)
+        third.result(DEADLINE_S)
+    assert fetched(reader) == 3
 
 
 def test_another_group_is_refused_and_two_shardings_are_an_error(job):

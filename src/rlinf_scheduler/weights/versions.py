@@ -84,7 +84,10 @@ class Versions:
 
     def withdraw(self, name: str, version: int, before: int) -> None:
         """Undo a `put` that was refused; `before` was the newest version then."""
-        self._drop(name, version)
+        if (
+            version in self._versions[name]
+        ):  # and not given up meanwhile, as a later launch has taken the name over
+            self._drop(name, version)
         if self._newest[name] == version:
             self._newest[name] = before
 

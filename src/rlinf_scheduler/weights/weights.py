@@ -231,7 +231,8 @@ class Weights:
         def put() -> None:
             before = self._versions.version(new.name)
             self._versions.put(new.name, new.version, payload)
-            is_known = self._announced.get(new.name) == new.shards.digest
+            # Until it is answered nobody knows which layouts the index has.
+            is_known = self._announced.pop(new.name, None) == new.shards.digest
             announce = replace(new, layout=None) if is_known else new
             answer = self._messenger.request(self._home, ANNOUNCE, announce, reply_type=KeptVersions)
             answer.add_done_callback(partial(self._on_answer, new, before, done))
@@ -245,7 +246,8 @@ class Weights:
             self._versions.withdraw(new.name, new.version, before)
             done.set_exception(error)
         else:
-            self._announced[new.name] = new.shards.digest
+            if self._versions.version(new.name) == new.version:
+                self._announced[new.name] = new.shards.digest
             done.set_result(self._versions.keep(answer.result().head))
 
     def _put(self, new: Announce, payload: Packed) -> object:
