@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler import Channel, Slice, Worker
 from rlinf_scheduler.errors import ChannelTimeout, ResultTimeout
 
 DEADLINE_S = 60.0
@@ -45,6 +45,13 @@ class Learner(Worker):
         self.metrics.put({"loss": float(self.weights["w"].sum()) * self.scale * learning_rate})
         self.metrics.put(np.arange(3) * self.scale, async_op=True).wait(DEADLINE_S)
         self.send(b"done", "actor", 0)
+
+    def fetch_shards(self):
+        """Fetch what several processes have shards of: part of it, and a stream."""
+        half = np.zeros((2, 6))
+        version = self.fetch_weights("shards", {"w": Slice(half, (1, 0), (4, 6))}, timeout_s=DEADLINE_S)
+        self.inputs += [("version", version), ("half", half)]
+        self.inputs += [(key, array) for key, array in self.stream_weights("shards", timeout_s=DEADLINE_S)]
 
     def read_beside(self):
         """Two threads read two channels."""

@@ -5,12 +5,13 @@ import copy
 import os
 import random
 import threading
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
 from recorded_workers import Changed, Learner
 
-from rlinf.scheduler import Channel
+from rlinf.scheduler import Channel, Slice
 from rlinf.testing import Replay
 from rlinf_scheduler.errors import (
     ChannelNotFound,
@@ -20,10 +21,12 @@ from rlinf_scheduler.errors import (
     ReplayDiffers,
     ReplayEnded,
 )
+from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.limit import limit_bytes
 from rlinf_scheduler.tape.recorded_rank import RecordedRank
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape
-from rlinf_scheduler.weights import open_weights
+from rlinf_scheduler.weights import Weights, open_weights
+from rlinf_scheduler.weights.records import PublishingRank
 
 NUM_TRAJECTORIES = 5
 
@@ -80,6 +83,22 @@ def test_it_has_the_same_inputs_in_the_same_order_bit_by_bit(recorded):
     assert inputs == plain(worker.inputs)
     assert told == ["__init__: done", "call 1, train(): done", "call 2, train(): done"]
     assert notes == []
+
+
+def test_weights_of_several_processes_come_again(recorded):
+    worker, runtime = make(recorded), recorded.runtime
+    with ExitStack() as stack:
+        for rank in range(2):
+            trainer = stack.enter_context(
+                closing(Session(runtime.secret, f"trainer:{rank}", home=runtime.home))
+            )
+            here = PublishingRank(trainer.messenger.endpoint, trainer.name, "trainer", 1, rank, 2)
+            columns = Slice(np.arange(12.0).reshape(4, 3) + rank, (0, 3 * rank), (4, 6))
+            Weights(trainer.messenger, runtime.home, rank=here).publish("shards", {"w": columns}, 7)
+        recorded.call("fetch_shards")
+    inputs, _, _ = inputs_of(recorded, check=True)
+    assert [name for name, _ in inputs] == ["version", "half", "w"]
+    assert inputs == plain(worker.inputs)
 
 
 def test_what_it_does_with_its_inputs_changes_nothing_in_the_recording(recorded, monkeypatch):

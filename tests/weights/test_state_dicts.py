@@ -13,9 +13,9 @@ from effort import case
 from nested_tensors import LAYOUTS, nested
 from rlinf_scheduler.comm.codec import copying
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
-from rlinf_scheduler.weights.sources import MemoryPlace
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources
 from rlinf_scheduler.weights.state_dicts import encode_held
-from rlinf_scheduler.weights.target import WeightsTarget, sources_of
+from rlinf_scheduler.weights.target import WeightsTarget
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 DTYPES = [
@@ -37,7 +37,8 @@ def frames_of(state_dict):
 
 def copy_over(state_dict, into):
     frames, target = frames_of(state_dict), WeightsTarget("policy", into)
-    target.write(3, target.plan(3, sources_of(frames), MemoryPlace("")), {0: frames})
+    sources = Sources([encode_held("policy", state_dict)[1]], [MemoryPlace("")])
+    target.write(3, target.plan(3, sources, MemoryPlace("")), {0: frames})
     return into
 
 
@@ -326,13 +327,14 @@ def test_weights_go_into_modules_and_dicts_only():
 def test_arrays_need_no_torch():
     program = (
         "import sys, numpy as np\n"
-        "from rlinf_scheduler.weights.sources import Place\n"
+        "from rlinf_scheduler.weights.sources import MemoryPlace, Sources\n"
         "from rlinf_scheduler.weights.state_dicts import encode_held\n"
-        "from rlinf_scheduler.weights.target import Target, sources_of\n"
+        "from rlinf_scheduler.weights.target import WeightsTarget\n"
         "into = {'a': np.zeros(2)}\n"
-        "frames = list(map(bytearray, encode_held('p', {'a': np.ones(2)})[0].frames()))\n"
-        "target = Target('p', into)\n"
-        "target.write(1, target.plan(1, sources_of(frames), Place('')), {0: frames})\n"
+        "encoded, layout = encode_held('p', {'a': np.ones(2)})\n"
+        "frames, here = list(map(bytearray, encoded.frames())), MemoryPlace('')\n"
+        "target = WeightsTarget('p', into)\n"
+        "target.write(1, target.plan(1, Sources([layout], [here]), here), {0: frames})\n"
         "sys.exit('torch' in sys.modules or bool(into['a'].sum() != 2))\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

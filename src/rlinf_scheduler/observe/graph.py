@@ -435,16 +435,22 @@ def _by_channel(graph: WaitGraph, process: str, wait: Wait) -> Ends:
 
 def _by_publisher(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     del process
-    publishers = [name for name, each in graph.doing.items() if wait.subject in each.weights]
-    if not publishers:
+    versions = {
+        name: each.weights[wait.subject] for name, each in graph.doing.items() if wait.subject in each.weights
+    }
+    if not versions:
         known = {name for each in graph.doing.values() for name in each.weights}
         near = nearest_name(wait.subject, known)
         hint = f"; did you mean '{near}'?" if near else ""
         return Ends((), (f"nobody publishes weights '{wait.subject}'{hint}",), is_hopeless=True)
-    version = graph.doing[publishers[0]].weights[wait.subject]
+    version, newest = min(versions.values()), max(versions.values())
+    late = tuple(name for name, each in versions.items() if each == version)
     wanted = f", and {wait.needs:g} is wanted" if wait.needs > version else ""
+    if version < newest:  # ranks have shards each
+        last = f"{some_names(late)} published version {version} last, others {newest}{wanted}"
+        return Ends(late, (last,))
     there = f"version {version} is there" if version >= 0 else "no version is there yet"
-    return Ends(tuple(publishers), (f"{publishers[0]} publishes them: {there}{wanted}",))
+    return Ends(late, (f"{late[0]} publishes them: {there}{wanted}",))
 
 
 def _by_holder(graph: WaitGraph, process: str, wait: Wait) -> Ends:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm.device import Devices
@@ -39,6 +40,8 @@ from rlinf_scheduler.weights.sources import MemoryPlace, Sources, Way
 from rlinf_scheduler.weights.stream import WholeTensors
 from rlinf_scheduler.weights.target import TargetPlan, WeightsTarget
 
+# A version; how many frames have come of each source, and the layouts of these, encoded.
+Described: TypeAlias = tuple[int, list[int], bytes]
 DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
 
 # How long all the answers may take together that a fetch needs which does not want to wait.
@@ -50,10 +53,11 @@ PLANNED_HERE_BYTES, PLANNED_HERE_TENSORS = 1 << 14, 256
 
 
 class Arrival(NamedTuple):
-    """The shards of one source that have come here: their bytes, and where those lie if it is a device."""
+    """The shards of one source that have come here: their bytes, which they are, and where, if it is a device."""
 
     payload: ReceivedPayload
-    use: BucketUse | None
+    layout: WeightsLayout
+    use: BucketUse | None = None
 
     def way(self, planned: Way) -> Way:
         """Return by which way they have come; a device could not be opened, perhaps."""
@@ -84,8 +88,14 @@ class FetchedWeights:
         self._unfit: tuple[Any, ...] | None = None
 
     def frames(self) -> list[Buffer]:
-        """Its bytes, to be noted; nothing once it was written."""
+        """Its bytes, source by source, to be noted; nothing once it was written."""
         return [frame for each in (self._arrived or {}).values() for frame in each.payload.frames()]
+
+    def described(self) -> Described:
+        """Return what its bytes are, to be noted."""
+        arrived = (self._arrived or {}).values()
+        layouts = msgspec.msgpack.encode([each.layout for each in arrived])
+        return self.version, [len(each.payload.frames()) for each in arrived], layouts
 
     def write(self, target: WeightsTarget | WholeTensors) -> int:
         """Write it to its place and give its memory back; the version.
@@ -310,12 +320,11 @@ class Fetch(Transfer):
         place = MemoryPlace(here, self._into[0] if self._into else "")
 
         def make() -> TargetPlan:
-            known, readers = self._known, self._readers
+            readers = self._readers
             if found.layouts is not None:
-                known = readers.known[self._name] = KnownLayouts(found.digest, apart(found.layouts))
-            return self._target.plan(
-                found.version, known.sources(found), place, readers.number, readers.count
-            )
+                self._known = readers.known[self._name] = KnownLayouts(found.digest, apart(found.layouts))
+            sources = self._known.sources(found)
+            return self._target.plan(found.version, sources, place, readers.number, readers.count)
 
         made: Promise[TargetPlan] = Promise()
         if self._is_small(found):
@@ -389,7 +398,7 @@ class Fetch(Transfer):
             opened = partial(self._opened, found, number, arrived)
             self._devices.open(f"weights '{self._name}'", arrived, opened)
         elif arrived is not None:
-            self._take(number, Arrival(arrived, None))
+            self._take(found, number, arrived)
         elif isinstance(error, PeerDied):
             reason = f"published by '{source.process}': {error.reason}"
             self._lost[source.endpoint.process_id] = PeerDied(self.peer, reason)
@@ -408,10 +417,12 @@ class Fetch(Transfer):
             # From now on this process asks for bytes.
             self._begin_reading(found, number)
         else:
-            self._take(number, Arrival(arrived, use))
+            self._take(found, number, arrived, use)
 
-    def _take(self, number: int, arrival: Arrival) -> None:
-        self._arrived[number] = arrival
+    def _take(
+        self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: BucketUse | None = None
+    ) -> None:
+        self._arrived[number] = Arrival(arrived, self._known.layouts[found.sources[number].layout], use)
         self._readings.pop(number, None)
         self._end_if_all_is_here()
 

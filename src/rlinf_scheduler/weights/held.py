@@ -85,11 +85,7 @@ def is_tensor(value: Any) -> bool:
 def held(name: str, key: str, value: Any, local: Any) -> HeldTensor:
     """Return what is here of one tensor of a state dict.
 
-    Args:
-        name: of the weights, for messages.
-        key: of the tensor.
-        value: a tensor (also a DTensor, on any device), an array, or a `Slice` of one.
-        local: see `local_of`.
+    It is a tensor (also a DTensor, on any device), an array, or a `Slice` of one; `local` is what `local_of` gave.
 
     Raises:
         WeightsError: it is none of these, is a DTensor whose values are partial sums, or a slice that is not within its

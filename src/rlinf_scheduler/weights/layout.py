@@ -120,11 +120,6 @@ def whole(shape: Index) -> TensorPart:
 def sliced(shape: Index, offsets: Index, local_shape: Index) -> TensorPart:
     """Return what a process has whose local tensor is one box.
 
-    Args:
-        shape: of the whole tensor.
-        offsets: where the box begins, in each dimension.
-        local_shape: its size in each.
-
     Raises:
         ValueError: the box is not within the tensor; the text says in which dimension.
     """

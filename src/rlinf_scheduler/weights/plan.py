@@ -148,14 +148,7 @@ class Wants:
     def plan(
         self, layout: WeightsLayout, place: MemoryPlace, reader: int = 0, readers: int = 1
     ) -> ReaderPlan:
-        """Return the plan of one reader.
-
-        Args:
-            layout: what it has of the manifest.
-            place: where it is.
-            reader: its number among those that share the sources between them.
-            readers: how many they are.
-        """
+        """Return the plan of one reader: the `reader`-th of so many `readers` that share the sources between them."""
         part_of = np.array(layout.part_of, np.int64)[self._into]
         cut_of = self._sources.cut_of[self._from]
         digits = [cut_of, part_of, self._shift, self._sources.item_sizes[self._from]]

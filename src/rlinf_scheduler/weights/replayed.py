@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Unpack
+
+import msgspec
 
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.tape.player import Player
+from rlinf_scheduler.weights.fetch import Described
+from rlinf_scheduler.weights.layout import WeightsLayout
 from rlinf_scheduler.weights.selection import FetchOptions, Keys
-from rlinf_scheduler.weights.sources import MemoryPlace
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
-from rlinf_scheduler.weights.target import WeightsTarget, sources_of
+from rlinf_scheduler.weights.target import WeightsTarget
 
 
 class ReplayedWeights:
@@ -49,9 +54,12 @@ class ReplayedWeights:
         return target.stream(self._fetch(name, target).wait(), bucket_bytes, lambda: None)
 
     def _fetch(self, name: str, target: WeightsTarget | WholeTensors) -> AsyncHandle[int]:
-        def write(brought: tuple[int, list[bytearray]]) -> int:
-            number, frames = brought
-            target.write(number, target.plan(number, sources_of(frames), MemoryPlace("")), {0: frames})
+        def write(brought: tuple[Described, list[bytearray]]) -> int:
+            (number, counts, raw), frames = brought
+            layouts, left = msgspec.msgpack.decode(raw, type=list[WeightsLayout]), iter(frames)
+            payloads = {source: list(islice(left, count)) for source, count in enumerate(counts)}
+            here = MemoryPlace("")
+            target.write(number, target.plan(number, Sources(layouts, [here] * len(counts)), here), payloads)
             return number
 
         return AsyncHandle(self._player.promised("fetch", name), write, f"fetch of weights '{name}'")

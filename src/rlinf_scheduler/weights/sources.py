@@ -19,6 +19,8 @@ Way: TypeAlias = Literal["device", "node", "network"]
 
 # The whole length of a model, of which each tensor has its position.
 LENGTH = 1 << 20
+# So many pairs of targets and places share the plans of one version.
+MAX_PLANS = 64
 
 
 class MemoryPlace(NamedTuple):
@@ -64,12 +66,7 @@ class BoxCopy(NamedTuple):
 
 
 class TensorCut:
-    """How a tensor is cut over all sources: its boxes, in groups of those that the same processes have.
-
-    Args:
-        shape: of the tensor.
-        parts: what each process has of it, by its number.
-    """
+    """How a tensor is cut over all sources: its boxes, in groups of those that the same processes have."""
 
     def __init__(self, shape: Index, parts: Sequence[tuple[int, TensorPart]]) -> None:
         self.shape = shape

@@ -46,13 +46,9 @@ def encode_held(
 ) -> tuple[Encoded, WeightsLayout]:
     """Return the bytes of all that is here of weights, and which parts of which tensors they are.
 
-    Tensors in one stretch of memory are not copied.
-
-    Args:
-        name: for messages.
-        weights: a `torch.nn.Module`, whose `state_dict()` is published, or tensors (also DTensors, on any device),
-            arrays and `Slice`s of them by key.
-        device_of: says which tensors are on a device that processes share: these are not looked at, whatever they are.
+    Tensors in one stretch of memory are not copied. `weights` are a `torch.nn.Module`, whose `state_dict()` is taken,
+    or tensors (also DTensors, on any device), arrays and `Slice`s of them by key; those on a device that processes
+    share, as `device_of` says, are not looked at.
 
     Raises:
         WeightsError: something in it is none of these, or has no plain elements.

@@ -14,7 +14,7 @@ from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
 from rlinf_scheduler.weights.plan import ByteRun, Wants
 from rlinf_scheduler.weights.selection import Keys, Selection
-from rlinf_scheduler.weights.sources import MemoryPlace, Sources
+from rlinf_scheduler.weights.sources import MAX_PLANS, MemoryPlace, Sources
 from rlinf_scheduler.weights.target import ArrivedShards, TargetPlan, as_tensor, copy_of, of_torch, runs_of
 
 BUCKET_BYTES = 64 << 20
@@ -60,23 +60,21 @@ class WholeTensors:
     def plan(
         self, version: int, sources: Sources, place: MemoryPlace, reader: int = 0, readers: int = 1
     ) -> TargetPlan:
-        """Find what is read from whom, as of `Target.plan`.
+        """Find what is read from whom, as of `WeightsTarget.plan`.
 
         Raises:
             WeightsError: nothing that is published has one of the keys.
         """
         key = self._keys, place, reader, readers
         if key not in sources.plans:
-            found = f"version {version}"
-            keys = Selection(self._name, list(sources.indices), self._keys, there=found).keys
-            numbers = [sources.indices[each] for each in keys]
-            here = layout(
-                (each, sources.dtypes[number], whole(sources.shapes[number]))
-                for each, number in zip(keys, numbers, strict=True)
-            )
+            if len(sources.plans) >= MAX_PLANS:
+                sources.plans.clear()
+            keys = Selection(self._name, list(sources.indices), self._keys, there=f"version {version}").keys
+            numbers = {each: sources.indices[each] for each in keys}
+            here = layout((each, sources.dtypes[n], whole(sources.shapes[n])) for each, n in numbers.items())
             plan = Wants(sources, here.manifest).plan(here, place, reader, readers)
             reads = tuple(plan.reads())
-            runs = runs_of(sources, reads, dict(zip(keys, here.manifest.shapes, strict=True)))
+            runs = runs_of(sources, reads, {each: sources.shapes[n] for each, n in numbers.items()})
             needed = tuple(flow.source for flow in plan.flows)
             sources.plans[key] = here.manifest, TargetPlan(needed, plan.flows, reads, runs)
         made: tuple[Manifest, TargetPlan] = sources.plans[key]

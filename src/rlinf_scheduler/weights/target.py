@@ -23,16 +23,14 @@ from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
 from rlinf_scheduler.weights.held import held, is_tensor, local_of, values_of
-from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
+from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout
 from rlinf_scheduler.weights.plan import ByteRun, Flow, Rows, TensorRead, Wants, runs
 from rlinf_scheduler.weights.selection import Fuse, Keys, Rename, Selection
-from rlinf_scheduler.weights.sources import BoxCopy, MemoryPlace, Sources
+from rlinf_scheduler.weights.sources import MAX_PLANS, BoxCopy, MemoryPlace, Sources
 from rlinf_scheduler.weights.state_dicts import NO_PART, TensorEntry, decode_rows
 
 logger = Reporter(__name__)
 
-# So many pairs of targets and places share the plans of one version.
-MAX_PLANS = 64
 _NUMPY_MARKS = "<>|="
 _runs = lru_cache(maxsize=4096)(runs)
 
@@ -257,12 +255,6 @@ def _why_unwritable(tensors: Mapping[str, Any]) -> dict[str, str]:
         if why:
             found[key] = f"'{key}' cannot be written to in the destination: it is {why}"
     return found
-
-
-def sources_of(frames: Sequence[Any]) -> Sources:
-    """Return the one source of a payload that has all of each of its tensors."""
-    rows = decode_rows(frames[0])
-    return Sources([layout((row.key, row.dtype, whole(row.shape)) for row in rows)], [MemoryPlace("")])
 
 
 class ArrivedShards:

@@ -184,7 +184,7 @@ class Weights:
 
         def write(delivery: FetchedWeights) -> int:
             began = TIMES.now()
-            note.took(delivery.frames, delivery.version)
+            note.took(delivery.frames, delivery.described() if self._tape.is_recording else None)
             number = delivery.write(target)
             self.read[name] = ReadVersion(number, delivery.flows)
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
