@@ -246,11 +246,6 @@ class ReaderPlan:
         self._share = share
         self.flows = tuple(self._count())
 
-    @property
-    def num_bytes(self) -> int:
-        """How much it reads in all, in bytes as they are published."""
-        return sum(flow.num_bytes for flow in self.flows)
-
     def reads(self) -> Iterator[TensorRead]:
         """Yield what is read, tensor by tensor, each byte of the reader's once."""
         keys = tuple(self._sources.indices)
