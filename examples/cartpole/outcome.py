@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from report import TrainingReport
 
 
@@ -58,6 +55,10 @@ def summary_lines(report: TrainingReport) -> Iterator[str]:
 
 
 def _draw_curve(report: TrainingReport, path: Path) -> None:
+    # It takes a while to load, and only this needs it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -8,8 +8,9 @@ import pytest
 from rlinf_scheduler import hardware
 
 
-def test_a_worker_without_declared_hardware_loads_no_settings():
-    program = "import sys; import rlinf_scheduler.worker, rlinf_scheduler.host.host; print('pydantic' in sys.modules)"
+def test_settings_are_not_loaded_by_a_worker_without_declared_hardware_nor_by_every_command():
+    loaded = "rlinf_scheduler.worker, rlinf_scheduler.host.host, rlinf_scheduler.cli.main"
+    program = f"import sys; import {loaded}; print('pydantic' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlinf_scheduler.config import ClusterConfig, try_read_cluster_config
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.placement import ComponentPlacement
 from rlinf_scheduler.planning import Plan, Remainder, Topology, find_node, without_nodes
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.config import ClusterConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ def planned(config: Path, where: Where, without: Sequence[str] = ()) -> Planned:
     Raises:
         ConfigError: a mistake in the config, the shape or the fleet; `ConfigErrors` for several.
     """
+    # Its checks take longer to load than all else of the command line, and of its commands few read a config.
+    from rlinf_scheduler.config import try_read_cluster_config  # noqa: PLC0415
+    from rlinf_scheduler.placement import ComponentPlacement  # noqa: PLC0415
+
     checked = try_read_cluster_config(config)
     given = _topology(checked, where)
     plan = ComponentPlacement(checked, given).plan
@@ -62,7 +68,6 @@ def _topology(config: ClusterConfig, where: Where) -> Topology:
     if where.shape is not None:
         return Topology.parse(where.shape)
     if where.fleet is not None:
-        # Its checks take a while to load, and only this needs them.
         from rlinf_scheduler.config.fleet_file import read_fleet  # noqa: PLC0415
 
         return read_fleet(where.fleet).topology
