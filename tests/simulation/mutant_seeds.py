@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator import Report
 
+FIND_ANEW = "`PYTHONPATH=. python tests/simulation/mutant_seeds.py`"
 WITHIN_SEEDS = 600
 HERE = Path(__file__).parent
 FILE = HERE / "mutant_seeds.json"
