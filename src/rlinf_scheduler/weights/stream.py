@@ -17,7 +17,8 @@ from rlinf_scheduler.weights.selection import Keys, Selection
 from rlinf_scheduler.weights.sources import MAX_PLANS, MemoryPlace, Sources
 from rlinf_scheduler.weights.target import ArrivedShards, TargetPlan, as_tensor, copy_of, of_torch, runs_of
 
-BUCKET_BYTES = 64 << 20
+# In cycles of two that stay in the processor's cache: of 64 MiB each, a stream takes twice as long.
+BUCKET_BYTES = 16 << 20
 _ALIGNMENT = 64
 
 

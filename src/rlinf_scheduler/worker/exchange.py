@@ -436,7 +436,7 @@ class Exchange:
         min_version: int | None = None,
         version: int | None = None,
         keys: Keys = None,
-        bucket_bytes: int = 64 << 20,
+        bucket_bytes: int = 16 << 20,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> WeightsStream:
         """Iterate over whole published tensors with their keys: `engine.load_weights(self.stream_weights("policy"))`.
