@@ -61,7 +61,6 @@ class DetachedJobReport:
     """A job that outlives its drivers.
 
     Attributes:
-        name: its name.
         job: its job server: where and since when it runs; None if that is not known.
         now: who takes part in it; likewise.
         problem: why one of them is not known; "" if both are.

@@ -106,8 +106,6 @@ class WorkerReturned:
     """Another process has taken the place of a rank that was lost: calls go there now.
 
     Attributes:
-        group: its group.
-        rank: its rank.
         node_rank: its node.
         pid: its process's id there.
         num_restarts: how many processes had its place before.

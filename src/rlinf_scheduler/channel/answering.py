@@ -278,7 +278,6 @@ class _Answer:
     """An answer on its way; on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
         asker: to whom.
         head: what kind of answer to which question.
         payload: the value; None for a failure.

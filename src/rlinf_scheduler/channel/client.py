@@ -54,8 +54,6 @@ class ChannelClient:
     """One process's operations on one channel. On the I/O thread only, but where something else is said.
 
     Args:
-        session: this process's.
-        ref: the channel.
         transport: leads to its server.
         on_lost: called when its server is gone.
 

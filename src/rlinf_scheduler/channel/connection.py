@@ -65,8 +65,6 @@ class ChannelConnection:
     """A connection to the channel `ref`; made by the first operation that is handed over.
 
     Args:
-        session: this process's.
-        ref: the channel.
         transport: leads to its server.
         on_lost: called with it on the I/O thread when its server is gone.
 

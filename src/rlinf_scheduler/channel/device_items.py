@@ -50,9 +50,7 @@ class DeviceItems:
     """Puts items of one channel into buckets, where that can be.
 
     Args:
-        messenger: this process's.
         devices: what it shares on devices.
-        channel: the channel's name.
         server: the process that holds it.
     """
 

@@ -77,13 +77,10 @@ class DurableChannel:
     """Holds one durable channel.
 
     Args:
-        session: this process's.
-        spec: the channel.
         journal: its, open.
         claims: names that it has in the directory besides its address.
 
     Attributes:
-        spec: see above.
         on_stopped: called once on the I/O thread when it was deleted, or can go on no more.
         why_over: why it can go on no more, if its journal is to blame.
     """

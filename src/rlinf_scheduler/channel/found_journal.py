@@ -36,7 +36,6 @@ class FoundJournal:
     """The contents of a journal.
 
     Attributes:
-        spec: the channel.
         is_there: there is one.
         snapshot: what it was written whole with; None if that was nothing.
         commits: what has happened since, each with its frames, read as it is taken: it may be more than memory holds.

@@ -34,7 +34,6 @@ class HeldAt(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         holder: the process that has them.
         number: which of its items it is.
-        size_bytes: how large it is.
         node: the node, for people.
     """
 
@@ -129,7 +128,6 @@ class Fetching:
     """Items of one delivery on their way from their holders; it ends by calling `done` once, or by `cancel`.
 
     Args:
-        messenger: this process's messenger.
         parts: the items: their frames, or where they are held.
         done: called with all of them, in order; or with None and what went wrong.
         timeout_s: how long their holders have, all in all; None: a minute, and more for what is large.

@@ -98,7 +98,6 @@ class ClientStream(NamedTuple):
 
     Attributes:
         client: which.
-        name: its name.
         line: which of its lines it uses.
         heard: the number of the last that it has said.
         num_said: how much it was told.

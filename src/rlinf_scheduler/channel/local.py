@@ -262,7 +262,6 @@ class LocalQueues:
     item is in its queue or its taker's. `channel_queues` finds them.
 
     Args:
-        spec: the channel.
         loop: the thread that owns them.
 
     Attributes:

@@ -36,7 +36,6 @@ class Receiving:
 
     Args:
         client: this process's of that channel.
-        messenger: this process's.
         on_devices: of a channel whose items may lie on devices.
     """
 

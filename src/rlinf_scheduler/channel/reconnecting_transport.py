@@ -79,7 +79,6 @@ class ReconnectingTransport:
     """Leads to the server of one durable channel.
 
     Args:
-        messenger: this process's messenger.
         directory: knows which process holds the channel.
         ref: the channel, and the process that held it when that was asked last.
     """

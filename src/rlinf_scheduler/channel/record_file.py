@@ -106,7 +106,6 @@ class RecordFile:
     """A file that was written by `write_file`, to be read once from its beginning.
 
     Args:
-        path: where it is.
         disk: of what.
 
     Raises:

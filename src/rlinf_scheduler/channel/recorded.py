@@ -46,7 +46,6 @@ class RecordedConnection:
         tape: what notes it.
 
     Attributes:
-        connection: see above.
         requests: what is asked beside operations.
     """
 
@@ -228,7 +227,6 @@ class ReplayedConnection:
 
     Args:
         player: what was recorded.
-        ref: the channel.
         now: the clock of this process, in seconds.
 
     Attributes:

@@ -31,7 +31,6 @@ class RemoteItem:
     Attributes:
         at: where it is.
         producer: who put it.
-        size_bytes: how large it is.
     """
 
     __slots__ = ("__weakref__", "at", "producer", "size_bytes")
@@ -79,7 +78,6 @@ class RemoteItems:
     """The items of one channel that other nodes hold.
 
     Args:
-        messenger: this process's messenger.
         on_lost: called when a holder is gone, with what says of a payload how it was lost ("" if it was not).
     """
 

@@ -56,12 +56,7 @@ class ServerTransport(Protocol):
 
 
 class DirectTransport:
-    """Leads to the process that holds the channel, as long as that lives.
-
-    Args:
-        messenger: this process's messenger.
-        ref: the channel.
-    """
+    """Leads to the process that holds the channel, as long as that lives."""
 
     condition = ""
 
@@ -99,7 +94,6 @@ class OperationSender:
 
     Args:
         transport: leads to the channel's server.
-        ref: the channel.
         on_unsent: called with operations that cannot be sent, and why.
 
     Attributes:

@@ -46,7 +46,6 @@ class ChannelServer:
 
     Args:
         runtime: serves the channel.
-        spec: the channel.
         features: by type of message or instruction, the feature that handles it.
         beside: the runtime of what is no part of what happens to the channel, if another one: checkpoints, recordings.
 

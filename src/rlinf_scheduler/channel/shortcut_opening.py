@@ -93,7 +93,6 @@ class ShortcutOpening:
     """Opens shortcuts. On the I/O thread only.
 
     Args:
-        messenger: this process's.
         invite: asks the server where it takes one.
     """
 

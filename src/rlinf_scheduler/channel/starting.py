@@ -53,7 +53,6 @@ class HoldChannel(msgspec.Struct, frozen=True, array_like=True):
     """Hold a channel -> its epoch, when it is known; 0 of one that is not durable.
 
     Attributes:
-        spec: the channel.
         placement: the place that it is near, pickled, for the directory.
     """
 
@@ -173,7 +172,6 @@ class StartingChannel:
     """A channel whose process may not hold it yet.
 
     Attributes:
-        spec: the channel.
         started: how its process is reached, once it does.
     """
 

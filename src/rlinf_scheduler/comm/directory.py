@@ -50,7 +50,6 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         name: e.g. "rollout:3".
-        endpoint: how to reach it.
         info: what it says about itself; small, msgpack-able.
     """
 
@@ -391,7 +390,6 @@ class DirectoryClient:
     """Asks the cluster's directory; usable from any thread, the driver's own included.
 
     Args:
-        messenger: this process's messenger.
         endpoint: the directory's process.
     """
 

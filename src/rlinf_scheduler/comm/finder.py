@@ -42,7 +42,6 @@ class Finder:
     Who was found is connected, so that its end is noticed, and has said whether it reads this process's shared memory.
 
     Args:
-        messenger: this process's messenger.
         directory: where names are looked up.
         remembers: whether who was found stays known until it is gone; else names may change hands before.
     """

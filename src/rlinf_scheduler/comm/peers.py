@@ -56,7 +56,6 @@ class Peers:
     """All peers of one process, itself among them; a dead one is none any more. On the I/O thread, but for its making.
 
     Args:
-        loop: the I/O thread.
         sockets: makes what leads to others, given the `judge` of those that come.
         grace_s: how long one may be unreachable before it counts as dead, in seconds.
         events: who hears of them.

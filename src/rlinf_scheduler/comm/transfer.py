@@ -45,7 +45,6 @@ class OwnedPromise(Promise[Any]):
     """A promise whose owner hears that nobody wants it any more.
 
     Args:
-        messenger: this process's messenger.
         on_cancel: called on the I/O thread when it is to be given up.
         on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
             a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
@@ -106,7 +105,6 @@ class Transfers:
     """What is under way; when the messenger closes, it fails.
 
     Args:
-        messenger: this process's messenger.
         finder: finds peers.
     """
 

@@ -99,11 +99,7 @@ class _Held:
 
 
 class EmulatedArrivals:
-    """Holds back what arrives at this process; a service of its session. On the I/O thread, but for its making.
-
-    Args:
-        session: this process's.
-    """
+    """Holds back what arrives at this process; a service of its session. On the I/O thread, but for its making."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

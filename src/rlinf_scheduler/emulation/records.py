@@ -20,7 +20,6 @@ class BookTransfer(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         source: the process that sent it.
-        size_bytes: how large it is.
         transfer: its name, if others get the same; else "".
     """
 

@@ -51,7 +51,6 @@ class CallLoop:
     whenever its caller has not asked for a further value.
 
     Args:
-        messenger: this process's messenger.
         tell_method: told the name of each plain method that begins, and "" when it has ended and is not answered yet.
         threads: says what they wait for.
     """

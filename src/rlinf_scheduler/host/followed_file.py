@@ -46,9 +46,6 @@ def as_sent(text: str) -> bytes:
 class FollowedFile:
     """One stream of this process, read on by one thread.
 
-    Args:
-        path: the file.
-
     Raises:
         OSError: there can be no such file.
     """

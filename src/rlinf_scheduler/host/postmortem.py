@@ -96,7 +96,6 @@ class Witness:
 
     Args:
         witnesses: of this machine.
-        pid: its number.
         born: when it began, see `birth_of`.
     """
 

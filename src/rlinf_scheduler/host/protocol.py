@@ -47,7 +47,6 @@ class HostStarted(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A rank's process runs. The answer's frames: its assignment, pickled, the topology, packed, its class, encoded.
 
     Attributes:
-        rank: its rank.
         endpoint: how its process is reached.
         pid: its process id.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
@@ -65,7 +64,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """How far a rank's launch has come; with FAILED, its frame is what `dump_failure` wrote.
 
     Attributes:
-        rank: its rank.
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
@@ -224,7 +222,6 @@ class HostSpec(msgspec.Struct, frozen=True):
     Attributes:
         launch: the service, of the process below, to which it reports.
         group: its group's name.
-        rank: its rank.
         launcher: the process that launches the group.
         home: the process that keeps the job's directory.
         secret: admits the process to the job.

@@ -43,7 +43,6 @@ class MailPut(msgspec.Struct, array_like=True):
         receiver: and the receiver's.
         topic: "" of send; each set of members of broadcasts has one of its own.
         ticket: what tells the item from every other one of the sender's process.
-        size_bytes: how large it is.
         tensor: of an item that is a tensor.
         source: where it can be read, if its bytes did not come along, or cannot be opened.
     """

@@ -34,7 +34,6 @@ class Level(NamedTuple):
     """Something that processes are asked, or told.
 
     Attributes:
-        name: its name.
         reply: the type of the answer.
         question: the type of the question; None where there is nothing to say.
         what: of the job's home, what it is asked for, in words.
@@ -87,11 +86,7 @@ def _reply_of_home(asked: Promise[Reply], what: str) -> Reply:
 
 
 class Levels:
-    """The levels at which this process answers; a service of its session. On the I/O thread, but for its making.
-
-    Args:
-        session: this process's.
-    """
+    """The levels at which this process answers; a service of its session. On the I/O thread, but for its making."""
 
     def __init__(self, session: Session) -> None:
         self._call_later = session.messenger.call_later

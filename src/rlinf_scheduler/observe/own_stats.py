@@ -105,9 +105,6 @@ class OwnStats(Additions[ProcessStats]):
     """What this process measures of itself, and what its parts add to that; a service of its session.
 
     All but its making is on the I/O thread.
-
-    Args:
-        session: this process's.
     """
 
     def __init__(self, session: Session) -> None:
@@ -177,9 +174,6 @@ STATES, JOB_PAST = Level("states", PastOf), Level("job.past", JobPast, what="wha
 
 class PastStates:
     """The last states of this process; a service of its session. On the I/O thread.
-
-    Args:
-        session: this process's.
 
     Attributes:
         state: says which it is in now, as of `RankStatus`.

@@ -156,7 +156,6 @@ class LinkNote(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         source: the process that has sent it.
         kind: of the waits that end when it is there, as of `Wait`.
-        size_bytes: how large it is.
         bytes_per_s: the most that the link carries; 0 where nothing limits it.
         left_s: when it is there, in seconds from now; None: it waits for its turn on the link.
     """

@@ -39,7 +39,6 @@ class SpanFileHead(msgspec.Struct, tag=0, frozen=True, array_like=True):
 
     Attributes:
         process: whose spans they are.
-        pid: its number.
         host: its machine's name.
         number: how many segments there were before.
         num_before: how many spans were written or dropped before this segment: those that cannot be read are gone.
@@ -135,9 +134,6 @@ class SpanFileWriter:
         path: of the file, without its segment's number.
         head: what each segment begins with.
         max_bytes: how large it may become; changed at any time.
-
-    Attributes:
-        max_bytes: see above.
 
     Raises:
         OSError: there can be no such file.

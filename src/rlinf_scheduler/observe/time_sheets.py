@@ -150,9 +150,6 @@ def _wait_sum(where: Site, cause: Cause, by: str, count: int, seconds: float) ->
 class TimeSheets:
     """Says where this process's time went; a service of its session. What it knows goes to the home when it leaves.
 
-    Args:
-        session: this process's.
-
     Attributes:
         running: says which calls run here, and what each waits for.
     """

@@ -53,7 +53,6 @@ class Track:
     Attributes:
         main: the number of the thread with most calls; without calls, with most of whatever it does.
         begins: when the first span began; infinity without any.
-        is_cut: see above.
     """
 
     def __init__(self, spans: Iterable[Span], *, is_cut: bool = False) -> None:

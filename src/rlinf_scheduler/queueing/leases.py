@@ -226,7 +226,6 @@ class BuriedItem(Struct, eq=False, array_like=True):
     Attributes:
         number: which one of the channel.
         queue: where it came from; in a snapshot its name.
-        attempts: how often it was given out.
         reason: why the last one came to nothing.
         consumer: who had it last.
     """

@@ -63,7 +63,6 @@ class QueueData(Struct, array_like=True):
     """One queue. A new field goes to the end and has a default.
 
     Attributes:
-        name: its name.
         num_entered: how many items ever entered it: the order of the next one.
         flushed: items of a smaller order do not wait for others.
         returned: what was taken and came back, in order.

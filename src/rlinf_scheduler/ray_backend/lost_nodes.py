@@ -77,7 +77,6 @@ class NodeLooks:
         address: where that service is.
 
     Attributes:
-        address: see above.
         raylets: where the raylets listen, as far as Ray has told.
     """
 

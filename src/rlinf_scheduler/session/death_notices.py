@@ -40,7 +40,6 @@ class DeathNotices:
     """What one process hears and says of deaths. On the I/O thread, but for `declare`.
 
     Args:
-        messenger: this process's messenger.
         home: the process that decides.
     """
 

@@ -25,7 +25,6 @@ class Heart:
     """What tells the job's home that this process's I/O thread runs.
 
     Args:
-        messenger: this process's messenger.
         home: whom it tells.
         give_up_after_s: see `Beat`.
     """

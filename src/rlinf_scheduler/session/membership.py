@@ -12,7 +12,6 @@ class GroupMembership(NamedTuple):
         group: its name.
         launched_ns: when it was launched, in nanoseconds: another launch of that name is later.
         rank: the number of the process in it.
-        world_size: how many ranks it has.
     """
 
     group: str

@@ -73,7 +73,6 @@ class RecordedChannel(msgspec.Struct, tag="channel", frozen=True):
     """A file begins.
 
     Attributes:
-        channel: the channel's name.
         at: when, in seconds since 1970.
         num_dropped: how many records of it are gone, in older files.
     """
@@ -97,12 +96,10 @@ class DeliveryLog:
     """Writes the deliveries of a channel into a file, and moves that away when it has half of the size that is allowed.
 
     Args:
-        path: the file.
         began: what it begins with.
         max_bytes: how large it may be, with the older half beside it.
 
     Attributes:
-        path: see above.
         opened: done when the file is there; else it has what that failed at: a RecordingError where there is such a
             file already, or there can be none.
         ended: done when all of it is written, after `close`.

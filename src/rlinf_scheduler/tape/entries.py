@@ -14,7 +14,6 @@ class Began(msgspec.Struct, tag="began", frozen=True):
     """Who was recorded. Its frames: the `Placement` and the hardware, pickled; the topology, packed.
 
     Attributes:
-        group: its group.
         rank: its rank there.
         world_size: how many ranks the group has.
         num_restarts: how many processes had its place before.

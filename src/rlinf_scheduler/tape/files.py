@@ -24,10 +24,6 @@ class TapeFile:
     Args:
         path: where it is to be; its folder is made.
 
-    Attributes:
-        path: see above.
-        size_bytes: how large it is.
-
     Raises:
         RecordingError: there is a file already, or there can be none.
     """
@@ -102,11 +98,7 @@ class TapePlace(NamedTuple):
 class TapeReader:
     """A file that `TapeFile` wrote; its writer may still be alive.
 
-    Args:
-        path: where it is.
-
     Attributes:
-        path: see above.
         cut_bytes: how much was left out at its end, once it was read to there: a record that is not whole.
 
     Raises:

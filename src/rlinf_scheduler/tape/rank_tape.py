@@ -50,7 +50,6 @@ class RankTape(Tape):
     """Notes the inputs of a rank in a file of its own.
 
     Args:
-        path: the file.
         began: who is recorded.
         frames: more of that; see `Began`.
         max_bytes: how large the file may become.

@@ -73,7 +73,6 @@ class RecordedRank:
         rank: which rank, `group:rank`; not needed where there is one rank's recording.
 
     Attributes:
-        path: the file.
         began: who it was.
         calls: what it ran, in the order in which that began; `__init__` first.
         notes: what is missing, in words.

@@ -49,7 +49,6 @@ class Deaths:
     One thread tells it of events; any thread may ask.
 
     Args:
-        group: the group's name.
         on_failure: what the death of a rank means for the others.
 
     Attributes:

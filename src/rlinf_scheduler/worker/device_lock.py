@@ -141,11 +141,7 @@ class _OwnTurnRef(weakref.ref[_OwnTurn]):
 
 
 class _OwnTurns:
-    """The turns of this process: those that were dropped are given back.
-
-    Args:
-        session: this process's.
-    """
+    """The turns of this process: those that were dropped are given back."""
 
     def __init__(self, session: Session) -> None:
         self._messenger = session.messenger

@@ -59,8 +59,6 @@ class JobGroup(msgspec.Struct, frozen=True):
     """A group of a job.
 
     Attributes:
-        name: its name.
-        world_size: how many ranks it has.
         ends_with: the process whose end it does not outlive; "" if it stays until somebody ends it.
     """
 

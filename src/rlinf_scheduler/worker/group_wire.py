@@ -24,7 +24,6 @@ class ClaimName(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         wanted: the name; None for the class's, with a number where that is taken.
-        class_name: see above.
         world_size: how many ranks it will have.
     """
 
@@ -43,7 +42,6 @@ class LaunchGroup(msgspec.Struct, frozen=True, array_like=True):
         name: the group's.
         on_failure: what the death of a rank means.
         detached: it stays when the sender has left.
-        num_class_frames: see above.
     """
 
     name: str
@@ -109,7 +107,6 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: the job server's; no two groups have the same, also if one has the name of another that has ended.
-        name: its name.
         on_failure: what the death of a rank means.
         stall_after_s: see `LaunchOptions`.
         ranks: how each of them is.

@@ -49,7 +49,6 @@ class RemoteGroup(GroupCalls[RemoteRank]):
     """The group of a record. The job server's news come on the I/O thread, in order.
 
     Args:
-        session: of this process.
         record: how the group was when it was asked about.
     """
 

@@ -36,9 +36,7 @@ class SentGroup(GroupCalls[SentRank]):
     A rank that dies ends its own calls here; the next call finds its successor, if it has one.
 
     Args:
-        session: of this process.
         name: the group's.
-        world_size: how many ranks it has.
 
     Raises:
         WorkerDied: a rank is gone.

@@ -48,12 +48,9 @@ class StreamCall(Call):
     it is on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
-        method: what is called.
         targets: the ranks.
         encoded: the arguments: one for all ranks, or one a rank.
         heads: each rank's first slot.
-        prefetch: see above.
     """
 
     def __init__(

@@ -434,12 +434,7 @@ def groups_of(session: Session) -> set[Supervision]:
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group of workers.
-
-    Attributes:
-        name: its name.
-        world_size: how many ranks it has.
-    """
+    """A group of workers."""
 
     name: str
     world_size: int

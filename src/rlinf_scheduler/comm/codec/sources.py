@@ -68,9 +68,6 @@ class StridedTensor(ByteSource):
     Args:
         torch: the module.
         tensor: of one of the integer types, or complex128: what is copied are bits, not values.
-
-    Attributes:
-        tensor: see above.
     """
 
     __slots__ = ("_torch", "tensor")

@@ -61,7 +61,6 @@ class BucketImports:
     """Opens the buckets of others, once each, and closes them.
 
     Args:
-        messenger: this process's.
         thread: the device thread.
     """
 

@@ -98,7 +98,6 @@ class Landing:
     """Objects of one delivery on their way; on the I/O thread. It ends by calling `done` once, or by `cancel`.
 
     Args:
-        messenger: this process's.
         devices: what this process shares on devices.
         what: one of them, for messages.
         items: what was sent.

@@ -57,7 +57,6 @@ class PinnedBlocks:
     What cannot be pinned it says once, in the log, and loads it as it is.
 
     Args:
-        messenger: this process's.
         find_driver: the driver of this process's devices; None as long as it uses none.
         limit_bytes: how much is pinned at most.
     """

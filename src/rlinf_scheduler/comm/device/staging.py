@@ -106,7 +106,6 @@ class Staging:
     """The buckets of this process. Everything is on the device thread.
 
     Args:
-        messenger: this process's.
         thread: the device thread.
         limit_bytes: how much the buckets of one device take at most; None: a quarter of the device.
     """

@@ -60,7 +60,6 @@ class Held:
     """An object that is here, or is on its way.
 
     Attributes:
-        payload: it.
         row: its bytes.
         filled: so many of these are here.
         waiting: who asks for others, with what ends its wait.
@@ -73,11 +72,7 @@ class Held:
 
 
 class Pieces:
-    """Objects of which other machines get pieces here; on the I/O thread.
-
-    Args:
-        messenger: this process's messenger.
-    """
+    """Objects of which other machines get pieces here; on the I/O thread."""
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
@@ -141,10 +136,8 @@ class Copying:
     """An object on its way to this machine; on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
         pieces: hands on what is here of it.
         publisher_id: whose it is.
-        key: which object.
         held: where it goes.
         on_end: called when all is here, and with what to ask the publisher if it does not go on where it copies from.
     """

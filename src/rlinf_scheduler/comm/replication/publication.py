@@ -11,8 +11,6 @@ class Reader(NamedTuple):
 
     Attributes:
         ticket: what tells this question from every other one.
-        process_id: who asks.
-        machine_id: where it runs.
     """
 
     ticket: int

@@ -67,7 +67,6 @@ class Publisher:
     """Holds the objects that others read here. Everything is on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
         service: what the services of these objects begin with.
         limit_bytes: so many bytes, or one larger object, are replicated at a time; what exceeds it, every reader gets
             from here. None: no limit.

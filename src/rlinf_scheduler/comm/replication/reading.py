@@ -27,7 +27,6 @@ class Reading:
     So whatever lies in shared memory is locked before its owner hears that the answer was taken.
 
     Args:
-        messenger: this process's messenger.
         replicas: keeps what this process gets for its machine; its `service` is the publisher's.
         publisher: who has the object.
         ask: sends the publisher a question with this in it.

@@ -30,7 +30,6 @@ class Want(msgspec.Struct, array_like=True):
     """What a reader says with every question.
 
     Attributes:
-        reader: where it is.
         heard: the number that it was told to wait for, or with.
         unreadable: why it could not open what it was sent; "" if it could.
         avoid: a process that should have had the object and did not.

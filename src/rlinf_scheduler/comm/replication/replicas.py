@@ -37,12 +37,8 @@ class Replicas:
     the I/O thread.
 
     Args:
-        messenger: this process's messenger.
         service: as of the publishers.
         private: whoever reads an object may write to what it has read, unseen by all others.
-
-    Attributes:
-        service: see above.
     """
 
     def __init__(self, messenger: Messenger, service: str, *, private: bool) -> None:

@@ -46,7 +46,6 @@ class Offers:
     """Offers this process's arena to others, and answers their offers. On the I/O thread, but for questions.
 
     Args:
-        messenger: this process's messenger.
         on_returned: called when a block came back for which this process waits.
 
     Attributes:

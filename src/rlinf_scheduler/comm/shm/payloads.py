@@ -43,7 +43,6 @@ class Payloads:
     """What a process sends and receives, beside its messenger.
 
     Args:
-        messenger: the process's messenger.
         limit_bytes: how large its arena may become; 0 for none.
         ledger: makes the ledger of what all processes of the job take on this machine; None for no common limit.
 

@@ -71,8 +71,6 @@ class Written:
     """A block of this process's own arena for an object.
 
     Args:
-        arena: the arena.
-        block: the block.
         sizes: of the object's frames, which are written into the block.
     """
 
@@ -116,9 +114,6 @@ class Payload:
         frames: its bytes where they are not in the arena.
         written: where it lies in the arena, if it does.
         shared: several processes will read it.
-
-    Attributes:
-        size_bytes: how large it is.
     """
 
     __slots__ = ("_frames", "_own_id", "_reads_ours", "_shared", "_written", "size_bytes")

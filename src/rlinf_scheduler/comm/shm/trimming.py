@@ -14,10 +14,6 @@ LOOK_AFTER_S = 0.25
 class Trimmer:
     """Gives up what an arena merely keeps warm. On the I/O thread.
 
-    Args:
-        io_thread: the I/O thread.
-        arena: the arena.
-
     Attributes:
         on_duty: it looks by itself until the arena is empty.
     """

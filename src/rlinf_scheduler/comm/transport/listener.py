@@ -52,13 +52,11 @@ class Listener:
 
     Args:
         bound_socket: bound, not yet listening.
-        loop: the I/O thread.
         me: who this process is.
         judge: who decides about those that came in.
         tls: what connections are secured with; None if they are not.
 
     Attributes:
-        judge: see above.
         now: the clock, in seconds.
         crowd: how many may be in the handshake at a time.
     """

@@ -28,7 +28,6 @@ class Opening(Generic[ResultT]):
     """One connection during its handshake; on the I/O thread.
 
     Args:
-        loop: the I/O thread.
         connection: the socket, fresh; it is this object's until `on_done` gets it.
         steps: what is to be said.
         tls: what the steps secure the connection with; None if they do not.

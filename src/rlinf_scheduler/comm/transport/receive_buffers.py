@@ -46,7 +46,6 @@ class ReceiveBuffers:
     """Memory to receive into, for all connections of a process; on the I/O thread.
 
     Args:
-        loop: the I/O thread.
         max_bytes: what is in use and will come back, and what is kept, are no more than this together.
 
     Attributes:

@@ -43,7 +43,6 @@ class Sockets:
     """What makes connections and takes them in; on the I/O thread, but for its making.
 
     Args:
-        loop: the I/O thread.
         me: who this process is.
         unix_path: where its Unix socket is made.
         host: the address that it listens on for TCP, and no other; None for no TCP.

@@ -58,7 +58,6 @@ class StreamLink:
     """A connection that belongs to a session; on the I/O thread.
 
     Args:
-        loop: the I/O thread.
         connection: its socket, which never blocks.
         session: whose messages it carries.
         events: who hears of it.

@@ -23,7 +23,6 @@ class ProcessId(msgspec.Struct, frozen=True):
     """A process, and no other one that gets its number later.
 
     Attributes:
-        pid: its number.
         start: when it began, in the kernel's ticks since the machine did.
         name: the program's.
     """
