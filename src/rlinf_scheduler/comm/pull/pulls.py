@@ -50,14 +50,10 @@ class _Registered(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Coming:
-    """A piece on its way here.
+class _ComingPiece:
+    """A piece on its way here, by NIXL's `read`, into a block that stays as long as that may write to it.
 
-    Attributes:
-        block: it stays as long as the read may write to it, from `offset` on.
-        began: when it is known to have begun, in seconds.
-        read: NIXL's.
-        why: it is given up, and so is its promise.
+    With a `why` it is given up, and so is its promise.
     """
 
     source: Endpoint
@@ -90,7 +86,7 @@ class Pulls:
         # Registrations of other processes, by their addresses.
         self._known: dict[str, dict[int, int]] = {}
         # What reads may still write to, given up or not.
-        self._coming: list[_Coming] = []
+        self._coming: list[_ComingPiece] = []
         messenger.serve(ENDED, self._on_ended, int)
         messenger.on_peer_lost(self._on_peer_lost)
         messenger.at_end(lambda: self._thread.put(self._close))
@@ -143,11 +139,11 @@ class Pulls:
         """Read a piece of an object into a block of this process, from one part of it to another."""
         begin, end = (_address(part) - _address(block.memory) for part in (first, last))
         size_bytes = end + len(last) - begin
-        coming = _Coming(source, offer, block, begin, size_bytes, self._messenger.now())
+        coming = _ComingPiece(source, offer, block, begin, size_bytes, self._messenger.now())
         self._thread.put(partial(self._begin, coming))
         return coming.promise
 
-    def _pulled(self, coming: _Coming, error: Exception | None) -> None:
+    def _pulled(self, coming: _ComingPiece, error: Exception | None) -> None:
         stats = self.stats
         if error is not None:
             self.fell_back(coming.source, str(error))
@@ -208,7 +204,7 @@ class Pulls:
         known = self._register(block)
         return PullOffer(self._next_number(), known.number, known.metadata, _address(block.memory))
 
-    def _begin(self, coming: _Coming) -> None:
+    def _begin(self, coming: _ComingPiece) -> None:
         source_id, offer, here = coming.source.process_id, coming.offer, _address(coming.block.memory)
         try:
             agent, _ = self._made()
@@ -240,7 +236,7 @@ class Pulls:
             raise
         known[offer.address] = offer.registration
 
-    def _go_on(self, agent: Agent, coming: _Coming) -> None:
+    def _go_on(self, agent: Agent, coming: _ComingPiece) -> None:
         try:
             if agent.is_done(coming.read):
                 self._ended(coming)
@@ -252,12 +248,12 @@ class Pulls:
         except PullError as error:
             self._ended(coming, error)
 
-    def _give_up(self, coming: _Coming, why: str) -> None:
+    def _give_up(self, coming: _ComingPiece, why: str) -> None:
         if not coming.why:
             coming.why = why
             self._messenger.submit(partial(self._pulled, coming, PullError(why)))
 
-    def _ended(self, coming: _Coming, error: Exception | None = None) -> None:
+    def _ended(self, coming: _ComingPiece, error: Exception | None = None) -> None:
         # Not before: what is read late must be the object still, for it goes where the bytes go.
         self._messenger.notify(coming.source, ENDED, coming.offer.number)
         if coming in self._coming:

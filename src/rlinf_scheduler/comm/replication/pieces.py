@@ -33,7 +33,7 @@ def piece_bytes(size_bytes: int) -> int:
     return min(max(-(-size_bytes // NUM_PIECES), MIN_PIECE_BYTES), MAX_PIECE_BYTES)
 
 
-class Row:
+class ByteRow:
     """The frames of an object, as one row of bytes."""
 
     def __init__(self, frames: Sequence[Buffer]) -> None:
@@ -56,33 +56,28 @@ class Row:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """An object that is here, or is on its way.
-
-    Attributes:
-        row: its bytes.
-        filled: so many of these are here.
-        waiting: who asks for others, with what ends its wait.
-    """
+class HeldObject:
+    """An object of which the first `filled` bytes are here, and who waits for others, with what ends its wait."""
 
     payload: Payload
-    row: Row
+    row: ByteRow
     filled: int
     waiting: dict[Request, Timer] = field(default_factory=dict)
 
 
-class Pieces:
+class ObjectPieces:
     """Objects of which other machines get pieces here; on the I/O thread."""
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
-        self.held: dict[tuple[str, Key], Held] = {}
+        self.held: dict[tuple[str, Key], HeldObject] = {}
 
-    def hold(self, publisher_id: str, key: Key, payload: Payload, *, is_whole: bool) -> Held:
+    def hold(self, publisher_id: str, key: Key, payload: Payload, *, is_whole: bool) -> HeldObject:
         """Let others have what is here of an object."""
-        row = Row(payload.bytes_frames())
-        held = self.held[publisher_id, key] = Held(payload, row, len(row) if is_whole else 0)
-        return held
+        if (publisher_id, key) not in self.held:
+            row = ByteRow(payload.bytes_frames())
+            self.held[publisher_id, key] = HeldObject(payload, row, len(row) if is_whole else 0)
+        return self.held[publisher_id, key]
 
     def drop(self, publisher_id: str, key: Key) -> None:
         """Forget an object; who waits for a piece of it hears that."""
@@ -91,7 +86,7 @@ class Pieces:
             for request in list(held.waiting):
                 self._answer(held, request, AnswerKind.GONE)
 
-    def advance(self, held: Held, filled: int) -> None:
+    def advance(self, held: HeldObject, filled: int) -> None:
         """More of an object is here."""
         held.filled = filled
         for request in list(held.waiting):
@@ -104,14 +99,13 @@ class Pieces:
         held = self.held.get((asked.publisher_id, asked.key))
         if held is None or not 0 <= asked.begin < asked.end <= len(held.row):
             request.reply(ReaderAnswer(AnswerKind.GONE, asked.key))
-            return
-        if asked.end <= held.filled:
+        elif asked.end <= held.filled:
             self._answer(held, request, AnswerKind.HERE)
-            return
-        wait = partial(self._answer, held, request, AnswerKind.WAIT)
-        held.waiting[request] = self._messenger.call_later(WAIT_S, wait)
+        else:
+            wait = partial(self._answer, held, request, AnswerKind.WAIT)
+            held.waiting[request] = self._messenger.call_later(WAIT_S, wait)
 
-    def _answer(self, held: Held, request: Request, kind: AnswerKind) -> None:
+    def _answer(self, held: HeldObject, request: Request, kind: AnswerKind) -> None:
         asked: Copy = request.head
         timer = held.waiting.pop(request, None)
         if timer is not None:
@@ -135,20 +129,16 @@ class Pieces:
 class Copying:
     """An object on its way to this machine; on the I/O thread.
 
-    Args:
-        pieces: hands on what is here of it.
-        publisher_id: whose it is.
-        held: where it goes.
-        on_end: called when all is here, and with what to ask the publisher if it does not go on where it copies from.
+    When all is here `on_end` is called, or with what to ask the publisher if it does not go on where it copies from.
     """
 
     def __init__(
         self,
         messenger: Messenger,
-        pieces: Pieces,
+        pieces: ObjectPieces,
         publisher_id: str,
         key: Key,
-        held: Held,
+        held: HeldObject,
         on_end: Callable[[Want | None], None],
     ) -> None:
         self.key = key

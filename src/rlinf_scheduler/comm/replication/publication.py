@@ -7,11 +7,7 @@ from typing import NamedTuple
 
 
 class Reader(NamedTuple):
-    """A process that asks.
-
-    Attributes:
-        ticket: what tells this question from every other one.
-    """
+    """A process that asks; its ticket tells this question from every other one."""
 
     ticket: int
     process_id: str
@@ -40,12 +36,10 @@ class _Source:
     """A process that machines copy from: the publisher, or the replica of a machine as soon as it is to be one.
 
     Attributes:
-        process_id: which one; "" for the publisher.
+        process_id: "" for the publisher.
         number: those that copy from it have larger ones, if it does not have all of the object itself.
         depth: through so many hands a piece comes to it.
         copies_from: where it gets the object from; None if it takes nobody's time for that.
-        copies: so many copy from it now.
-        is_ready: it has all of the object.
         is_open: others may be sent to it.
     """
 
@@ -63,16 +57,9 @@ class _Source:
 
 
 class Publication:
-    """Decides for one object.
+    """Decides for one object; `replicated`: readers of another machine share a copy there.
 
-    Machines copy from the publisher and from each other, in pieces: each hands on what it has while the rest is on its
-    way. A machine copies from where it would have the last piece first. So an object of many pieces goes down a chain,
-    in the time of one copy and a piece for each machine; one of a single piece goes down a tree.
-
-    Args:
-        machine_id: where it lies.
-        replicated: whether readers of other machines share a copy there.
-        num_pieces: in how many pieces it is copied.
+    Machines copy from the publisher and from each other, in pieces: each from where it would have the last one first.
 
     >>> publication = Publication("a", replicated=True, num_pieces=10)
     >>> publication.ask(Reader(1, "p", "a")), publication.ask(Reader(2, "q", "b")), publication.ask(Reader(3, "r", "b"))

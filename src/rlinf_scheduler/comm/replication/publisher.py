@@ -11,18 +11,9 @@ from typing import NamedTuple
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.replication.pieces import MIN_PIECE_BYTES, Pieces, piece_bytes
+from rlinf_scheduler.comm.replication.pieces import MIN_PIECE_BYTES, ObjectPieces, piece_bytes
 from rlinf_scheduler.comm.replication.publication import Give, Publication, PublicationInstruction, Reader
-from rlinf_scheduler.comm.replication.records import (
-    AnswerKind,
-    Copy,
-    Drop,
-    Elsewhere,
-    Kept,
-    Key,
-    ReaderAnswer,
-    Want,
-)
+from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 
@@ -43,14 +34,7 @@ class _OpenQuestion(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Published:
-    """One object, and who asks for it.
-
-    Attributes:
-        is_released: it stays for those that have begun to copy it.
-        num_slow: so many have held up others.
-        replicas: where they are, and those that are to be some.
-        begun: when they began.
-    """
+    """One object, and who asks for it; once released it stays for those that have begun to copy it."""
 
     key: Key
     payload: Payload
@@ -80,7 +64,7 @@ class Publisher:
         self._published: dict[Key, _Published] = {}
         # Of these, those that others may have replicas of.
         self._replicated: dict[Key, _Published] = {}
-        self._pieces = Pieces(messenger)
+        self._pieces = ObjectPieces(messenger)
         self._slow_bytes_per_s = 0.0
         self._next_ticket = itertools.count().__next__
         messenger.serve(f"{service}.kept", self._on_kept, Kept)
@@ -195,10 +179,8 @@ class Publisher:
         key, reader = published.key, question.want.reader
         published.replicas[reader.process_id] = reader
         published.begun.setdefault(reader.process_id, self._messenger.now())
-        here, held = self._messenger.endpoint, self._pieces
-        of_here = held.held.get((here.process_id, key)) or held.hold(
-            here.process_id, key, published.payload, is_whole=True
-        )
+        here = self._messenger.endpoint
+        of_here = self._pieces.hold(here.process_id, key, published.payload, is_whole=True)
         at = published.replicas[process_id] if process_id else here
         begins_here = not process_id and not question.want.was_to_keep
         first = of_here.row.stretch(0, min(MIN_PIECE_BYTES, of_here.filled)) if begins_here else []
@@ -231,8 +213,7 @@ class Publisher:
         if behind_it:
             published.num_slow += 1
         for each in behind_it or ():
-            elsewhere = Elsewhere(key, process_id)
-            self._messenger.notify(published.replicas[each], f"{self._service}.elsewhere", elsewhere)
+            self._messenger.notify(published.replicas[each], f"{self._service}.drop", Drop(key, process_id))
 
     def _withdraw(self, published: _Published, ticket: int) -> None:
         published.questions.pop(ticket, None)

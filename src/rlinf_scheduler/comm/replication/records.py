@@ -4,7 +4,7 @@ reader to publisher    a question of its service's, with a Want in it -> ReaderA
 reader to replica      Copy -> ReaderAnswer, of its own machine
 replica to its source  Copy of a piece -> ReaderAnswer, with its bytes
 replica to publisher   Kept -> whether it is still needed
-publisher to replica   Drop, Elsewhere
+publisher to replica   Drop
 """
 
 from __future__ import annotations
@@ -101,13 +101,7 @@ class Kept(msgspec.Struct, array_like=True):
 
 
 class Drop(msgspec.Struct, array_like=True):
-    """A process is not to keep an object any more, nor to copy it."""
+    """A process is not to keep or copy an object any more; with `avoid`, only not to copy it from that process."""
 
     key: Key
-
-
-class Elsewhere(msgspec.Struct, array_like=True):
-    """A process is to copy an object from another one than this."""
-
-    key: Key
-    avoid: str
+    avoid: str = ""

@@ -9,18 +9,9 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.replication.pieces import Copying, Pieces
+from rlinf_scheduler.comm.replication.pieces import Copying, ObjectPieces
 from rlinf_scheduler.comm.replication.publisher import give
-from rlinf_scheduler.comm.replication.records import (
-    AnswerKind,
-    Copy,
-    Drop,
-    Elsewhere,
-    Kept,
-    Key,
-    ReaderAnswer,
-    Want,
-)
+from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
@@ -45,11 +36,10 @@ class Replicas:
         self._messenger = messenger
         self.service = service
         self._private = private
-        self._pieces = Pieces(messenger)
+        self._pieces = ObjectPieces(messenger)
         self._copying: dict[tuple[str, Key], Copying] = {}
         messenger.serve(f"{service}.copy", self._on_copy, Copy)
         messenger.serve(f"{service}.drop", self._on_drop, Drop)
-        messenger.serve(f"{service}.elsewhere", self._on_elsewhere, Elsewhere)
         messenger.on_peer_lost(self._on_peer_lost)
 
     # -- what comes from other machines ----------------------------------------------------------
@@ -61,17 +51,10 @@ class Replicas:
         on_end: Callable[[Want | None], None],
         then: Callable[[Copying | None], None],
     ) -> None:
-        """Make room for an object of another machine.
+        """Make room for an object; `then` is called with what copies it, which has not begun, or None without room."""
 
-        Args:
-            publisher: whose it is.
-            answer: what the publisher says of it.
-            on_end: see `Copying`.
-            then: called on the I/O thread with what copies it, which has not begun; None without room.
-        """
-
-        def reserved(payload: Payload | Exception) -> None:
-            if isinstance(payload, Exception):
+        def reserved(payload: Payload | None) -> None:
+            if payload is None:
                 then(None)
                 return
             self._forget(at)
@@ -82,22 +65,21 @@ class Replicas:
         at = (publisher.process_id, answer.key)
         self._reserve(answer.sizes, reserved)
 
-    def _reserve(self, sizes: Sequence[int], then: Callable[[Payload | Exception], None]) -> None:
+    def _reserve(self, sizes: Sequence[int], then: Callable[[Payload | None], None]) -> None:
         reserved = self._room_for(sizes, 0.0)
-        waits = isinstance(reserved, Payload) and not reserved.in_shared_memory
-        if not waits or self._messenger.payloads.arena is None:
+        if reserved is None or reserved.in_shared_memory or self._messenger.payloads.arena is None:
             then(reserved)
         else:
             self._messenger.run_beside(
                 lambda: self._messenger.submit(partial(then, self._room_for(sizes, WAIT_S)))
             )
 
-    def _room_for(self, sizes: Sequence[int], wait_s: float) -> Payload | Exception:
+    def _room_for(self, sizes: Sequence[int], wait_s: float) -> Payload | None:
         try:
             return self._messenger.payloads.reserve(sizes, shared=self._private, wait_s=wait_s)
         except Exception as error:  # noqa: BLE001 - then there is no replica, and its reader gets the bytes
             logger.warning("%d bytes are not kept for others of this machine: %r", sum(sizes), error)
-            return error
+            return None
 
     def is_copying(self, publisher: Endpoint, copying: Copying) -> bool:
         """Whether a copy may go on."""
@@ -156,13 +138,12 @@ class Replicas:
         self._messenger.payloads.when_ready(asked.want.reader, answer)
 
     def _on_drop(self, notice: Request) -> None:
-        self._forget((notice.peer_id, notice.head.key))
-
-    def _on_elsewhere(self, notice: Request) -> None:
-        told: Elsewhere = notice.head
-        copying = self._copying.get((notice.peer_id, told.key))
-        if copying is not None:
-            copying.move_from(told.avoid)
+        told: Drop = notice.head
+        at = (notice.peer_id, told.key)
+        if not told.avoid:
+            self._forget(at)
+        elif at in self._copying:
+            self._copying[at].move_from(told.avoid)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for at in list(self._pieces.held):

@@ -156,17 +156,14 @@ class Payload:
 
     def frames_for(self, peer: Endpoint) -> list[Buffer]:
         """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
-        if self._written is None or not self._reads_ours(peer.process_id):
-            return self.bytes_frames()
-        return [self._descriptor_of(self._written).to_frame()]
+        at = self.descriptor if self._reads_ours(peer.process_id) else None
+        return self.bytes_frames() if at is None else [at.to_frame()]
 
     @property
     def descriptor(self) -> Descriptor | None:
         """Where it lies in this process's arena; None if it does not."""
-        return None if self._written is None else self._descriptor_of(self._written)
-
-    def _descriptor_of(self, written: Written) -> Descriptor:
-        return written.descriptor(self._own_id, os.getpid(), shared=self._shared)
+        written = self._written
+        return None if written is None else written.descriptor(self._own_id, os.getpid(), shared=self._shared)
 
     def when_free(self, tell: Callable[[], None]) -> None:
         """Call `tell` on the I/O thread once nobody, here or elsewhere, uses its block; it has one."""
