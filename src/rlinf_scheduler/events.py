@@ -156,7 +156,6 @@ class WorkerLogged:
         group: the group's name,
         rank: and the rank in it.
         level: of `logging`.
-        message: the text.
         below: of a worker below that rank, the numbers on the way to it: "0" of "rollout:3/0"; "" of a rank.
     """
 
@@ -198,10 +197,8 @@ class ChannelRestored:
     """Another process holds a durable channel since its last one died, with all that was accepted.
 
     Attributes:
-        name: the channel's.
         epoch: which process this is, of those that have held it; 1 is the first.
         process: its name.
-        pid: its id.
         after_s: how long nobody held the channel, in seconds.
     """
 

@@ -17,7 +17,6 @@ class StreamEnvelope(msgspec.Struct, array_like=True, frozen=True):
         kind: REQUEST of a client; NOTICE, REPLY, FAILURE, or, for nothing, HEARD of the server.
         ident: of the request, or of the one that is answered; 0 for none.
         service: where it goes; a server's is named after the channel's own prefix.
-        head: of the message.
     """
 
     kind: int

@@ -97,7 +97,6 @@ class ClientStream(NamedTuple):
     """The messages from and to one client.
 
     Attributes:
-        client: which.
         line: which of its lines it uses.
         heard: the number of the last that it has said.
         num_said: how much it was told.
@@ -140,7 +139,6 @@ class ChannelSnapshot(msgspec.Struct, array_like=True):
         places: and which, of all payloads one after the other.
         server: what the server knows besides.
         world: what stands around it.
-        sizes: of the frames.
     """
 
     state: ChannelData

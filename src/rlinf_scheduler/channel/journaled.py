@@ -136,7 +136,6 @@ class WriteAheadRuntime:
     """The world as the server of a durable channel sees it: a `Runtime`.
 
     Args:
-        channel_id: of the channel.
         journal: its, open.
         on_failed: called once if the journal cannot be written any more; nothing is done or answered from then on.
         on_commit: called after every turn that was written.

@@ -231,7 +231,6 @@ class Local(NamedTuple):
     """Items that were delivered.
 
     Attributes:
-        items: the objects themselves.
         versions: of the policy that they were made with; empty where nobody said any.
         complete: the batch is what was asked for.
         group: that the items belong to; None where no group was asked for.

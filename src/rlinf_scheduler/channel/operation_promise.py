@@ -47,7 +47,6 @@ class OperationPromise(Promise[Any]):
 
     Args:
         owner: knows what is waited for, and gives it up.
-        operation: which one.
         wake: wakes the I/O thread once nobody has the promise any more.
 
     Attributes:

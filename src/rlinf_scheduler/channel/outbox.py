@@ -25,7 +25,6 @@ class ResponseOutbox:
 
     Args:
         runtime: sends them.
-        channel_id: the channel.
         state: its queues.
         give_back: gives back what was delivered to an operation of a client.
 

@@ -208,7 +208,6 @@ class ReplayedConnections:
     """Stands for `ChannelConnections`.
 
     Args:
-        player: what was recorded.
         now: the clock of this process, in seconds.
     """
 
@@ -226,7 +225,6 @@ class ReplayedConnection:
     """Stands for `ChannelConnection`.
 
     Args:
-        player: what was recorded.
         now: the clock of this process, in seconds.
 
     Attributes:
@@ -300,7 +298,6 @@ class ReplayedRequests:
     """Stands for `Requests`.
 
     Args:
-        player: what was recorded.
         channel: the name of the channel.
     """
 
@@ -351,7 +348,6 @@ class ReplayedAsking:
     """Stands for `Asking`.
 
     Args:
-        player: what was recorded.
         endpoint: of this process.
     """
 

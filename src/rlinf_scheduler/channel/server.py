@@ -50,7 +50,6 @@ class ChannelServer:
         beside: the runtime of what is no part of what happens to the channel, if another one: checkpoints, recordings.
 
     Attributes:
-        state: the queues.
         clients: the processes that use them, by process id.
         handlers: the handlers of operations (of a client, an operation and frames), requests and instructions, by type.
         max_bytes: how many bytes the queues may hold; 0 is unbounded.

@@ -113,7 +113,6 @@ class ShortcutEnd:
 
     Attributes:
         client: the process whose thread it is.
-        connection: the socket.
     """
 
     __slots__ = ("client", "connection")

@@ -108,7 +108,6 @@ class UnreadError(CommError):
     """What another process raised, or what caused that, as it came.
 
     Args:
-        failure: it.
         title: that process; "" of a cause.
     """
 

@@ -153,7 +153,6 @@ class BasePeer:
     """Another process (or this one), as what is sent to it and has come from it needs it.
 
     Args:
-        process_id: whose it is.
         submit: runs a callback on the I/O thread, later.
         run_soon: runs a callback on the I/O thread, now if this is it.
 

@@ -142,7 +142,6 @@ class Transfer(ABC):
         transfers: what it is one of.
         operation: "send" or the like, for messages.
         peer: the peer's name.
-        timeout_s: how long it may take.
         started: when it began, on the messenger's clock; None for now.
         wait_for_return: whether it goes on with another process that takes the peer's name when the peer dies.
     """

@@ -54,7 +54,6 @@ class Breakpoints:
     """What `breakpoint()` calls in a rank.
 
     Args:
-        name: the rank's.
         directory: where its sockets lie while they are waited at.
     """
 

@@ -130,11 +130,7 @@ def job_settings(session: Session) -> JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class DetachedJob:
-    """That a process's job outlives its drivers; its session has it as a fact.
-
-    Attributes:
-        name: the job's.
-    """
+    """That a process's job outlives its drivers; its session has it as a fact."""
 
     name: str
 

@@ -19,7 +19,6 @@ class LineSender:
     """Sends lines of this process's rank; on the I/O thread, but for its making.
 
     Args:
-        address: the rank's.
         where: the file that has all lines; "" if there is none.
     """
 

@@ -144,7 +144,6 @@ class RankOutput:
 
     Args:
         folder: of its job.
-        address: the rank's.
 
     Raises:
         OSError, ClusterError: there can be no such files.

@@ -48,7 +48,6 @@ class HostStarted(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
     Attributes:
         endpoint: how its process is reached.
-        pid: its process id.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
         born: when its process began, as the kernel counts it; with `pid` no other process has it.
     """
@@ -185,7 +184,6 @@ class Next(msgspec.Struct, frozen=True, array_like=True):
     """A request for the next value of a call that streams, for the service NEXT.
 
     Attributes:
-        number: the call's.
         item: this request's own, as calls have them: under it the value can be asked for again.
     """
 
@@ -208,7 +206,6 @@ class ResultAsBytes(msgspec.Struct, frozen=True, array_like=True):
     """A request for a result as bytes, for the service AGAIN; the answer is as that of the call.
 
     Attributes:
-        number: the call's.
         reason: why the caller cannot read the result where it lies.
     """
 
@@ -277,7 +274,6 @@ class Assignment(msgspec.Struct, frozen=True):
     Attributes:
         placement: its place.
         node: its node, as it was probed.
-        world_size: how many ranks the group has.
         environment: variables to set before the user's code is imported.
         max_concurrency: how many calls may run at a time.
         master_address: rank 0's node.

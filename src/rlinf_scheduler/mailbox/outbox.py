@@ -48,7 +48,6 @@ class Sending(Transfer):
         topic: see `MailPut`.
         payload: the item.
         started: when it began, on the messenger's clock.
-        timeout_s: how long it may take.
         done: called once, with what it failed with; None when the receiver's process holds it.
         tensor: see `MailPut`.
         key: what it is published as already, for several; None for an item of its own.

@@ -15,11 +15,7 @@ from rlinf_scheduler.tape.player import Player
 
 
 class ReplayedMailbox:
-    """Stands for `Mailbox`.
-
-    Args:
-        player: what was recorded.
-    """
+    """Stands for `Mailbox`."""
 
     def __init__(self, player: Player) -> None:
         self._player = player

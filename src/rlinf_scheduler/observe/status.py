@@ -187,7 +187,6 @@ class ChannelStatus:
     """One channel.
 
     Attributes:
-        name: the channel's.
         held_by: the process that holds it; "" if nobody does now.
         node_rank: that process's node; -1 where that is not known.
         depth: the items that getters can take, of all queues.

@@ -19,7 +19,6 @@ class QueueEnds:
     """Ends the queues of a channel.
 
     Args:
-        queues: of the channel.
         policies: say which queues see what enters another one.
     """
 

@@ -33,7 +33,6 @@ class Policy:
     """What is kept of one policy for all queues of a channel.
 
     Args:
-        queues: of the channel.
         bounds: of the channel, those of its policies.
     """
 

@@ -15,7 +15,6 @@ class Began(msgspec.Struct, tag="began", frozen=True):
 
     Attributes:
         rank: its rank there.
-        world_size: how many ranks the group has.
         num_restarts: how many processes had its place before.
         seed: its seed.
         seeds_generators: its process's generators were seeded with it.

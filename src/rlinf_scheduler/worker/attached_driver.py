@@ -47,7 +47,6 @@ class AttachedDriver:
 
     Args:
         session: of this process, whose home is the job server.
-        name: the job's.
 
     Raises:
         CommError: the job server does not answer.

@@ -74,7 +74,6 @@ class GroupCalls(ABC, Generic[RankT]):
     The messenger's I/O thread alone says who is dead and which calls go on; no lock is held by anybody.
 
     Args:
-        name: the group's.
         ranks: its processes, in rank order.
         on_failure: what the death of a rank means.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.

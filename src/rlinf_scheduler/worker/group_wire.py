@@ -39,7 +39,6 @@ class LaunchGroup(msgspec.Struct, frozen=True, array_like=True):
     many frames; its factory, encoded.
 
     Attributes:
-        name: the group's.
         on_failure: what the death of a rank means.
         detached: it stays when the sender has left.
     """
@@ -60,7 +59,6 @@ class EndGroup(msgspec.Struct, frozen=True, array_like=True):
     """End a group; answered when it has ended.
 
     Attributes:
-        number: the group's.
         finishes: whether it answers the calls first that it has got.
         timeout_s: after which what has not finished is killed; None: never.
     """
@@ -123,7 +121,6 @@ class GroupUpdate(msgspec.Struct, frozen=True, array_like=True):
     """What has become of a group: of one rank, or (None) all of it is being ended.
 
     Attributes:
-        number: the group's.
         rank: how a rank is now.
         ended: all of it has ended.
     """

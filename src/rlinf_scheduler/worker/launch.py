@@ -136,7 +136,6 @@ class Recipe:
         name: the group's name.
         factory: the worker's class and its arguments, as they are now; or encoded already.
         options: of the launch.
-        world_size: how many ranks the group has.
 
     Attributes:
         name, options, world_size: see above.

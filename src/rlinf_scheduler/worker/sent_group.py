@@ -35,9 +35,6 @@ class SentGroup(GroupCalls[SentRank]):
 
     A rank that dies ends its own calls here; the next call finds its successor, if it has one.
 
-    Args:
-        name: the group's.
-
     Raises:
         WorkerDied: a rank is gone.
     """

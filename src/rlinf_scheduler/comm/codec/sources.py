@@ -66,7 +66,6 @@ class StridedTensor(ByteSource):
     """A tensor with gaps or on a device, in the order of its axes.
 
     Args:
-        torch: the module.
         tensor: of one of the integer types, or complex128: what is copied are bits, not values.
     """
 

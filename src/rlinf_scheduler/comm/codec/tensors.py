@@ -121,7 +121,6 @@ class TensorTable:
     """The tensors of one object, while it is encoded.
 
     Args:
-        torch: the module.
         device_of: says which tensors are on a device that processes share.
     """
 

@@ -72,7 +72,6 @@ class BucketRecord(msgspec.Struct, array_like=True, frozen=True):
     """How a bucket is opened.
 
     Attributes:
-        device: the device's UUID.
         size_bytes: of the bucket.
         handle: what the driver opens it by.
     """

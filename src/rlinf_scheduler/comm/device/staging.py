@@ -39,7 +39,6 @@ class DeviceBucket:
     """Memory on a device that this process fills, and others open.
 
     Attributes:
-        memory: it.
         payload: the block that stands for it; None once it is given up.
         readers: who was told of it, and still lives.
         was_given: whether anybody was ever told of it, and may have it open.

@@ -54,7 +54,6 @@ class ForeignArena:
     """The arena of some process, open for reading.
 
     Attributes:
-        owner: whose it is.
         owner_pid: that process's id.
         owner_is_gone: it is kept no longer than it is in use.
         layout: where its blocks lie.

@@ -28,7 +28,6 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     """What a reader must know of an arena.
 
     Attributes:
-        owner: whose it is.
         pid: the owner's process id.
         limit_bytes: how much the owner may keep in it, from which the layout follows.
     """

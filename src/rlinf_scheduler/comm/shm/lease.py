@@ -21,7 +21,6 @@ class BlockLease:
     """A block that this process uses; released when the last reference to it, or to an array of it, is dropped.
 
     Attributes:
-        hold: the block.
         size_bytes: how much of it there is to read.
         shared: other processes read the block too, so that who writes needs a copy.
         pin: pins what is to be loaded, so that a device reads it by itself; given this lease.
