@@ -208,6 +208,7 @@ class Copying:
     def _ask_on(self) -> None:
         size = len(self.held.row)
         if self.held.filled == size:
+            self._hear(None)
             self._on_end(None)
             return
         while len(self._asked) < WINDOW and self._next < size:
