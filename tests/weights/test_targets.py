@@ -347,6 +347,18 @@ def test_boxes_are_copied_from_sources_of_which_one_has_its_bytes_on_a_device():
 # -- what went wrong meanwhile --------------------------------------------------------------------
 
 
+def test_records_are_named_and_nothing_is_written():
+    records = np.ones(2, [("x", "f4"), ("y", "i4")])
+    into = {"a": np.zeros(3), "records": np.zeros_like(records)}
+    with pytest.raises(
+        WeightsMismatch, match="'records' cannot be written to in the destination: it is of records"
+    ):
+        fetch(published({"a": np.ones(3), "records": records}), into)
+    assert not into["a"].any()
+    raw = fetch(published({"records": records}), {"records": np.zeros(2, "V8")})["records"]
+    assert (raw.view(records.dtype) == records).all()
+
+
 def test_a_tensor_that_lost_its_memory_since_the_plan_is_named_and_nothing_is_written():
     sources, payloads = published(numbers("a", "b"))
     into = zeros("a", "b")

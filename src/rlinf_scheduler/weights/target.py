@@ -246,7 +246,8 @@ def _why_unwritable(tensors: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for key, local in tensors.items():
         if isinstance(local, np.ndarray):
-            why = why_unwritable_array(local)
+            # Of records only the size is published.
+            why = "of records" if local.dtype.names else why_unwritable_array(local)
         elif is_tensor(local):
             why = why_unwritable(sys.modules["torch"], local)
         else:
