@@ -58,6 +58,7 @@ PRELOADED = (
     "routed_workers",
     "returning_workers",
     "seeded_workers",
+    "sharded_actor",
     "sharded_workers",
     "shared_memory_roles",
     "weights_job",

@@ -106,23 +106,18 @@ def test_lengths_of_prompts_are_heavy_tailed_and_prompts_are_a_function_of_their
 def test_micro_batches_give_the_gradient_of_the_whole_step_whatever_the_ranks_have(model, settings, task):
     groups = written(model, settings, task, num_prompts=7)
     num_written = sum(group.num_written for group in groups)
-    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     def gradient(parts):
-        total = 0
+        model.zero_grad()
+        learner = Learner(model, settings.grpo, task.start, CPU)
         for part in parts:
-            model.load_state_dict(start)
-            learner = Learner(model, settings.grpo, task.start, CPU)
-            model.zero_grad()
             for batch in micro_batches(ShardBatch(part, weights=[g.num_tokens for g in part]), 100):
                 learner.add_gradient(batch, num_written)
-            total = total + learner.gradient()
-        return total
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
-    whole, two_ranks, lone = gradient([groups]), gradient([groups[:2], groups[2:]]), gradient([groups, []])
+    whole, two_ranks = gradient([groups]), gradient([groups[:2], groups[2:]])
     assert whole.abs().max() > 1e-4
     torch.testing.assert_close(whole, two_ranks, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(whole, lone, atol=1e-6, rtol=1e-4)
 
 
 def test_a_step_makes_good_answers_likelier_and_bad_ones_less_likely(model, settings, task):
@@ -133,7 +128,7 @@ def test_a_step_makes_good_answers_likelier_and_bad_ones_less_likely(model, sett
     advantage = advantage.repeat_interleave(batch.lengths)
     before = batch.log_probs(model).detach()
     learner.add_gradient(groups, sum(group.num_written for group in groups))
-    learner.step(learner.gradient())
+    learner.step()
     assert ((batch.log_probs(model).detach() - before) * advantage).sum() > 0
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from omegaconf import OmegaConf
+from sharded_actor import AskedActor
 
 from forked_job import ForkedJob
 from killed_ranks import Survival, account_for_prompts, report
@@ -92,14 +93,14 @@ class Local:
 class Job:
     """All parts of a training, on channels that this process holds."""
 
-    def __init__(self, settings, rollout=None):
+    def __init__(self, settings, rollout=None, actor=None):
         num_rollouts = 1 if rollout is None else rollout.world_size
         self.requests, groups = open_channels(num_rollouts, 1, 1, settings.record)
         self.groups = {
             "rollout": rollout or Local(RolloutWorker(settings)),
             "reward": Local(RewardWorker(settings)),
             "inference": Local(InferenceWorker(settings)),
-            "actor": Local(ActorWorker(settings)),
+            "actor": actor or Local(ActorWorker(settings)),
         }
         self.parts = SimpleNamespace(**self.groups, requests=self.requests, groups=groups)
 
@@ -121,6 +122,11 @@ def launched_rollout(cluster, settings):
         max_restarts=settings.max_restarts,
         ready_when=RolloutWorker.catch_up,
     )
+
+
+def launched_actor(cluster, settings):
+    """An actor of two ranks, each with shards of the model."""
+    return AskedActor.create_group(settings).launch(cluster, PackedPlacementStrategy(2, 3), name="actor")
 
 
 def train(settings, *, max_lag, checkpoint=None, resume=False, on_step=lambda _: None):
@@ -244,25 +250,35 @@ def forked_job():
     job.close()
 
 
-def test_a_rank_of_the_rollout_that_is_killed_comes_back_and_every_answer_counts_once(forked_job, settings):
-    """`benchmarks/killed_ranks.py` in short: two ranks in processes of their own, one of which is killed."""
+def test_a_rank_of_the_rollout_that_is_killed_comes_back_and_every_answer_counts_once(
+    forked_job, settings, tmp_path
+):
+    """`benchmarks/killed_ranks.py` in short: two ranks in processes of their own, one of which is killed.
+
+    Those of the actor have shards of a model of which only adapters learn, and are handed over.
+    """
+    settings = replace(settings, model=replace(settings.model, lora_rank=2))
     outcome = Survival("grpo")
     forked_job.session.bus.subscribe(outcome.hear)
     with forked_job.starting():  # the ranks wait in `__init__` for their channels
-        job = Job(settings, launched_rollout(forked_job, settings))
+        job = Job(settings, launched_rollout(forked_job, settings), launched_actor(forked_job, settings))
 
     def kill(step):
         if step.version == 1:
             os.kill(job.parts.rollout.health()[1].pid, signal.SIGKILL)
 
-    training = Training(job.parts, settings, 1, on_step=kill)
+    training = Training(job.parts, settings, 1, tmp_path / "checkpoint", on_step=kill)
     try:
         training.run()
         account_for_prompts(outcome, training, settings)
+        restored = job.parts.actor.restore(tmp_path / "checkpoint").wait(DEADLINE_S)
+        assert restored == [training.progress] * 2
+        assert all(job.parts.actor.has_the_gradient_of_a_whole_model().wait(DEADLINE_S))
     finally:
         job.stop()
     assert not outcome.problems, report(outcome)
     assert outcome.num_steps == settings.num_steps
     wait_until(lambda: len(outcome.returns) == 1)
+    job.parts.actor.terminate()
     job.parts.rollout.terminate()
     wait_until(lambda: forked_job.living == 1)  # the channels'

@@ -1,28 +1,26 @@
-"""The component `actor`: data-parallel ranks that learn from groups and publish the new weights."""
+"""The component `actor`: ranks with shards of the model, that learn from groups and publish what they have."""
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
 from post_training import channels
-from post_training.checkpoint import load_checkpoint, save_checkpoint
+from post_training.checkpoint import load_checkpoint, save_checkpoint, state_of
 from post_training.component import ModelWorker
 from post_training.grpo import Learner, micro_batches
 from post_training.model import WEIGHTS
 from post_training.progress import Progress
 from post_training.records import Group
-from post_training.report import PartTaken, RankReport
+from post_training.report import PUBLISHING, PartTaken, RankReport
 from post_training.settings import Settings
-from rlinf.scheduler import Worker
+from post_training.sharding import gather, reduce, shard
 from rlinf.scheduler.channel import ShardBatch
 
 
 class ActorWorker(ModelWorker):
-    """Takes its part of each global batch, adds its gradient to those of the other ranks, and makes the same step.
+    """Takes its part of each global batch, adds its gradient to those of the other ranks, and updates its shards.
 
     Args:
         settings: of the training.
@@ -30,6 +28,8 @@ class ActorWorker(ModelWorker):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
+        if self.world_size > 1:
+            shard(self.model, self.device)
         self._learner = Learner(self.model, settings.grpo, self.task.start, self.device)
         self._version = 0
         self._part = ShardBatch()
@@ -37,8 +37,6 @@ class ActorWorker(ModelWorker):
         self._shard = groups.shard(
             self.rank, self.world_size, policy=settings.policy, batch_items=settings.grpo.prompts_per_step
         )
-        if self.world_size > 1:
-            dist.init_process_group("gloo")
 
     def restore(self, path: Path) -> Progress:
         """Go on from a checkpoint; every rank reads it.
@@ -53,15 +51,17 @@ class ActorWorker(ModelWorker):
         return progress
 
     def save(self, path: Path, progress: Progress) -> None:
-        """Write a checkpoint after the last step; all ranks have the same model, and the first one writes it."""
+        """Write a checkpoint after the last step; all ranks gather it, and the first one writes it."""
+        state = state_of(self.model, self._learner.optimizer)
         if self.rank == 0:
-            save_checkpoint(path, self.model, self._learner.optimizer, progress, self._identity)
+            save_checkpoint(path, state, progress, self._identity)
 
     def publish(self) -> None:
-        """Let rollout and inference have the present weights; this waits for none of them."""
-        if self.rank == 0:
-            with self.timer("publish weights"):
-                self.publish_weights(WEIGHTS, self.model.state_dict(), self._version)
+        """Let rollout and inference have what this rank has of the present weights; this waits for none of them."""
+        with self.timer(PUBLISHING):
+            state = self.model.state_dict()
+            weights = {key: state[key] for key in fnmatch.filter(state, self.learned or "*")}
+            self.publish_weights(WEIGHTS, weights, self._version)
 
     def take(self) -> PartTaken:
         """Wait for this rank's part of the next global batch; it may be empty."""
@@ -76,24 +76,23 @@ class ActorWorker(ModelWorker):
         Args:
             num_written: tokens that the answers of the global batch have, of all ranks together.
         """
-        part, began = self._part, time.process_time()
+        part = self._part
+        # Not within the turn: who waits for other ranks there may keep a third one from letting them have theirs.
+        with self.timer("gather shards"):
+            gather(self.model)
+        began = time.process_time()
         with self.device_lock(self.settings.timeout_s), self.timer("compute gradient"):
             batches = micro_batches(part, self.settings.grpo.token_budget)
             kl = sum(self._learner.add_gradient(each, num_written) for each in batches)
-            gradient = self._learner.gradient()
         computed_s = time.process_time() - began
-        # Not within the turn: who waits for other ranks there may keep a third one from letting them have theirs.
-        self._all_reduce(gradient)
-        self._learner.step(gradient)
+        with self.timer("reduce gradient"):
+            reduce(self.model)
+        with self.timer("step"):
+            self._learner.step()
         report = self._report(part, kl, computed_s)
         self._version += 1
         self.publish()
         return report
-
-    @Worker.timer("all-reduce")
-    def _all_reduce(self, gradient: torch.Tensor) -> None:
-        if self.world_size > 1:
-            dist.all_reduce(gradient)
 
     def _report(self, groups: list[Group], kl: float, computed_s: float) -> RankReport:
         oldest = min((group.version for group in groups), default=self._version)

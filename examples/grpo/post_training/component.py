@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from post_training.model import WEIGHTS, Transformer
+from post_training.model import ADAPTERS, WEIGHTS, Transformer
+from post_training.report import READING
 from post_training.settings import Settings
 from post_training.task import SortingTask
 from rlinf.scheduler import Worker
@@ -27,6 +28,8 @@ class ModelWorker(Worker):
         self.device = self._device(settings.device)
         self.task = SortingTask(settings.task, settings.seed)
         self.model = Transformer(settings.model, settings.task).to(self.device)
+        # Which weights learn, and so have to be handed over; None for all.
+        self.learned = ADAPTERS if settings.model.lora_rank else None
 
     def _device(self, wanted: str) -> torch.device:
         if wanted == "cpu":
@@ -54,13 +57,13 @@ class ModelReader(ModelWorker):
         if self._newer is None:
             self._newer = self._expect()
         while self.version < min_version or self._newer.done():
-            with self.timer("read weights"):
+            with self.timer(READING):
                 self.version = self._newer.wait(self.settings.timeout_s)
             self._newer = self._expect()
 
     def _expect(self) -> AsyncHandle[int]:
         """Done when there are newer weights than the present ones; they are copied when it is waited for."""
         handle: AsyncHandle[int] = self.fetch_weights(
-            WEIGHTS, into=self.model, min_version=self.version + 1, async_op=True
+            WEIGHTS, into=self.model, keys=self.learned, min_version=self.version + 1, async_op=True
         )
         return handle

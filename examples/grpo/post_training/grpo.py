@@ -127,7 +127,8 @@ class Learner:
         self._settings = settings
         self._start = start
         self._device = device
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95))
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(self._parameters, lr=settings.learning_rate, betas=(0.9, 0.95))
 
     def add_gradient(self, groups: Sequence[Group], num_tokens: int) -> float:
         """Add the gradient of a micro-batch, as a share of a step of `num_tokens` written tokens.
@@ -146,21 +147,9 @@ class Learner:
         log_ratio = (new - behaviour).detach()
         return float((log_ratio.exp() - 1 - log_ratio).sum()) / num_tokens
 
-    def gradient(self) -> Tensor:
-        """All gradients, one after the other, as a copy; zeros where there is none."""
-        parts = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for parameter in self._model.parameters()
-        ]
-        return torch.cat([part.flatten() for part in parts])
-
-    def step(self, gradient: Tensor) -> None:
-        """Update the model by a gradient as `gradient` gives it, and forget the one that was added up."""
-        parameters = list(self._model.parameters())
-        sizes = [parameter.numel() for parameter in parameters]
-        for parameter, part in zip(parameters, gradient.split(sizes), strict=True):
-            parameter.grad = part.view_as(parameter)
-        nn.utils.clip_grad_norm_(parameters, self._settings.max_gradient_norm)
+    def step(self) -> None:
+        """Update the model by the gradient that was added up, and forget it."""
+        nn.utils.clip_grad_norm_(self._parameters, self._settings.max_gradient_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
 

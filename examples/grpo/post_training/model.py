@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -10,6 +12,8 @@ from post_training.settings import ModelSettings, TaskSettings
 
 # What the actor publishes its weights as; rollout and inference fetch them.
 WEIGHTS = "sorter"
+# The keys of adapters.
+ADAPTERS = "*.lora_?"
 
 
 class Cache:
@@ -33,15 +37,30 @@ class Cache:
         self.values[:, :, target] = self.values[:, :, source]
 
 
+class _Linear(nn.Linear):
+    """A linear layer with an adapter of low rank (Hu et al., 2021, arXiv:2106.09685), which does nothing at first."""
+
+    def __init__(self, num_in: int, num_out: int, lora_rank: int, *, bias: bool = True) -> None:
+        super().__init__(num_in, num_out, bias=bias)
+        self.lora_A = nn.Parameter(torch.randn(lora_rank, num_in) / num_in**0.5) if lora_rank else None
+        self.lora_B = nn.Parameter(torch.zeros(num_out, lora_rank)) if lora_rank else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y if self.lora_A is None or self.lora_B is None else y + x @ self.lora_A.T @ self.lora_B.T
+
+
 class _Block(nn.Module):
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, lora_rank: int) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.before_attention = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        self.queries_keys_values = _Linear(width, 3 * width, lora_rank, bias=False)
+        self.out = _Linear(width, width, lora_rank, bias=False)
         self.before_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            _Linear(width, 4 * width, lora_rank), nn.GELU(), _Linear(4 * width, width, lora_rank)
+        )
 
     def forward(self, x: Tensor, cached: Tensor | None, index: Tensor | None, seen: Tensor | None) -> Tensor:
         rows, length, width = x.shape
@@ -69,16 +88,26 @@ class Transformer(nn.Module):
 
     def __init__(self, settings: ModelSettings, task: TaskSettings) -> None:
         super().__init__()
-        width = settings.width
+        width, rank = settings.width, settings.lora_rank
         self.tokens = nn.Embedding(task.num_symbols + 2, width)
         self.places = nn.Embedding(task.max_length + 2, width)
         self.parts = nn.Embedding(2, width)
-        self.blocks = nn.ModuleList(_Block(width, settings.num_heads) for _ in range(settings.num_layers))
+        self.blocks = nn.ModuleList(
+            _Block(width, settings.num_heads, rank) for _ in range(settings.num_layers)
+        )
         self.last = nn.LayerNorm(width)
-        self.head = nn.Linear(width, task.num_symbols + 1)  # whatever may be written: no start
+        self.head = _Linear(width, task.num_symbols + 1, rank)  # whatever may be written: no start
         for embedding in (self.tokens, self.places, self.parts):
             nn.init.normal_(embedding.weight, std=0.5)
         nn.init.normal_(self.head.weight, std=0.01)  # at first everything is equally likely
+        if rank:
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad_(fnmatchcase(name, ADAPTERS))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.head.weight.device
 
     def forward(self, tokens: Tensor, places: Tensor, parts: Tensor) -> Tensor:
         """Logits, (rows, length, symbols and end), of sequences: all arguments are (rows, length), int64.
@@ -91,7 +120,7 @@ class Transformer(nn.Module):
         x = self.tokens(tokens) + self.places(places) + self.parts(parts)
         for block in self.blocks:
             x = block(x, None, None, None)
-        return self.head(self.last(x))
+        return self.head(self.last(x)).clone()  # FSDP2 wants no view
 
     def advance(self, tokens: Tensor, places: Tensor, parts: Tensor, index: Tensor, cache: Cache) -> Tensor:
         """Logits, (rows, symbols and end), after one more token in each of the first rows of a cache.

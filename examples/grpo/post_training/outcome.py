@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
 
 from post_training.report import TrainingReport, mean_reward
 
 
-def write_outcome(report: TrainingReport, folder: Path) -> tuple[Path, Path]:
-    """Write `learning_curve.png` and `summary.json` into `folder`, and return their paths."""
+def write_outcome(report: TrainingReport, folder: Path) -> tuple[Path, ...]:
+    """Write `learning_curve.png`, `step_times.png` and `summary.json` into `folder`, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    curve, summary = folder / "learning_curve.png", folder / "summary.json"
+    curve, times, summary = (
+        folder / name for name in ("learning_curve.png", "step_times.png", "summary.json")
+    )
     _draw_curve(report, curve)
+    _draw_times(report, times)
     summary.write_text(json.dumps(summary_as_data(report), indent=2) + "\n")
-    return curve, summary
+    return curve, times, summary
 
 
 def summary_as_data(report: TrainingReport) -> dict[str, object]:
@@ -35,6 +39,7 @@ def summary_as_data(report: TrainingReport) -> dict[str, object]:
         "startup_s": round(report.startup_s, 2),
         "training_s": round(report.training_s, 2),
         "rewards": [round(step.reward, 3) for step in steps],
+        "shares": {name: asdict(shares) for name, shares in report.shares.items()},
         "times": report.times.to_dict(),
     }
 
@@ -42,6 +47,12 @@ def summary_as_data(report: TrainingReport) -> dict[str, object]:
 def summary_lines(report: TrainingReport) -> Iterator[str]:
     """The summary for people."""
     yield from str(report.times).splitlines()
+    moved = [
+        f"{name} {shares.moving:.1%} (and waits for them {shares.awaiting:.1%})"
+        for name, shares in report.shares.items()
+        if shares.moving or shares.awaiting
+    ]
+    yield f"time for moving weights: {', '.join(moved)}"
     if not report.steps:
         yield f"{report.mode}: nothing was left to learn"
         return
@@ -84,4 +95,24 @@ def _draw_curve(report: TrainingReport, path: Path) -> None:
     below.legend(loc="center left", frameon=False)
     for axes in (above, below):
         axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_times(report: TrainingReport, path: Path) -> None:
+    """Draw for what a step's time is spent on the ranks of each component."""
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    step_ms = 1e3 * report.training_s / max(1, len(report.steps))
+    names = list(report.shares)
+    ends = [0.0] * len(names)
+    for what, color in {"working": "tab:blue", "moving": "tab:red", "awaiting": "tab:orange"}.items():
+        widths = [step_ms * getattr(shares, what) for shares in report.shares.values()]
+        label = what if what == "working" else f"{what} weights"
+        axes.barh(names, widths, left=ends, color=color, label=label)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.set(xlabel="ms of a step", xlim=(0, step_ms), title=f"A step of {report.mode}: the rest is waited")
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
+    axes.legend(frameon=False)
     figure.savefig(path, dpi=120)

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rlinf_scheduler.observe.report import Report
+from rlinf_scheduler.observe.report import GroupTimes, Report
+
+# What ranks call the phases in which weights are moved.
+PUBLISHING, READING = "publish weights", "read weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,30 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of the time of a component's ranks; the rest was waited for other things, or idle.
+
+    Args:
+        moving: weights: published, or copied to their places.
+        awaiting: newer weights, or the answer that own ones are announced.
+        working: on anything else.
+    """
+
+    moving: float
+    awaiting: float
+    working: float
+
+    @classmethod
+    def of(cls, group: GroupTimes) -> Shares:
+        """Those of a worker group."""
+        phases = [phase for method in group.methods for phase in method.phases]
+        moves = [phase for phase in phases if phase.phase.split("/")[-1] in (PUBLISHING, READING)]
+        awaiting = sum(phase.waiting for phase in moves)
+        moving = sum(phase.spent.share for phase in moves) - awaiting
+        return cls(moving, awaiting, group.busy - moving)
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingReport:
     """A whole training, or the part of it after a resumption.
 
@@ -111,6 +138,11 @@ class TrainingReport:
     times: Report
     window: int
     required_reward: float
+
+    @property
+    def shares(self) -> dict[str, Shares]:
+        """For what each component spent its time."""
+        return {group.name: Shares.of(group) for group in self.times.groups if group.is_called}
 
     @property
     def final_reward(self) -> float:

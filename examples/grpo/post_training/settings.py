@@ -32,11 +32,19 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ModelSettings:
-    """The transformer."""
+    """The transformer.
+
+    Args:
+        width: of its layers.
+        num_layers: how many there are.
+        num_heads: of attention.
+        lora_rank: of the adapters, which are all that learns then; 0: there are none.
+    """
 
     width: PositiveInt
     num_layers: PositiveInt
     num_heads: PositiveInt
+    lora_rank: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
