@@ -100,6 +100,10 @@ def _draw_curve(report: TrainingReport, path: Path) -> None:
 
 def _draw_times(report: TrainingReport, path: Path) -> None:
     """Draw for what a step's time is spent on the ranks of each component."""
+    # It takes a while to load, and only this needs it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     figure = Figure(figsize=(8, 3), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
