@@ -96,9 +96,9 @@ def test_replicas_are_sources_too_and_one_of_them_may_die(index):
     for rank in range(4):
         index.announce(announce(1, rank, fsdp(rank % 2), world_size=4))
     assert len(find(index).sources) == 4
-    assert index.lose("policy", "id of actor:1", "killed") is None
+    assert index.lose("policy", "id of actor:1", "killed") == (None, [])
     assert processes(find(index)) == ["actor:0", "actor:2", "actor:3"]
-    assert isinstance(index.lose("policy", "id of actor:3", "killed"), PeerDied)
+    assert isinstance(index.lose("policy", "id of actor:3", "killed")[0], PeerDied)
     assert find(index) is None
 
 
@@ -106,7 +106,7 @@ def test_a_publisher_that_dies_in_the_middle_is_named_and_its_successor_complete
     for rank in range(2):
         index.announce(announce(1, rank))
     index.announce(announce(2, 0))
-    error = index.lose("policy", "id of actor:1", "killed")
+    error, _ = index.lose("policy", "id of actor:1", "killed")
     assert str(error) == "peer 'weights/policy' is gone: published by 'actor:1': killed"
     assert find(index) is None
     with pytest.raises(PeerDied, match="published by 'actor:1': killed"):
@@ -129,7 +129,7 @@ def test_a_successor_takes_the_place_of_a_process_whose_end_was_not_noticed(inde
 def test_a_replica_that_dies_before_all_ranks_have_published_is_nobodys_error(index):
     for rank in (0, 2):
         index.announce(announce(1, rank, fsdp(0), world_size=4))
-    assert index.lose("policy", "id of actor:2", "killed") is None
+    assert index.lose("policy", "id of actor:2", "killed") == (None, [])
     index.announce(announce(1, 1, world_size=4))
     assert processes(find(index)) == ["actor:0", "actor:1"]
 
@@ -137,7 +137,7 @@ def test_a_replica_that_dies_before_all_ranks_have_published_is_nobodys_error(in
 def test_a_rank_that_has_to_publish_is_missed_at_once_when_it_dies(index):
     for rank, key in enumerate(TENSORS):
         index.announce(announce(1, rank, everything([key]), ranks=(0, 1)))
-    assert isinstance(index.lose("policy", "id of actor:1", "killed"), PeerDied)
+    assert isinstance(index.lose("policy", "id of actor:1", "killed")[0], PeerDied)
     assert find(index) is None
 
 
@@ -146,7 +146,7 @@ def test_a_process_that_dies_while_others_publish_another_cut_is_forgotten(index
         index.announce(announce(1, rank, fsdp(rank % 2), world_size=4))
     index.announce(announce(2, 0, fsdp(0, ranks=4), world_size=4))
     index.announce(announce(2, 3, fsdp(3, ranks=4), world_size=4))
-    assert isinstance(index.lose("policy", "id of actor:0", "killed"), PeerDied)
+    assert isinstance(index.lose("policy", "id of actor:0", "killed")[0], PeerDied)
     assert processes(find(index)) == ["actor:1", "actor:2", "actor:3"]
 
 
@@ -204,7 +204,7 @@ def test_a_name_belongs_to_one_group_as_long_as_a_process_of_it_lives(index):
     index.announce(announce(7, 0, everything()))
     with pytest.raises(NameTaken, match="'weights/policy' is taken, by process 'actor:0'"):
         index.announce(announce(8, 0, everything(), group="critic"))
-    assert isinstance(index.lose("policy", "id of actor:0", "killed"), PeerDied)
+    assert isinstance(index.lose("policy", "id of actor:0", "killed")[0], PeerDied)
     assert not index.names
     index.announce(announce(2, 0, everything(), group="critic"))
     assert find(index).version == 2
@@ -275,3 +275,11 @@ def test_a_slice_of_a_process_alone_is_no_version(index):
     index.announce(announce(1, 0, layout([("w", "float32", sliced((8,), (0,), (4,)))]), world_size=1))
     assert find(index) is None
     assert index.missing("policy").lacks == "version 1 is not complete: nobody has [4:8] of 'w'"
+
+
+def test_a_rank_that_is_ahead_hears_which_version_goes_with_another_one(index):
+    for rank, version in ((0, 1), (1, 1), (0, 2), (0, 3)):
+        index.announce(announce(version, rank))
+    error, notices = index.lose("policy", "id of actor:1", "killed")
+    assert isinstance(error, PeerDied)
+    assert notices == [(Endpoint("id of actor:0", "m", "", ""), KeptVersions("policy", (2, 3), 3))]

@@ -68,8 +68,7 @@ class FetchedWeights:
     """A version that has come here, until it is written to where it should go.
 
     Attributes:
-        version: which one.
-        flows: how much of it was read from whom, as of `ReadVersion`.
+        flows: how much of a version was read from whom, as of `ReadVersion`.
     """
 
     __slots__ = ("_arrived", "_plan", "_read", "_unfit", "flows", "version")

@@ -37,11 +37,13 @@ AHEAD = 2
 MOST_NAMED = 3
 
 Layouts: TypeAlias = Mapping[bytes, PackedLayout]
+# Who is to keep which versions.
+Notice: TypeAlias = tuple[Endpoint, KeptVersions]
 Judge: TypeAlias = Callable[[Layouts, Sequence[str]], Sequence[Problem]]
 
 
 class PublishedState(NamedTuple):
-    """What is known of weights, as `PublishedWeights` has it."""
+    """What is known of weights, as `PublishedWeights` shows it."""
 
     name: str
     version: int | None
@@ -111,7 +113,7 @@ class Index:
         """Return what a process publishes."""
         return [name for name, each in self._names.items() if each.rank_of(process_id) is not None]
 
-    def announce(self, new: Announce) -> list[tuple[Endpoint, KeptVersions]]:
+    def announce(self, new: Announce) -> list[Notice]:
         """Note that a process has shards of a version; return who is to keep what from now on, that one first.
 
         Raises:
@@ -151,27 +153,24 @@ class Index:
         keeps = _trim(new.name, weights, weights.living() if is_over else (rank,))
         own = keeps.pop(rank, None) or _keep(new.name, weights, rank)
         over = [(each.publisher.endpoint, KeptVersions(new.name, (), _NEWEST)) for each in replaced]
-        ends = [(weights.newest[each][1].publisher.endpoint, keep) for each, keep in keeps.items()]
-        return [(publisher.endpoint, own), *ends, *over]
+        return [(publisher.endpoint, own), *_notices(weights, keeps), *over]
 
-    def lose(self, name: str, process_id: str, why: str) -> PeerDied | None:
-        """Note that a process is gone; return the error of those that wait for a version that needs it, if any does."""
+    def lose(self, name: str, process_id: str, why: str) -> tuple[PeerDied | None, list[Notice]]:
+        """Note that a process is gone; return the error of those that wait for what it has, and what others keep."""
         weights = self._names[name]
         rank = weights.rank_of(process_id)
         if rank is None:
-            return None
+            return None, []
         left = weights.without(rank)
         complete = self._newest_complete(name, weights, left)
         rest = {each: shards for each, shards in weights.living().items() if each != rank}
         goes_on = self._go_on(name, weights, rank, rest)
         weights.shards, weights.complete = left, complete
         weights.lost[rank] = why
-        _trim(name, weights, rest)
+        notices = _notices(weights, _trim(name, weights, rest))
         if not rest:
             del self._names[name]
-        if goes_on:
-            return None
-        return _died(name, weights.newest[rank][1], why)
+        return None if goes_on else _died(name, weights.newest[rank][1], why), notices
 
     def find(self, question: Find) -> FoundVersion | None:
         """Return the newest complete version; None if there is none that will do.
@@ -321,6 +320,10 @@ def _trim(name: str, weights: _Weights, ranks: Iterable[int]) -> dict[int, KeptV
     if len(used) < len(weights.layouts):
         weights.layouts = {digest: each for digest, each in weights.layouts.items() if digest in used}
     return keeps
+
+
+def _notices(weights: _Weights, keeps: Mapping[int, KeptVersions]) -> list[Notice]:
+    return [(weights.newest[rank][1].publisher.endpoint, keep) for rank, keep in keeps.items()]
 
 
 def _keep(name: str, weights: _Weights, rank: int) -> KeptVersions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from rlinf_scheduler.errors import PeerDied, PeerNotFound
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.weights.index import Index, Layouts, judge
+from rlinf_scheduler.weights.index import Index, Layouts, Notice, judge
 from rlinf_scheduler.weights.records import (
     ANNOUNCE,
     FIND,
@@ -90,9 +90,12 @@ class IndexService:
             self._entries.add(entry_of(new.name))
             self._gone.taken(entry_of(new.name))
         request.reply(own)
-        for endpoint, keep in others:
-            self._messenger.notify(endpoint, KEEP, keep)
+        self._tell(others)
         self._answer_waiting(new.name)
+
+    def _tell(self, notices: Iterable[Notice]) -> None:
+        for endpoint, keep in notices:
+            self._messenger.notify(endpoint, KEEP, keep)
 
     def _on_find(self, request: Request) -> None:
         self._do(partial(self._find, _Reader(request, self._messenger.now())), request.fail)
@@ -159,7 +162,8 @@ class IndexService:
     def _lose(self, name: str, process_id: str) -> None:
         if name not in self._index.names:
             return
-        error = self._index.lose(name, process_id, self._messenger.peers.why_lost(process_id))
+        error, notices = self._index.lose(name, process_id, self._messenger.peers.why_lost(process_id))
+        self._tell(notices)
         if name not in self._index.names:
             self._entries.discard(entry_of(name))
             if error is not None:

@@ -36,12 +36,7 @@ class MemoryPlace(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong with layouts, for one tensor.
-
-    Attributes:
-        key: which.
-        text: what is wrong, with boxes and processes.
-    """
+    """What is wrong with the layouts of one tensor, with boxes and processes."""
 
     key: str
     text: str

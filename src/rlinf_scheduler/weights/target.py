@@ -66,11 +66,9 @@ class WeightsTarget:
     Raises:
         WeightsError: it is neither; nothing in it has one of the keys; or a slice is not within its tensor, or a
             DTensor has partial sums.
-
-    Attributes:
-        call: of a worker, by which it is fetched.
     """
 
+    # Of a worker, by which it is fetched.
     call = "fetch_weights"
 
     def __init__(
