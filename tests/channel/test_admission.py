@@ -296,7 +296,10 @@ def test_a_slot_that_was_sent_or_given_back_is_none_that_was_dropped(in_process,
             pass
         with channel.admit(max_lag=0) as slot:
             channel.put("x", slot=slot)
+        with channel.admit(max_lag=0) as slot:
+            channel.put(("y", slot), slot=slot)  # as a record of how it was made
         del slot
+        assert [channel.get(), channel.get()[0]] == ["x", "y"]
         gc.collect()
         channel.stats()
     assert not [record for record in caplog.records if "no item was put" in record.getMessage()]

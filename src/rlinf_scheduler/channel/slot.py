@@ -134,9 +134,10 @@ class Slot:
     def __del__(self) -> None:
         if getattr(self, "_is_over", True):
             return
-        is_wanted = self._ends is not None and self._place in self._ends
         self._let_go(0)
-        if self._connection is not None and not (self._is_used or self._was_sent or is_wanted):
+        # Of a copy that was sent, this process cannot know: another one may have put with it.
+        is_told = self._operation is not None and not (self._is_used or self._was_sent)
+        if is_told and self._connection is not None:
             with suppress(SchedulerError):
                 self._connection.warn_once(UNUSED, self.number)
 
