@@ -32,8 +32,19 @@ def test_another_terminal_sees_the_weights_of_a_job(job):
     done = rlinf_weights()
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"'{name}': version 4, 24 bytes of 1 process" for name in ("critic", "policy")
+        "'critic': version 4, 24 bytes of 1 process",
+        "source  driver  24 bytes",
+        "'policy': version 4, 24 bytes of 1 process",
+        "source  driver     24 bytes",
+        "reader  rollout:0  version 4",
     ]
+    assert json.loads(rlinf_weights("--json").stdout)["policy"] == {
+        "name": "policy",
+        "version": 4,
+        "sources": {"driver": 24},
+        "incomplete": {},
+        "readers": {"rollout:0": 4},
+    }
 
 
 def test_another_terminal_sees_who_reads_how_much_from_whom(job):
@@ -45,10 +56,22 @@ def test_another_terminal_sees_who_reads_how_much_from_whom(job):
     ]
     assert json.loads(rlinf_weights("plan", "--json").stdout) == {
         "critic": {"name": "critic", "readers": {}},
-        "policy": {"name": "policy", "readers": {"rollout:0": [4, [["driver", 24, "node"]]]}},
+        "policy": {
+            "name": "policy",
+            "readers": {
+                "rollout:0": {"version": 4, "flows": [{"source": "driver", "bytes": 24, "way": "node"}]}
+            },
+        },
     }
 
 
 def test_weights_that_nobody_publishes_are_told(job):
     done = rlinf_weights("plan", "polcy")
-    assert (done.returncode, done.stdout) == (1, "the job has no weights of that name\n")
+    told = "the job has no weights of that name, but 'critic', 'policy'\n"
+    assert (done.returncode, done.stdout) == (1, told)
+
+
+def test_a_job_without_weights_says_so():
+    with LocalRuntime():
+        done = rlinf_weights()
+    assert (done.returncode, done.stdout) == (1, "the job has no weights\n")

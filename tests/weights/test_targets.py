@@ -187,6 +187,10 @@ def test_a_key_that_is_nowhere_is_an_error_at_once_and_one_that_is_only_publishe
         WeightsError, match=r"no key of the destination is 'layer.9\.\*', of keys=; did you mean"
     ):
         WeightsTarget("policy", zeros("layer.0.w"), keys=["layer.0.w", "layer.9.*"])
+    with pytest.raises(
+        WeightsError, match=r"is '\*\.lora_a\.\*', of keys=; its 2 begin with \['q\.w', 'k\.w'\]$"
+    ):
+        WeightsTarget("policy", zeros("q.w", "k.w"), keys="*.lora_a.*")
     with pytest.raises(WeightsMismatch, match=r"not in the destination: k\.lora$"):
         fetch(published(numbers("q.lora", "k.lora", "q.base")), zeros("q.lora"), keys="*.lora")
 

@@ -48,7 +48,8 @@ def summary_lines(report: TrainingReport) -> Iterator[str]:
     """The summary for people."""
     yield from str(report.times).splitlines()
     moved = [
-        f"{name} {shares.moving:.1%} (and waits for them {shares.awaiting:.1%})"
+        f"{name} {shares.moving:.1%}"
+        + (f" (and waits for them {shares.awaiting:.1%})" if shares.awaiting else "")
         for name, shares in report.shares.items()
         if shares.moving or shares.awaiting
     ]
@@ -110,13 +111,21 @@ def _draw_times(report: TrainingReport, path: Path) -> None:
     step_ms = 1e3 * report.training_s / max(1, len(report.steps))
     names = list(report.shares)
     ends = [0.0] * len(names)
-    for what, color in {"working": "tab:blue", "moving": "tab:red", "awaiting": "tab:orange"}.items():
+    for what, label, color in (
+        ("working", "working", "tab:blue"),
+        ("moving", "publishing or copying weights", "tab:red"),
+        ("awaiting", "awaiting newer weights", "tab:orange"),
+    ):
         widths = [step_ms * getattr(shares, what) for shares in report.shares.values()]
-        label = what if what == "working" else f"{what} weights"
         axes.barh(names, widths, left=ends, color=color, label=label)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
-    axes.set(xlabel="ms of a step", xlim=(0, step_ms), title=f"A step of {report.mode}: the rest is waited")
+    rest = [max(0.0, step_ms - end) for end in ends]
+    axes.barh(names, rest, left=ends, color="whitesmoke", label="waiting for others, or idle")
+    for row, (shares, end) in enumerate(zip(report.shares.values(), ends, strict=True)):
+        if shares.moving or shares.awaiting:
+            axes.text(end, row, f" weights {shares.moving + shares.awaiting:.1%}", va="center")
+    axes.set(xlabel="ms of a step", xlim=(0, step_ms), title=f"What the ranks do in a step, {report.mode}")
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     figure.savefig(path, dpi=120)

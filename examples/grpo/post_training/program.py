@@ -12,6 +12,7 @@ from rich.console import Console
 
 from post_training.console import LearningProgress
 from post_training.launch import launch
+from post_training.model import WEIGHTS
 from post_training.outcome import summary_lines, write_outcome
 from post_training.report import TrainingReport
 from post_training.settings import Settings, parse_settings
@@ -39,6 +40,8 @@ def train(cfg: Any, settings: Settings, folder: Path, console: Console, *, resum
         mode = mode_of(placement)
         # Those who share devices take turns: nothing is gained by writing ahead.
         max_lag = 0 if mode == "collocated" else settings.max_lag
+        if settings.model.lora_rank:
+            mode = f"{mode}, adapters only"
         print(render_plan(placement.plan), end="")
         console.print(f"{mode}: answers are learned from at most {max_lag} versions late", highlight=False)
         parts = launch(cluster, placement, settings)
@@ -46,6 +49,8 @@ def train(cfg: Any, settings: Settings, folder: Path, console: Console, *, resum
         with LearningProgress(console, settings) as progress:
             training = Training(parts, settings, max_lag, folder / CHECKPOINT, on_step=progress.show)
             training.run(resume=resume)
+        if (handed_over := cluster.weights.get(WEIGHTS)) is not None:
+            console.print(f"handed over at each step: {handed_over}", highlight=False)
         return TrainingReport(
             mode=mode,
             steps=tuple(training.steps),

@@ -98,8 +98,8 @@ class Shares:
     """Parts of the time of a component's ranks; the rest was waited for other things, or idle.
 
     Args:
-        moving: weights: published, or copied to their places.
-        awaiting: newer weights, or the answer that own ones are announced.
+        moving: weights: published and announced, or copied to their places.
+        awaiting: newer weights.
         working: on anything else.
     """
 
@@ -112,7 +112,7 @@ class Shares:
         """Those of a worker group."""
         phases = [phase for method in group.methods for phase in method.phases]
         moves = [phase for phase in phases if phase.phase.split("/")[-1] in (PUBLISHING, READING)]
-        awaiting = sum(phase.waiting for phase in moves)
+        awaiting = sum(phase.waiting for phase in moves if phase.phase.split("/")[-1] == READING)
         moving = sum(phase.spent.share for phase in moves) - awaiting
         return cls(moving, awaiting, group.busy - moving)
 

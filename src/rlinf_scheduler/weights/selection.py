@@ -64,8 +64,8 @@ class Selection:
         found = set(self.keys)
         for pattern in sorted(self.patterns or ()):
             if pattern not in found and not any(fnmatchcase(key, pattern) for key in self.keys):
-                hint = did_you_mean(pattern, tensors)
-                raise WeightsError(name, f"no key of {there} is {pattern!r}, of keys={hint and f'; {hint}'}")
+                hint = did_you_mean(pattern, tensors) or f"its {len(tensors)} begin with {[*tensors][:3]}"
+                raise WeightsError(name, f"no key of {there} is {pattern!r}, of keys=; {hint}")
         whence = {key: _origin(key, rename, fuse or {}) for key in self.keys}
         self.origins: Origins = {key: rows for key, rows in whence.items() if rows != (Rows(key),)}
 
