@@ -471,6 +471,10 @@ def test_weights_that_nobody_publishes_and_a_version_that_does_not_come():
     found = why(waits("a:0", fetch), works("b:0", weights={"policy": 3}))
     assert found.culprit.address == "b:0"
     assert "b:0 publishes them: version 3 is there, and 5 is wanted" in str(found)
+    found = why(waits("a:0", fetch), works("b:0", weights={"policy": 5}))
+    assert "b:0 publishes them: version 5 is on its way, or lacks what processes had that are gone" in str(
+        found
+    )
     late, early = works("b:1", weights={"policy": 4}), idle("b:0", weights={"policy": 5})
     found = why(waits("a:0", fetch), early, late)
     assert found.culprit.address == "b:1"

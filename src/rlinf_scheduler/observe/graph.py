@@ -450,7 +450,11 @@ def _by_publisher(graph: WaitGraph, process: str, wait: Wait) -> Ends:
         last = f"{some_names(late)} published version {version} last, others {newest}{wanted}"
         return Ends(late, (last,))
     there = f"version {version} is there" if version >= 0 else "no version is there yet"
-    return Ends(late, (f"{late[0]} publishes them: {there}{wanted}",))
+    if 0 <= version >= wait.needs:
+        there = f"version {version} is on its way, or lacks what processes had that are gone"
+    return Ends(
+        late, (f"{some_names(late)} {'publish' if len(late) > 1 else 'publishes'} them: {there}{wanted}",)
+    )
 
 
 def _by_holder(graph: WaitGraph, process: str, wait: Wait) -> Ends:

@@ -184,6 +184,7 @@ class IndexService:
             else:
                 self._messenger.run_beside(self._judge_beside, unjudged, partial(self._do, step, fail))
         except Exception as error:  # noqa: BLE001 - whoever asked is told
+            error.__context__ = None  # what had to be found out first is no cause of it
             fail(error)
 
     def _judge_beside(self, unjudged: _Unjudged, again: Callable[[], None]) -> None:
