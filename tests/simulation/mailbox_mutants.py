@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from product_mutants import Mutant, nothing
 
-from rlinf_scheduler.comm.replication.pieces import Copying, Pieces
+from rlinf_scheduler.comm.replication.pieces import Copying, ObjectPieces
 from rlinf_scheduler.comm.replication.publication import Publication
 from rlinf_scheduler.comm.replication.publisher import Publisher
 from rlinf_scheduler.comm.replication.replicas import Replicas
@@ -101,7 +101,7 @@ MAILBOX_MUTANTS = {
     ),
     "forgets who waits": Mutant(Publication, "kept", _forgets_who_waits, WEIGHTS),
     "does not go on elsewhere": Mutant(Copying, "fail", nothing, WEIGHTS),
-    "hands on what has not come": Mutant(Pieces, "answer", _hands_on_what_has_not_come, WEIGHTS),
+    "hands on what has not come": Mutant(ObjectPieces, "answer", _hands_on_what_has_not_come, WEIGHTS),
     "leaves who copied from the lost": Mutant(
         Publication, "is_copying", lambda _is: lambda _publication, _process_id: False, WEIGHTS
     ),
