@@ -85,6 +85,13 @@ def test_a_signal_handler_gets_the_service_that_the_interrupted_thread_is_waitin
     assert counted.made == 1
 
 
+@pytest.fixture
+def in_no_job(monkeypatch):
+    """Let nothing be open around the test; a job that other tests share is there again after it."""
+    monkeypatch.setattr("rlinf_scheduler.session.session._current", None)
+    monkeypatch.setattr("rlinf_scheduler.session.session._entered", [])
+
+
 def test_what_a_service_raises_reaches_whoever_asked_and_the_next_one_tries_again(session):
     attempts = []
 
@@ -188,6 +195,7 @@ def test_a_session_that_ends_takes_away_no_other_ones_place():
         current_session()
 
 
+@pytest.mark.usefixtures("in_no_job")
 def test_who_leaves_an_inner_job_is_in_the_outer_one_again():
     with LocalRuntime() as outer:
         channel = Channel.create("outer")
@@ -200,6 +208,7 @@ def test_who_leaves_an_inner_job_is_in_the_outer_one_again():
         current_session()
 
 
+@pytest.mark.usefixtures("in_no_job")
 def test_who_leaves_a_job_is_again_in_the_one_that_was_opened_before_without_a_block():
     cluster = Session(ClusterSecret.generate(), "cluster")
     set_current(cluster)
@@ -213,6 +222,7 @@ def test_who_leaves_a_job_is_again_in_the_one_that_was_opened_before_without_a_b
         current_session()
 
 
+@pytest.mark.usefixtures("in_no_job")
 def test_an_inner_job_that_fails_is_told_of_until_it_is_left():
     with LocalRuntime() as outer:
         with LocalRuntime() as inner:
@@ -222,6 +232,7 @@ def test_an_inner_job_that_fails_is_told_of_until_it_is_left():
         assert current_session() is outer
 
 
+@pytest.mark.usefixtures("in_no_job")
 def test_who_leaves_the_outer_job_first_is_in_none_afterwards():
     with LocalRuntime() as outer, LocalRuntime() as inner:
         outer.close()
