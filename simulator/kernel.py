@@ -534,7 +534,7 @@ class SimulatedLoop(IoLoop):
             self._plan(self._kernel.draw.randrange(1, 10))
         elif self._timers and self._timers[0][0] < FOREVER_S:
             due_us = math.ceil(self._timers[0][0] * 1e6)
-            looks = all(map(_looks_again, self._timers))
+            looks = all(_looks_again(each) for each in self._timers if each[0] < FOREVER_S)
             self._plan(max(1, due_us - self._process.world.now_us), looks=looks)
 
 

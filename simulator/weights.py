@@ -175,10 +175,12 @@ class Group:
 
     def lose(self, host: Host) -> None:
         """Note that the process of a rank has died."""
-        if any(rank.host is host for rank in self.ranks.values()):
+        lost = next((rank for rank in self.ranks.values() if rank.host is host), None)
+        if lost is not None:
             self.changes += 1
             self.note_complete()
-            if min(self._begun_by_shard(self.living())) < 0:
+            shard = lost.number % self._num_shards
+            if lost.acknowledged and self._begun_by_shard(self.living())[shard] < 0:
                 self.loss_us = self._world.now_us
 
     def note_begun(self) -> None:
