@@ -1,4 +1,4 @@
-"""What a process asks of a channel's server beside its operations, and what it waits for besides their ends."""
+"""Questions to the server of a channel that are no operations, and waits for other things than their ends."""
 
 from __future__ import annotations
 

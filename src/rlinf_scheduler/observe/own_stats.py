@@ -49,7 +49,7 @@ class DeviceMemories:
         self._is_measuring = self._has_failed = False
 
     def last(self) -> tuple[DeviceMemory, ...]:
-        """What was found last; has it measured anew. On the I/O thread."""
+        """Return the last measurement, and begin the next one; on the I/O thread."""
         platform = initialised_platform()
         if platform is None:
             return ()

@@ -55,7 +55,7 @@ Tell = Callable[[PullOffer | str, Callable[[bool], None] | None], bool]
 
 
 class Pulling(NamedTuple):
-    """What a process lends to others, and pulls from them: `pulls.py`, for those who stand below it."""
+    """The functions of this process's `Pulls`, for callers that may not import it."""
 
     stats: Callable[[], PullStats]
     offer: Callable[[Payload, str, str, Tell], None]
