@@ -32,6 +32,7 @@ def test_sources_are_counted_by_what_they_are(tmp_path):
         "src/rlinf/scheduler/face.py": "one\n",
         "simulator/story.py": "one\ntwo\n",
         "src/rlinf_scheduler/weights/plan.py": "one\n",
+        "src/rlinf_scheduler/engines/vllm.py": "one\ntwo\n",
         "src/rlinf_scheduler/channel/server.py": "leased = LeaseTable\nadmitted = 3\ntape = 1\n",
         "src/rlinf_scheduler/mailbox/taps.py": "shard = 4\n",
     }.items():
@@ -39,9 +40,10 @@ def test_sources_are_counted_by_what_they_are(tmp_path):
         (tmp_path / path).write_text(text)
     figures = figures_of_sources(tmp_path)
     assert figures == {
-        "lines of src and the simulator": 8,
+        "lines of src and the simulator": 10,
         "lines of src": 5,
         "lines of weights": 1,
+        "lines of engines": 2,
         "lines of the face": 1,
         "words of the glossary": 2,
         "functions with seven options": 0,

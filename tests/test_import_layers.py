@@ -37,7 +37,7 @@ LAYERS = (
     ("cluster",),
     ("(names)",),  # rlinf_scheduler/__init__.py: the public names
     ("(face)",),  # rlinf/scheduler/: what programs import
-    ("(testing)", "cli"),
+    ("(testing)", "cli", "engines"),
     ("(__main__)", "__main__"),  # `python -m rlinf`, `python -m rlinf_scheduler`
     ("(simulator)",),  # simulator/, which is not installed
 )

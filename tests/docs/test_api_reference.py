@@ -10,7 +10,7 @@ import pytest
 import rlinf.scheduler
 import rlinf.testing
 import rlinf_scheduler.placement
-from rlinf_scheduler import errors, events
+from rlinf_scheduler import engines, errors, events
 
 DOCS = Path(__file__).parents[2] / "docs"
 DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
@@ -69,7 +69,7 @@ def members(thing):
 
 @pytest.mark.parametrize(
     "module",
-    [rlinf.scheduler, rlinf_scheduler.placement, errors, events, rlinf.testing],
+    [rlinf.scheduler, rlinf_scheduler.placement, engines, errors, events, rlinf.testing],
     ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module):

@@ -24,6 +24,7 @@ FACES = {"Channel", "Cluster", "GroupBuilder", "PackedPlacementStrategy", "Worke
 COMMANDS = "src/rlinf_scheduler/cli/"
 FACE = "src/rlinf/scheduler/"
 WEIGHTS = "src/rlinf_scheduler/weights/"
+ENGINES = "src/rlinf_scheduler/engines/"
 SIMULATOR = "simulator/"
 QUEUES = ("src/rlinf_scheduler/channel/", "src/rlinf_scheduler/queueing/")
 FEATURES = {
@@ -63,11 +64,12 @@ def figures_of_sources(root: Path = ROOT) -> dict[str, int]:
     }
     glossary = (root / "docs/glossary.md").read_text(encoding="utf-8")
     everything, simulator = _lines(files.values()), _lines(_within(files, SIMULATOR))
-    weights = _lines(_within(files, WEIGHTS))
+    weights, engines = _lines(_within(files, WEIGHTS)), _lines(_within(files, ENGINES))
     return {
         "lines of src and the simulator": everything,
-        "lines of src": everything - simulator - weights,
+        "lines of src": everything - simulator - weights - engines,
         "lines of weights": weights,
+        "lines of engines": engines,
         "lines of the face": _lines(_within(files, FACE)),
         "words of the glossary": len(re.findall(r"^\| \*\*", glossary, re.MULTILINE)),
         "functions with seven options": len(functions_with_many_options(files)),

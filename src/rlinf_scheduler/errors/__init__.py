@@ -44,6 +44,9 @@ boundaries through pickle unchanged.
     │   │   └── WeightsMismatch             they do not fit where they should go
     │   └── CodecError                      an object cannot be sent
     │       └── BatchUndecodable            some items of a batch cannot be read; it has the others
+    ├── EngineError                         an engine of rollouts cannot do what it was asked
+    │   ├── EngineDead                      it, or one of its processes, is gone
+    │   └── UpdateFailed                    the version before is in use
     ├── FaceError (ImportError)             an RLinf checkout's own scheduler cannot be replaced by this library
     └── ChannelError
         ├── ChannelNotFound (LookupError)
@@ -75,6 +78,7 @@ from rlinf_scheduler.errors.channel import *  # noqa: F403
 from rlinf_scheduler.errors.cluster import *  # noqa: F403
 from rlinf_scheduler.errors.comm import *  # noqa: F403
 from rlinf_scheduler.errors.config import *  # noqa: F403
+from rlinf_scheduler.errors.engines import *  # noqa: F403
 from rlinf_scheduler.errors.stored import *  # noqa: F403
 from rlinf_scheduler.lazy import loader as _loader
 

@@ -1,0 +1,38 @@
+"""Engines of rollouts: one protocol, vLLM and transformers behind it.
+
+The public names below are loaded on first use: importing this package costs none of the libraries that engines need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinf_scheduler.lazy import declared
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.engines.protocol import (
+        EngineLoad,
+        Generation,
+        GenerationRequest,
+        RolloutEngine,
+        Sampling,
+        Tokens,
+        collect,
+    )
+
+__all__ = [
+    "EngineLoad",
+    "Generation",
+    "GenerationRequest",
+    "RolloutEngine",
+    "Sampling",
+    "Tokens",
+    "collect",
+]
+
+if not TYPE_CHECKING:  # which would believe that every name is there
+    __getattr__ = declared(globals())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
