@@ -514,13 +514,17 @@ class ChannelUsers:
             if call.limit_us is None:
                 continue
             may_take_us = call.limit_us + LATE_US
+            paused_us = self.host.paused_us - call.paused_us
+            if call.operation is None:
+                # What a request had waited before its process stood still may count anew.
+                may_take_us += min(paused_us, call.limit_us)
             if self._script.durable and (call.operation is None or call.step.kind == "peek"):
                 # The time in which nobody holds the channel does not count, and then it begins anew.
                 may_take_us += call.limit_us + self._hindered_us()
             if self._script.has_holders and call.step.kind == "peek":
                 # A node's holder has its own time to answer.
                 may_take_us += int(FETCH_TIMEOUT_S * 1e6)
-            took_us = call.ended_us - call.began_us - (self.host.paused_us - call.paused_us)
+            took_us = call.ended_us - call.began_us - paused_us
             if took_us > may_take_us:
                 message = f"{call.step.kind} {number} took {took_us} µs of {call.limit_us}"
                 raise Violation(message, (number,))

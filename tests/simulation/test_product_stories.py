@@ -14,6 +14,7 @@ from rlinf_scheduler.queueing import ChannelState
 from simulator import Machines, draw_script
 from simulator.mailbox import MailboxPart
 from simulator.run import PRODUCT, run_script, simulate
+from simulator.script import Call, Fault
 
 
 def told_of(seed, machines=None):
@@ -53,6 +54,16 @@ def test_the_product_keeps_every_promise_in_stories_that_are_drawn_for_mutants(n
 @pytest.mark.parametrize(("name", "seed"), [("with_absences", 64)])
 def test_the_product_keeps_every_promise_in_a_harder_story_that_has_found_it_broken(name, seed):
     assert run_script(getattr(harder, name)(draw_script(seed)), None, PRODUCT).violation is None
+
+
+@pytest.mark.parametrize("pause_s", [10, 30])
+def test_a_request_whose_process_stood_still_takes_no_longer_than_its_time_once_more(pause_s):
+    join = Call(8_000, 1, 1, "join", "", 0, 0, None, True, "")
+    stands_still = Fault(18_914, "pause", 1, pause_s * 1_000_000)
+    steps = (join, Fault(8_037, "stall", 1, 70_000_000), stands_still)
+    report = run_script(replace(draw_script(2635), steps=steps), None, PRODUCT)
+    assert report.violation is None
+    assert [event[-1] for event in report.history if event[2:5] == ("ends", "join", 1)] == ["unanswered"]
 
 
 # A send that found its receiver after its deadline, and was told that there is none.

@@ -303,22 +303,22 @@ class Messenger:
                 future.set_exception(error)
                 return
             if timeout_s is not None and not future.done():
-                due_at = began + timeout_s
                 expire = partial(self._expire, target, ident, service, began)
-                future.timer = self._loop.call_later(
-                    due_at - self.now(), lambda: self._expire_unless_absent(future, due_at, expire)
-                )
+                on_time = partial(self._on_time, future, began + timeout_s, timeout_s, expire)
+                future.timer = self._loop.call_later(began + timeout_s - self.now(), on_time)
 
         self._loop.run_soon(begin)
         return future
 
-    def _expire_unless_absent(self, future: RequestFuture, due_at: float, expire: Callable[[], None]) -> None:
+    def _on_time(
+        self, future: RequestFuture, due_at: float, timeout_s: float, expire: Callable[[], None]
+    ) -> None:
         absent_s = self.now() - due_at
         if absent_s < OVERDUE_S:
             expire()
         else:
-            # This process was stopped, and the answer may be here since.
-            future.timer = self._loop.call_later(absent_s, expire)
+            # This process was stopped, and the answer may be here since; how long it was stopped is not known.
+            future.timer = self._loop.call_later(min(absent_s, timeout_s), expire)
 
     def _expire(self, target: Peer, ident: int, service: str, began: float) -> None:
         condition = self.condition(target.process_id)
