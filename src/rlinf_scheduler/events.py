@@ -149,6 +149,30 @@ class WorkerResponsive:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildJoined:
+    """A process that a rank started has joined the job as the worker `address`, "rollout:3/0"."""
+
+    address: str
+    pid: int
+    node_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLeft:
+    """Such a process has ended in order; one that goes with its rank is not told of."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLost:
+    """Such a process has died, or was declared dead, and its rank has not; its rank hears of it, too."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLogged:
     """A worker wrote a log record (`Worker.log_info` and its siblings).
 
@@ -246,6 +270,9 @@ Event = (
     | WorkerGivenUp
     | WorkerUnresponsive
     | WorkerResponsive
+    | ChildJoined
+    | ChildLeft
+    | ChildLost
     | WorkerLogged
     | WorkerPrinted
     | ChannelOpened

@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 
 import numpy as np
+import torch
 
 from rlinf.scheduler import Channel, Worker
 from rlinf_scheduler.errors import SchedulerError
@@ -53,10 +55,11 @@ class Starting:
 
     def start(self, way, rank=None, target=child, args=None):
         """Start a process below; its address and its pid."""
-        if way == "subprocess":
+        if way in ("subprocess", "scrubbed"):
             path = os.pathsep.join(filter(None, sys.path))
             command = [sys.executable, "-c", _PROGRAM, "" if rank is None else str(rank)]
-            process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+            kept = os.environ if way == "subprocess" else {}
+            process = subprocess.Popen(command, env={**kept, "PYTHONPATH": path})
         else:
             process = multiprocessing.get_context(way).Process(
                 target=target, args=args or (rank,), daemon=False
@@ -93,6 +96,19 @@ class Starting:
 class Nest(Worker):
     def __init__(self):
         self.children = Starting(self)
+        self.lost = queue.SimpleQueue()
+        self.on_child_lost(self.lost.put)
+
+    def next_lost(self):
+        """What the rank hears next of one that has died."""
+        return self.lost.get(timeout=DEADLINE_S)
+
+    def load(self):
+        """The addresses that the workers of a `DataLoader` say."""
+        loader = torch.utils.data.DataLoader(
+            Addresses(), batch_size=None, num_workers=2, worker_init_fn=join_as
+        )
+        return sorted(set(loader))
 
     def open(self, way, number=None, rank=None):
         return self.children.met(self.children.start(way, rank), number if number is not None else rank or 0)
@@ -156,6 +172,20 @@ class Nest(Worker):
 
     def pid(self):
         return os.getpid()
+
+
+class Addresses(torch.utils.data.Dataset):
+    """Each item is the address of the worker that loaded it."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, _):
+        return str(Worker().address)
+
+
+def join_as(number):
+    Worker.join_parent(number, timeout_s=DEADLINE_S)
 
 
 def by_pid(processes, pid):
@@ -258,6 +288,10 @@ def launch_a_group(worker):
 
     del worker
     Nest.create_group().launch(Cluster())
+
+
+def pid(worker):
+    return os.getpid()
 
 
 def title(worker):

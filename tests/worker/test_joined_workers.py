@@ -1,6 +1,8 @@
 """Processes that ranks start, as workers below them: real processes, without Ray."""
 
+import multiprocessing
 import os
+import queue
 import select
 import threading
 
@@ -11,10 +13,12 @@ from interruptions import SEED, Alarms
 from joined_workers import DEADLINE_S, Nest
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import WorkerError
-from rlinf_scheduler.events import WorkerLost
+from rlinf_scheduler.events import ChildJoined, ChildLeft, ChildLost, WorkerLost
 from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.observe.why import why
 from waits import wait_until
+
+CHILD_EVENTS = (ChildJoined, ChildLeft, ChildLost)
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def ended(pid):
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("way", ["spawn", "forkserver", "subprocess"])
+@pytest.mark.parametrize("way", ["spawn", "forkserver", "subprocess", "scrubbed"])
 def test_a_process_that_a_rank_starts_joins_below_it_however_it_is_started(launch, way):
     group = launch(last=0)
     address, pid = one(group.open(way))
@@ -113,6 +117,47 @@ def test_children_have_workers_below_them(launch):
     assert one(group.ask(0, "ask_below", "who"))["address"] == "nest:0/0/0"
     one(group.ask(0, "ask_below", "send", "from far below", "nest", 0))
     assert of(group.recv_from("nest", "0/0/0")) == ["from far below"]
+
+
+def test_what_a_fork_server_of_a_rank_starts_for_its_child_is_below_the_child(launch):
+    group = launch(last=0)
+    _, child = one(group.open("forkserver"))
+    assert one(group.ask(0, "open_below", "forkserver"))[0] == "nest:0/0/0"
+    below = one(group.ask(0, "ask_below", "pid"))
+    os.kill(child, 9)
+    assert ended(below)
+    # The server outlives it, and starts the next ones below their own parents.
+    assert one(group.open("forkserver"))[0] == "nest:0/0"
+
+
+def test_workers_of_a_data_loader_join(launch):
+    assert one(launch(last=0).load()) == ["nest:0/0", "nest:0/1"]
+
+
+def test_the_driver_hears_of_children_and_a_rank_of_those_that_died(launch, forked_job):
+    events = queue.SimpleQueue()
+    forked_job.session.bus.subscribe(
+        lambda event: events.put(event) if isinstance(event, CHILD_EVENTS) else None
+    )
+    group = launch(last=0)
+    _, first = one(group.open("fork"))
+    _, second = one(group.open("fork", 1))
+    assert [events.get(timeout=DEADLINE_S) for _ in range(2)] == [
+        ChildJoined("nest:0/0", first, 0),
+        ChildJoined("nest:0/1", second, 0),
+    ]
+    assert one(group.end(1)) == 0
+    assert events.get(timeout=DEADLINE_S) == ChildLeft("nest:0/1")
+    os.kill(first, 9)
+    told = events.get(timeout=DEADLINE_S)
+    assert (type(told), told.address) == (ChildLost, "nest:0/0")
+    assert "its process has ended" in told.reason
+    assert one(group.next_lost()).address == "nest:0/0"
+    # What goes with its rank is not told of beside that.
+    one(group.open("fork"))
+    group.shutdown()
+    launch(last=0).open("fork").wait(DEADLINE_S)
+    assert [type(events.get(timeout=DEADLINE_S)) for _ in range(2)] == [ChildJoined, ChildJoined]
 
 
 def test_several_that_join_at_once_have_numbers_of_their_own(launch):
@@ -227,7 +272,7 @@ def test_only_what_a_rank_starts_can_join_and_only_there(launch, monkeypatch):
     assert "rank=2 of world_size=2" in one(group.own_error(2, 2))
     told = one(group.error_of("fork", join_at_wrong_address))
     assert told.startswith("ClusterError: this process was started by 'nest:0', not by 'nest:1'")
-    assert "RLINF_PARENT" in one(group.error_of("fork", join_without_environment))
+    assert "RLINF_PARENT" in one(group.error_of("fork", join_in_place_of, "nobody"))
     gone = one(group.error_of("fork", join_in_place_of, "4194304 7 8 nest:0"))
     assert gone.startswith("ClusterError: 'nest:0', which started this process, is gone, or cannot be seen")
     other = one(group.error_of("fork", join_below_another, "other:0"))
@@ -240,11 +285,6 @@ def join_at_wrong_address():
     Worker(parent_address=Worker().address.__class__("nest", 1), world_size=1, rank=0)
 
 
-def join_without_environment():
-    del os.environ["RLINF_PARENT"]
-    Worker.join_parent()
-
-
 def join_below_another(address):
     """The parent's process has left the job, say, and has the file of another worker under that descriptor."""
     *where, _ = os.environ["RLINF_PARENT"].split(" ", 3)
@@ -253,6 +293,7 @@ def join_below_another(address):
 
 def join_in_place_of(parent):
     os.environ["RLINF_PARENT"] = parent
+    multiprocessing.current_process()._config.clear()
     Worker.join_parent()
 
 

@@ -38,6 +38,8 @@ PAGE = 256
 RETURNS = "returns"
 # In what an entry of a worker below another says: the id of the process that is above it, and with which it ends.
 PARENT = "parent"
+# And its process's number on its machine.
+PID = "pid"
 # In a listed entry, added: its process is gone, and no other one has taken the name yet.
 AWAITED = "awaited"
 # How the names of entries begin that are about groups, and how many ranks such a group has: "<group>:<rank>" is each.
@@ -162,13 +164,18 @@ class DirectoryServer:
         messenger: the process's messenger; the directory becomes one of its services.
         declare_dead: called with each entry whose process is gone although nobody may have noticed, and why; on the
             I/O thread.
+        child_joined: called there with each entry of a worker below another.
     """
 
     def __init__(
-        self, messenger: Messenger, declare_dead: Callable[[Entry, str], None] = lambda _entry, _why: None
+        self,
+        messenger: Messenger,
+        declare_dead: Callable[[Entry, str], None] = lambda _entry, _why: None,
+        child_joined: Callable[[Entry], None] = lambda _entry: None,
     ) -> None:
         self._messenger = messenger
         self._declare_dead = declare_dead
+        self._child_joined = child_joined
         self._entries = _Entries()
         # Of those that return, the ones that nobody has now; they belong to who sees to it.
         self._awaited = _Entries()
@@ -221,6 +228,8 @@ class DirectoryServer:
                 ranks = self._lookups.get(wanted.name.removeprefix(GROUPS), {})
                 for lookup in [lookup for waiting in ranks.values() for lookup in waiting]:
                     self._fail_if_impossible(lookup)
+        if parent is not None:
+            self._child_joined(entry)
         request.reply(None)
 
     def _unregister(self, request: Request, ask: Unregister) -> None:

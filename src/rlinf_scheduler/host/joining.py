@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.addresses import WorkerAddress, parent_name
 from rlinf_scheduler.comm import Buffer, on_fork_in_child
-from rlinf_scheduler.comm.directory import PARENT, RETURNS, Entry
+from rlinf_scheduler.comm.directory import PARENT, PID, RETURNS, Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
+from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout
 from rlinf_scheduler.host.force import LEAVE_GRACE_S, birth_of, end_after, end_descendants, end_with_status
 from rlinf_scheduler.host.info import DetachedJob, JobSettings, Role, job_settings, unpacked_topology
@@ -36,7 +37,7 @@ from rlinf_scheduler.host.line_sender import LineSender
 from rlinf_scheduler.host.log_forwarding import forward_logs
 from rlinf_scheduler.host.observed import be_observed
 from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.host.parent import watch_process
+from rlinf_scheduler.host.parent import ancestors, watch_process
 from rlinf_scheduler.host.process_title import set_title
 from rlinf_scheduler.host.protocol import HostSpec
 from rlinf_scheduler.host.seeds import rank_seed
@@ -98,16 +99,39 @@ class _Parent(NamedTuple):
     address: str
 
     @classmethod
-    def of_environment(cls) -> _Parent:
-        words = os.environ.get(PARENT_VARIABLE, "").split(" ", 3)
+    def find(cls) -> _Parent:
+        """The nearest one above this process.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        # What a fork server starts has the server's environment, whichever process asked for it.
+        words = (_of_multiprocessing().get(PARENT_VARIABLE) or os.environ.get(PARENT_VARIABLE, "")).split(
+            " ", 3
+        )
         try:
             pid, born, descriptor, address = words
             return cls(int(pid), int(born), int(descriptor), address)
         except ValueError:
+            found = None if any(words) else cls._of_ancestors()
+        if found is None:
             raise ClusterError(
                 "this process was not started by a rank, so there is nothing to join: what a rank starts has "
-                f"{PARENT_VARIABLE} in its environment, which is {' '.join(words) or 'not set'!r} here"
-            ) from None
+                f"{PARENT_VARIABLE} in its environment, which is {' '.join(words) or 'not set'!r} here, "
+                "or a rank among the processes above it"
+            )
+        return found
+
+    @classmethod
+    def _of_ancestors(cls) -> _Parent | None:
+        """The nearest one of those that started this process, which was given another environment."""
+        for pid, _ in ancestors(os.getpid()):
+            with suppress(OSError):  # it ends, or is another user's
+                for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                    address = _address_in_file(pid, descriptor)
+                    if address:
+                        return cls(pid, birth_of(pid), int(descriptor), address)
+        return None
 
     def lives(self) -> bool:
         """Whether it is still that process, and not another one with its number."""
@@ -181,10 +205,25 @@ def offer_joining(session: Session, host: HostSpec, topology: Buffer, returns: s
         os.environ.pop(PARENT_VARIABLE, None)
         return
     pid = os.getpid()
-    os.environ[PARENT_VARIABLE] = f"{pid} {birth_of(pid)} {descriptor} {session.name}"
+    os.environ[PARENT_VARIABLE] = where = f"{pid} {birth_of(pid)} {descriptor} {session.name}"
+    _of_multiprocessing()[PARENT_VARIABLE] = where
     close = partial(os.close, descriptor)
     session.on_close(close)
     session.on_fork(close)
+    session.messenger.on_peer_lost(partial(_tell_of_child, session))
+
+
+def _tell_of_child(session: Session, process_id: str) -> None:
+    """Tell the rank of one below it that has died: the job's home says it to all."""
+    lost = session.messenger.peers.lost.get(process_id)
+    if lost is None or lost.loss is Loss.LEFT or parent_name(lost.name) != session.name:
+        return
+    _log.warning("'%s', which this worker started, has died: %s", lost.name, lost.reason)
+    if session.bus.is_heard:
+        # Most ranks listen to no event.
+        from rlinf_scheduler.events import ChildLost  # noqa: PLC0415
+
+        session.bus.emit(ChildLost(lost.name, lost.reason))
 
 
 def join_parent(
@@ -223,7 +262,7 @@ def _join_once(
         existing = current_or_none()
         if existing is not None:
             return _address_in(existing, rank, parent)
-        above = _Parent.of_environment()
+        above = _Parent.find()
         if parent is not None and str(parent) != above.address:
             raise ClusterError(
                 f"this process was started by '{above.address}', not by '{parent}': it joins below that one"
@@ -241,13 +280,35 @@ def _join_once(
             raise
 
 
-def parent_in_environment() -> str:
+def parent_above() -> str:
     """The address of the worker that started this process; "" if none did, or it is gone."""
     try:
-        above = _Parent.of_environment()
+        above = _Parent.find()
     except ClusterError:
         return ""
     return above.address if above.pid != os.getpid() and above.lives() else ""
+
+
+def _of_multiprocessing() -> dict[str, Any]:
+    """What this process hands to those that it starts by `multiprocessing`, whichever way."""
+    process = sys.modules.get("multiprocessing.process")
+    return {} if process is None else getattr(process.current_process(), "_config", {})
+
+
+def _address_in_file(pid: int, descriptor: str) -> str:
+    """The address of the worker in a process that has a file for what it starts under that descriptor; else ""."""
+    path = f"/proc/{pid}/fd/{descriptor}"
+    with suppress(OSError):
+        if not os.readlink(path).startswith(f"/memfd:{_FILE}"):
+            return ""
+        file = _JoinFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        try:
+            spec: JoinSpec | None = pickle.loads(file.content()) if file.is_own() else None
+        finally:
+            file.close()
+        if spec is not None and spec.role.info.pid == pid:  # else it joined by it
+            return str(spec.role.info.address)
+    return ""
 
 
 def _address_in(session: Session, rank: int | None, parent: WorkerAddress | None) -> WorkerAddress:
@@ -338,6 +399,7 @@ def _register(session: Session, spec: JoinSpec, timeout_s: float) -> None:
     about: dict[str, Any] = {
         "placement": pickle.dumps(spec.role.info.placement),
         PARENT: spec.process_id,
+        PID: os.getpid(),
         # Its parent may start another one in its place, as long as that is there or comes back.
         RETURNS: spec.returns or spec.process_id,
     }

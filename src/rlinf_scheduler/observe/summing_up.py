@@ -160,6 +160,9 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
         INFO,
         lambda event: f"{event.group}:{event.rank} answers again, after {seconds_text(event.silent_s)}",
     ),
+    told.ChildJoined: (INFO, lambda event: f"{event.address} joined, process {event.pid}"),
+    told.ChildLeft: (INFO, lambda event: f"{event.address} left"),
+    told.ChildLost: (ERROR, lambda event: f"{event.address} was lost: {event.reason}"),
     told.ChannelOpened: (INFO, lambda event: f"channel '{event.name}' is open, held by {event.process}"),
     told.ChannelRestored: (
         WARNING,

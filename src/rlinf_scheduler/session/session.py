@@ -137,14 +137,16 @@ class Session:
             begin_to_pull(self.messenger)
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
         if home is None:
-            DirectoryServer(self.messenger, self._declare_dead)
+            # One process of a job: the others do not load what it tells.
+            from rlinf_scheduler.session.children import ChildEvents  # noqa: PLC0415
+
+            DirectoryServer(self.messenger, self._declare_dead, ChildEvents(self.messenger, self.bus).joined)
         self.home = home or self.messenger.endpoint
         self.directory = DirectoryClient(self.messenger, self.home)
         self.deaths = DeathNotices(self.messenger, self.home)
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
         self._heartbeat_monitor: HeartbeatMonitor | None = None
         if home is None:
-            # One process of a job: the others do not load what it tells.
             from rlinf_scheduler.session.heartbeat_monitor import HeartbeatMonitor  # noqa: PLC0415
 
             self._heartbeat_monitor = HeartbeatMonitor(self.messenger, self.bus, self.deaths)

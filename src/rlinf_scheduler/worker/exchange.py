@@ -598,10 +598,10 @@ def _name(group: str, rank: Rank) -> str:
 
 def _why_alone() -> str:
     """Why a worker has no part in a job."""
-    from rlinf_scheduler.host.joining import parent_in_environment  # noqa: PLC0415 - for this error alone
+    from rlinf_scheduler.host.joining import parent_above  # noqa: PLC0415 - for this error alone
 
     why = "this worker was constructed directly: launch its group to communicate"
-    parent = parent_in_environment()
+    parent = parent_above()
     return (
         f"{why}; this process was started by '{parent}', and joins below it by Worker.join_parent()"
         if parent

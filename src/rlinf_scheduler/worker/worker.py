@@ -36,6 +36,7 @@ from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
 
+    from rlinf_scheduler.events import ChildLost, Event
     from rlinf_scheduler.worker.group import WorkerGroup
     from rlinf_scheduler.worker.group_builder import GroupBuilder
 
@@ -157,6 +158,27 @@ class Worker(Routed):
         from rlinf_scheduler.host.joining import join_parent  # noqa: PLC0415 - as above
 
         return join_parent(rank, world_size, timeout_s=timeout_s)
+
+    def on_child_lost(self, callback: Callable[[ChildLost], object]) -> None:
+        """Have `callback` called with each process that has joined below this worker and died while this one lives.
+
+            self.on_child_lost(lambda lost: self.engine.fail(f"{lost.address}: {lost.reason}"))
+
+        On the thread of events: it may wait, and holds up nothing but later events. What receives from such a process
+        gets `PeerDied` beside this.
+
+        Args:
+            callback: called with its address and why it died.
+        """
+        if self._rlinf_session is None:
+            return  # nobody joins below it
+        from rlinf_scheduler.events import ChildLost  # noqa: PLC0415 - most ranks listen to no event
+
+        def tell(event: Event) -> None:
+            if isinstance(event, ChildLost):
+                callback(event)
+
+        self._rlinf_session.bus.subscribe(tell)
 
     # A program may set each of these, or have a method of that name: nothing of the library asks for them.
 
