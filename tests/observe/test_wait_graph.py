@@ -487,6 +487,14 @@ def test_devices_wait_for_who_has_them():
     assert culprit_of(waits("a:0", lock), works("b:0"), waits("driver", turns=turns))[0] == "b:0"
 
 
+def test_devices_of_a_group_wait_for_its_ranks_that_have_not_entered():
+    turns = (TurnNote("b:0", ("0:1",), 9.0, True), TurnNote("a:0", ("0:1",), 4.0, False, ("a:1",)))
+    lock = Wait(DEVICE, "device_lock(group=True) of 0:1", 4.0, subject="0:1")
+    found = why(waits("a:0", lock), works("a:1"), works("b:0"), waits("driver", turns=turns))
+    assert found.culprit.address == "a:1"
+    assert "a:1 is not in device_lock(group=True)" in str(found)
+
+
 def test_a_collective_waits_for_the_ranks_that_are_not_in_it():
     reduce, barrier = (Wait(COLLECTIVE, f"torch.distributed.{name}()") for name in ("all_reduce", "barrier"))
     found = why(waits("a:0", reduce), waits("a:1", reduce), idle("a:2"), idle("b:0"))

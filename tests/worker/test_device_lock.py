@@ -3,6 +3,8 @@
 import multiprocessing
 import signal
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +15,7 @@ from rlinf_scheduler.errors import (
     CallCancelled,
     ConfigError,
     DeviceLockTimeout,
+    PeerDied,
     WorkerError,
 )
 from rlinf_scheduler.planning import Placement
@@ -61,6 +64,14 @@ class Sharer(Worker):
         with self.device_lock:
             raise LookupError("inside")
 
+    def meet(self, timeout_s=None, *, comes=True):
+        if not comes:
+            return None
+        with self.device_lock(timeout_s, group=True):
+            self.inside.set()
+            self.gate.wait(DEADLINE_S)
+            return time.monotonic()
+
     def enter_twice(self):
         lock = self.device_lock()
         with lock, lock:
@@ -78,6 +89,49 @@ def on(*devices, node=0):
 @pytest.fixture
 def pair(job):
     return [job.launch(Sharer, 1, name=name, placements=on(0)) for name in ("actor", "rollout")]
+
+
+def spread(*devices):
+    return [replace(on(device)[0], rank=rank) for rank, device in enumerate(devices)]
+
+
+def test_all_ranks_of_a_group_are_in_their_turn_together_whatever_order_two_groups_come_in(job):
+    actor, critic = [
+        job.launch(Sharer, 2, name=name, placements=spread(0, 1)) for name in ("actor", "critic")
+    ]
+    for group in (actor, critic):
+        for worker in group.workers:
+            worker.gate.set()
+    for _ in range(20):
+        calls = [actor.execute_on(0).meet(DEADLINE_S), critic.execute_on(1).meet(DEADLINE_S)]
+        calls += [actor.execute_on(1).meet(DEADLINE_S), critic.execute_on(0).meet(DEADLINE_S)]
+        for call in calls:
+            call.wait(DEADLINE_S)
+
+
+def test_a_rank_that_does_not_enter_holds_up_no_other_group_and_is_named(job):
+    actor, critic = [
+        job.launch(Sharer, 2, name=name, placements=spread(0, 1)) for name in ("actor", "critic")
+    ]
+    late = actor.execute_on(0).meet(0.3)
+    for worker in critic.workers:
+        worker.gate.set()
+    critic.meet(DEADLINE_S).wait(DEADLINE_S)
+    with pytest.raises(WorkerError, match="'actor:1' has not asked for its part") as caught:
+        late.wait(DEADLINE_S)
+    assert type(caught.value.cause) is DeviceLockTimeout
+
+
+def test_a_rank_that_is_gone_is_named_to_those_who_wait_for_it(job):
+    actor = job.launch(Sharer, 3, name="actor", placements=spread(0, 1, 2))
+    waiting = actor.execute_on(0, 2).meet(DEADLINE_S)
+    actor.workers[1]._rlinf_session.close()
+    with pytest.raises(WorkerError, match="'actor:1' is gone") as caught:
+        waiting.wait(DEADLINE_S)
+    assert type(caught.value.cause) is PeerDied
+    assert len(job.session.service(DeviceLockServer)._turns) == 0
+    with pytest.raises(WorkerError, match="'actor:1' is gone"):  # it was so before, too
+        actor.execute_on(0).meet(DEADLINE_S).wait(DEADLINE_S)
 
 
 def free(group):

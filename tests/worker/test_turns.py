@@ -3,6 +3,7 @@
 import random
 
 from effort import case, tries
+from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.worker.turns import Turn, Turns
 
 
@@ -10,9 +11,72 @@ def turn(who, devices, number=1, since=0.0):
     return Turn(who, number, who, frozenset(devices), since)
 
 
+def part(group, rank, devices, number=1, size=2):
+    """The wish of a rank of a group that has its devices together."""
+    name = f"{group}:{rank}"
+    member = GroupMembership(group, 1, rank, size)
+    return Turn(name, number, name, frozenset(devices), 0.0, member)
+
+
+def names(turns):
+    return [turn.who for turn in turns]
+
+
+def test_groups_have_all_their_devices_in_whatever_order_their_ranks_come():
+    turns = Turns()
+    assert not turns.ask(part("a", 0, "0"))
+    assert not turns.ask(part("b", 1, "1"))
+    assert not turns.ask(turn("c", "2"))[1:]
+    assert names(turns.ask(part("b", 0, "0"))) == ["b:1", "b:0"]
+    assert not turns.ask(part("a", 1, "1"))
+    assert not turns.give_back("b:0", 1, 1.0), "the other rank is inside"
+    assert names(turns.give_back("b:1", 1, 2.0)) == ["a:0", "a:1"]
+
+
+def test_a_group_that_is_not_complete_holds_nobody_up():
+    turns = Turns()
+    turns.ask(part("a", 0, "0"))
+    assert turns.missing(part("a", 0, "0")) == []
+    assert turns.gathering[0][1] == ["a:1"]
+    assert names(turns.ask(turn("b", "01"))) == ["b"]
+
+
+def test_a_group_waits_again_for_a_rank_that_gave_up_and_stands_last_then():
+    turns = Turns()
+    turns.ask(turn("first", "01"))
+    turns.ask(part("a", 0, "0"))
+    turns.ask(part("a", 1, "1"))
+    turns.ask(turn("c", "1"))
+    assert not turns.give_back("a:1", 1, 0.0)
+    assert turns.gathering[0][1] == ["a:1"]
+    assert names(turns.forget("first", 1.0)) == ["c"]
+    turns.ask(part("a", 1, "1", number=2))
+    assert names(turns.give_back("c", 1, 2.0)) == ["a:0", "a:1"]
+
+
+def test_wishes_of_one_rank_in_two_threads_are_two_turns_and_launches_are_apart():
+    turns = Turns()
+    for number in (1, 2):
+        turns.ask(part("a", 0, "0", number))
+    assert len(turns.gathering) == 2
+    assert names(turns.ask(part("a", 1, "1"))) == ["a:0", "a:1"]
+    later = part("a", 1, "1", 2)
+    later.group = later.group._replace(launched_ns=2)
+    assert not turns.ask(later)
+
+
+def test_a_group_goes_on_when_a_rank_inside_is_gone():
+    turns = Turns()
+    turns.ask(part("a", 0, "0"))
+    turns.ask(part("a", 1, "1"))
+    turns.ask(turn("b", "1"))
+    assert not turns.forget("a:1", 1.0), "the other rank is inside"
+    assert names(turns.give_back("a:0", 1, 2.0)) == ["b"]
+
+
 def test_those_who_want_the_same_device_come_in_order():
     turns = Turns()
-    assert [turns.ask(turn(who, "0")) for who in "abc"] == [True, False, False]
+    assert [len(turns.ask(turn(who, "0"))) for who in "abc"] == [1, 0, 0]
     assert [t.who for t in turns.give_back("a", 1, 1.0)] == ["b"]
     assert [t.who for t in turns.give_back("b", 1, 2.0)] == ["c"]
 

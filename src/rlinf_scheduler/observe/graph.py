@@ -460,6 +460,12 @@ def _by_publisher(graph: WaitGraph, process: str, wait: Wait) -> Ends:
 def _by_holder(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     wanted = set(wait.subject.split(", "))
     turns = [turn for each in graph.doing.values() for turn in each.turns]
+    for turn in turns:
+        if turn.process == process and turn.missing:
+            is_not = "is" if len(turn.missing) == 1 else "are"
+            return Ends(
+                turn.missing, (f"{some_names(turn.missing)} {is_not} not in device_lock(group=True)",)
+            )
     holders = [
         turn
         for turn in turns

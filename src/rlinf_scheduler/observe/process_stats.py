@@ -142,12 +142,13 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TurnNote(msgspec.Struct, frozen=True, array_like=True):
-    """A rank that has devices alone, or waits for them."""
+    """A rank that has devices alone, or waits for them, or for ranks that are to have theirs together with it."""
 
     process: str
     devices: tuple[str, ...]
     since_s: float
     granted: bool
+    missing: tuple[str, ...] = ()
 
 
 class LinkNote(msgspec.Struct, frozen=True, array_like=True):

@@ -15,15 +15,18 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm import Request, RequestFuture
+from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
 from rlinf_scheduler.comm.waits import DEVICE, Wait, awaited
-from rlinf_scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf_scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout, PeerDied
 from rlinf_scheduler.host.timing import Stopwatch
 from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.worker.offload import Offload
 from rlinf_scheduler.worker.turns import Turn, Turns
 
@@ -31,6 +34,8 @@ ASK = "devices.ask"
 GIVE_BACK = "devices.give_back"
 # How long after its deadline the word of the process that gives turns is waited for.
 _GRACE_S = 1.0
+# So often it is looked whether the ranks of a group live that have not asked for their part of a turn.
+_MISSED_S = 0.5
 # Who drops a turn says so, unless an interruption comes in between; then it is found after so long.
 _SWEEP_S = 1.0
 _next_number = itertools.count(1).__next__
@@ -47,11 +52,13 @@ class AskTurn(msgspec.Struct, frozen=True, array_like=True):
         number: its own, to give them back by.
         devices: which.
         timeout_s: how long it waits for them, in seconds.
+        group: the group all of whose ranks are to have theirs together; None: it has them alone.
     """
 
     number: int
     devices: tuple[str, ...]
     timeout_s: float
+    group: GroupMembership | None = None
 
 
 class GiveBack(msgspec.Struct, frozen=True, array_like=True):
@@ -69,8 +76,10 @@ class DeviceLockServer:
 
     def __init__(self, session: Session) -> None:
         self._messenger = messenger = session.messenger
+        self._directory = session.directory
         self._turns = Turns()
         self._waiting: dict[tuple[str, int], tuple[Request, Timer]] = {}
+        self._look_due = False
         messenger.serve(ASK, self._on_ask, AskTurn)
         messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
         messenger.on_peer_lost(self._on_peer_lost)
@@ -82,19 +91,51 @@ class DeviceLockServer:
     def _on_ask(self, request: Request) -> None:
         wanted: AskTurn = request.head
         now, devices = time.monotonic(), frozenset(wanted.devices)
-        turn = Turn(request.peer_id, wanted.number, request.peer_name, devices, now)
-        if self._turns.ask(turn):
+        turn = Turn(request.peer_id, wanted.number, request.peer_name, devices, now, wanted.group)
+        granted = self._turns.ask(turn)
+        if turn.granted:
             request.reply(None)
+            self._grant(granted)
             return
         timer = self._messenger.call_later(wanted.timeout_s, partial(self._expire, turn, wanted.devices))
         self._waiting[turn.process_id, turn.number] = request, timer
+        self._look_later()
 
     def _expire(self, turn: Turn, devices: Sequence[str]) -> None:
-        request, _ = self._waiting.pop((turn.process_id, turn.number))
         now = time.monotonic()
         holders = [_describe(other, now) for other in self._turns.before(turn)]
-        request.fail(DeviceLockTimeout(devices, now - turn.since, holders))
-        self._grant(self._turns.give_back(turn.process_id, turn.number, now))
+        holders += [f"'{name}' has not asked for its part" for name in self._turns.missing(turn)]
+        self._refuse(turn, DeviceLockTimeout(devices, now - turn.since, holders))
+
+    def _refuse(self, turn: Turn, error: BaseException) -> None:
+        key = turn.process_id, turn.number
+        request = self._stop_waiting(key)
+        if request is not None:
+            request.fail(error)
+            self._grant(self._turns.give_back(*key, time.monotonic()))
+
+    def _look_later(self) -> None:
+        if self._turns.gathering and not self._look_due:
+            self._look_due = True
+            self._messenger.call_later(_MISSED_S, self._look_for_missing)
+
+    def _look_for_missing(self) -> None:
+        """Look whether the ranks can come that others of their groups wait for."""
+        self._look_due = False
+        for members, missing in self._turns.gathering:
+            for name in missing:
+                looked_up = self._directory.lookup_async(name, 0.0)
+                looked_up.add_done_callback(partial(self._on_looked_up, members[0], name))
+        self._look_later()
+
+    def _on_looked_up(self, turn: Turn, name: str, looked_up: Promise[Entry]) -> None:
+        error = looked_up.exception()
+        if not isinstance(error, PeerDied):  # a name that another process is to take is not found, merely
+            return
+        for members, missing in self._turns.gathering:
+            if turn in members and name in missing:
+                for member in members:
+                    self._refuse(member, error)
 
     def _on_give_back(self, notice: Request) -> None:
         key = notice.peer_id, notice.head.number
@@ -158,13 +199,12 @@ class _OwnTurns:
         self._messenger.submit(self._sweep_later)
         return ref.number
 
-    def ask(self, number: int, devices: tuple[str, ...], timeout_s: float) -> RequestFuture:
+    def ask(self, wanted: AskTurn) -> RequestFuture:
         """Ask for devices.
 
         It knows the turn by its number only: who keeps a traceback from in here does not keep the devices.
         """
-        wanted = AskTurn(number, devices, timeout_s)
-        limit_s = min(FOREVER_S, timeout_s * (1 + GRACE_FRACTION) + _GRACE_S)
+        limit_s = min(FOREVER_S, wanted.timeout_s * (1 + GRACE_FRACTION) + _GRACE_S)
         return self._messenger.request(self._desk, ASK, wanted, timeout_s=limit_s, reply_type=None)
 
     def look(self) -> None:
@@ -193,7 +233,9 @@ class _OwnTurns:
 def _awaits(local: dict[str, Any]) -> Wait:
     lock: DeviceLock = local["self"]
     devices = ", ".join(lock._devices)
-    return Wait(DEVICE, f"device_lock() of {devices}", timeout_s=lock._timeout_s, subject=devices)
+    how = "group=True" if lock._group else ""
+    operation = f"device_lock({how}) of {devices}"
+    return Wait(DEVICE, operation, timeout_s=lock._timeout_s, subject=devices)
 
 
 class DeviceLock:
@@ -204,6 +246,7 @@ class DeviceLock:
         devices: which devices; none: it waits for nobody.
         timeout_s: how long to wait for its turn, in seconds; None: as long as it takes.
         offload: what is on the devices in the block only.
+        group: the group all of whose ranks are to have their devices together.
     """
 
     def __init__(
@@ -212,18 +255,22 @@ class DeviceLock:
         devices: Sequence[str],
         timeout_s: float | None = None,
         offload: Offload | None = None,
+        group: GroupMembership | None = None,
     ) -> None:
         self._turns = None if session is None else session.service(_OwnTurns)
         self._devices = tuple(devices)
         self._timeout_s = checked_timeout(timeout_s)
         self._offload = offload
+        self._group = group
         self._turn: _OwnTurn | None = None
 
     def __enter__(self) -> DeviceLock:
         """Wait for the turn, and bring to the device what is there in turns only.
 
         Raises:
-            DeviceLockTimeout: others had the devices until the deadline; the text says who.
+            DeviceLockTimeout: others had the devices until the deadline, or a rank of the group did not ask for its
+                part; the text says who.
+            PeerDied: a rank of the group is gone.
             ConfigError: this block is entered already.
         """
         if self._turn is not None:
@@ -248,10 +295,11 @@ class DeviceLock:
 
     @awaited(_awaits)
     def _take(self) -> None:
-        if self._turns is not None and self._devices:
+        if self._turns is not None and (self._devices or self._group):
             self._turn = _OwnTurn()
             try:
-                self._turns.ask(self._turns.watch(self._turn), self._devices, self._timeout_s).result()
+                number = self._turns.watch(self._turn)
+                self._turns.ask(AskTurn(number, self._devices, self._timeout_s, self._group)).result()
             except CommTimeout as error:
                 self._drop()
                 raise DeviceLockTimeout(self._devices, error.waited_s) from error

@@ -19,13 +19,14 @@ from typing import (
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.cancellation import current_scope
-from rlinf_scheduler.errors import ClusterError
+from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.host.info import Role, WorkerInfo
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import current_or_none
+from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.work import at_step
 from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
 from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
@@ -336,7 +337,9 @@ class Worker(Routed):
     """
 
     @called_in_with
-    def device_lock(self, timeout_s: float | None = None, *, offload: Sequence[object] = ()) -> DeviceLock:
+    def device_lock(
+        self, timeout_s: float | None = None, *, offload: Sequence[object] = (), group: bool = False
+    ) -> DeviceLock:
         """A block in which this worker has its devices alone, among all that take turns on them so.
 
             with self.device_lock(offload=[self.model, self.optimizer]):
@@ -354,14 +357,23 @@ class Worker(Routed):
                 with their state, tensors, and dicts, lists and tuples of them. At the block's beginning what of it is
                 in host memory comes to the device; at its end all goes to host memory, pinned where there is room, and
                 the device's memory to the others. They stay the same objects. The timers "onload" and "offload" say
-                what it takes.
+                what it takes. Of modules and tensors in shards (FSDP2, DTensor) this rank's shards move.
+            group: all ranks of the group have their devices together, so that they may run collectives in the block:
+                each enters it, the turn begins when the last one has and all devices are theirs, and ends when the last
+                one has left. Ranks that wait have nothing yet, in whatever order they and other groups come.
 
         Raises (from `with`):
-            DeviceLockTimeout: others had the devices until the deadline; the text says who.
+            DeviceLockTimeout: others had the devices until the deadline, or a rank of the group has not entered; the
+                text says who.
+            PeerDied: with `group`, a rank that has not entered is gone.
 
         Raises:
-            ConfigError: there is something in `offload` that cannot be moved.
+            ConfigError: there is something in `offload` that cannot be moved; or this worker is a rank of no group.
         """
+        session = self._rlinf_session
+        place = session.fact(GroupMembership) if group and session is not None else None
+        if group and session is not None and place is None:
+            raise ConfigError(f"device_lock(group=True): '{session.name}' is a rank of no group")
         placement = self._rlinf_role.info.placement
         numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
@@ -371,7 +383,7 @@ class Worker(Routed):
             device = torch_device_of(placement, vendor)
             if device.type != "cpu":
                 moved = Offload(offload, TorchMemory(device, torch_platform_of(vendor)))
-        return DeviceLock(self._rlinf_session, devices, timeout_s, moved)
+        return DeviceLock(session, devices, timeout_s, moved, place)
 
     def acquire_free_port(self, max_port_num: int | None = None) -> int:
         """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.
