@@ -25,6 +25,7 @@ LAYERS = (
     ("session",),
     ("tape",),
     ("observe",),
+    ("metrics",),
     ("channel", "mailbox", "weights"),
     ("routing",),
     ("emulation",),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from rlinf_scheduler.channel import (
     SAVE_TIMEOUT_S,
@@ -59,6 +59,9 @@ from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.metrics.samples import Reduction
 
 _NOT_ELASTIC = "groups do not grow and shrink while they run: there are no elastic groups yet"
 _FIXED_SIZES = "auto_scheduler: false keeps the sizes of component_placement"
@@ -456,6 +459,18 @@ class Cluster:
             ClusterError: the job's driver does not answer.
         """
         return received(begin_status(self.session))
+
+    def log_metrics(
+        self, metrics: Mapping[str, Any], step: int | None = None, *, reduce: Reduction | None = None
+    ) -> None:
+        """Log numbers of a training step, as `Worker.log_metrics` does in a rank; their names stay as they are.
+
+        Raises:
+            ConfigError: as there.
+        """
+        from rlinf_scheduler.metrics.sending import log_metrics  # noqa: PLC0415 - most drivers log none
+
+        log_metrics(self.session, "", self.session.name, 1, (metrics, step, reduce))
 
     @property
     def web_url(self) -> str:

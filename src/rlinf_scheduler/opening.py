@@ -11,6 +11,7 @@ from rlinf_scheduler.channel import Starter
 from rlinf_scheduler.comm import ClusterSecret, local_machine_id
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.config.fleet import Fleet
+from rlinf_scheduler.config.metrics import MetricsConfig
 from rlinf_scheduler.config.net_emulation import NetEmulation
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.events import NodeJoined
@@ -204,6 +205,8 @@ def open_home(
             config.check_emulated_nodes(fleet.topology)
             session.provide(NetEmulation, config.net_emulation)
             _emulate_network(session)
+        if config.metrics is not None:
+            _write_metrics(session, config.metrics)
         session.service(NodeWatch).follow(NodeLooks(ray_address()))
         job = announce(
             session,
@@ -236,6 +239,13 @@ def _emulate_network(session: Session) -> None:
     from rlinf_scheduler.emulation.network import EmulatedNetwork  # noqa: PLC0415
 
     session.service(EmulatedNetwork)
+
+
+def _write_metrics(session: Session, config: MetricsConfig) -> None:
+    # Most jobs write none.
+    from rlinf_scheduler.metrics.collecting import write_metrics  # noqa: PLC0415
+
+    write_metrics(session, config)
 
 
 def refresh_nodes(session: Session, timeout_s: float) -> Topology:

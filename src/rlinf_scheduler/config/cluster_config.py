@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import is_text_or_number, whole_number
 from rlinf_scheduler.config.findings import check, shown, unknown_key
+from rlinf_scheduler.config.metrics import MetricsConfig, read_metrics
 from rlinf_scheduler.config.net_emulation import NetEmulation, read_net_emulation
 from rlinf_scheduler.config.network import NetworkConfig, read_network
 from rlinf_scheduler.config.profiling import read_profiling
@@ -74,6 +75,7 @@ class ClusterConfig:
         auto_scheduler: whether groups are to grow and shrink while they run.
         trace_file: the file of a trace of the whole job; None: none is written.
         net_emulation: the network that the job is to see; None: the one that there is.
+        metrics: where what ranks log is written; None: nowhere.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
     """
@@ -91,6 +93,7 @@ class ClusterConfig:
     auto_scheduler: bool = False
     trace_file: str | None = None
     net_emulation: NetEmulation | None = None
+    metrics: MetricsConfig | None = None
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
     def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
@@ -157,6 +160,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         errors, _unreachable_after_s, section.get("unreachable_after_s")
     )
     profiling = _attempt(errors, read_profiling, section.get("profiling"))
+    metrics = _attempt(errors, read_metrics, section.get("metrics"))
     switches = {key: _attempt(errors, partial(_switch, key), section.get(key)) for key in _SWITCHES}
     trace_file = _attempt(errors, _trace_file, section.get("tracer"))
     net_emulation = read_net_emulation(
@@ -179,6 +183,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         bool(switches["auto_scheduler"]),
         trace_file,
         net_emulation,
+        metrics,
         tuple(errors),
     )
 

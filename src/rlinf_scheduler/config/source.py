@@ -26,6 +26,7 @@ SECTION_KEYS = (
     "unreachable_after_s",
     "fail_fast",
     "profiling",
+    "metrics",
     "tracer",
     "net_emulation",
     "auto_scheduler",

@@ -103,6 +103,10 @@ class Levels:
         """
         self._answers[level.name] = level, answer, beside
 
+    def has(self, level: Level) -> bool:
+        """Say whether this process answers at a level."""
+        return level.name in self._answers
+
     def now(self, level: Level, about: Any = None) -> Any:
         """Return what this process says at a level."""
         return self._answers[level.name][1](about)

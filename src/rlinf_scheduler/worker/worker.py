@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # loaded by those who use it only
     import torch
 
     from rlinf_scheduler.events import ChildLost, Event
+    from rlinf_scheduler.metrics.samples import Reduction
     from rlinf_scheduler.worker.group import WorkerGroup
     from rlinf_scheduler.worker.group_builder import GroupBuilder
 
@@ -300,6 +301,36 @@ class Worker(Routed):
             number: the step's.
         """
         return at_step(number)
+
+    def log_metrics(
+        self, metrics: Mapping[str, Any], step: int | None = None, *, reduce: Reduction | None = None
+    ) -> None:
+        """Log numbers of a training step, which are reduced over the ranks of the group and written by the driver.
+
+            self.log_metrics({"loss": loss, "return_max": best}, step=812)
+
+        `cluster.metrics` of the config says where to; without it they go nowhere. It waits for nobody: what the driver
+        does not take is given up, and counted.
+
+        Args:
+            metrics: by name. What a tensor or an array holds must be one number.
+            step: the step's number; None: that of the block of `at_step`.
+            reduce: "mean", "sum", "max" or "min" of all that ranks log of a name in a step; None: by the name's last
+                word ("tokens_total" and "count" are summed), else the mean.
+
+        Raises:
+            ConfigError: a name is no text, a value no number, or the step no whole number from 0.
+        """
+        from rlinf_scheduler.metrics.sending import log_metrics  # noqa: PLC0415 - most ranks log none
+
+        info = self._rlinf_role.info
+        log_metrics(
+            self._rlinf_session,
+            info.address.group,
+            str(info.address),
+            info.world_size,
+            (metrics, step, reduce),
+        )
 
     # The documents' programs use these names.
     _rank = cached_property[int](lambda self: self._rlinf_role.info.address.rank)

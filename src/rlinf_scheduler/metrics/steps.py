@@ -1,0 +1,145 @@
+"""Values of steps from the ranks of groups, until each step is whole. PURE: times are passed in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from rlinf_scheduler.metrics.samples import Logged, Reduction, Sample
+
+# So many steps of a group may be incomplete; the one that was begun first makes room.
+MAX_OPEN = 64
+_REDUCE: dict[Reduction, Callable[[list[float]], float]] = {
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "max": max,
+    "min": min,
+}
+
+
+class MetricsRow(NamedTuple):
+    """What is written of a step.
+
+    Attributes:
+        step: the training step.
+        values: by name, which begins with the group's.
+        num_ranks: from how many processes they come.
+        time_s: when they were written, in seconds since 1970.
+    """
+
+    step: int
+    values: dict[str, float]
+    num_ranks: int
+    time_s: float
+
+
+class _OpenStep:
+    """A step of which values may still come."""
+
+    def __init__(self) -> None:
+        self.members: set[str] = set()
+        self.values: dict[str, tuple[Reduction, list[float]]] = {}
+        self.last_s = 0.0
+
+    def add(self, member: str, values: tuple[Logged, ...], now: float) -> None:
+        self.members.add(member)
+        self.last_s = now
+        for name, value, reduction in values:
+            self.values.setdefault(name, (reduction, []))[1].append(value)
+
+
+class _GroupSteps:
+    """The open steps of a group.
+
+    Attributes:
+        prefix: what its names begin with.
+        open: steps by number, the one that was begun first at the beginning.
+        at: at which step each member is.
+        expected: the members that log every step; None while that is not known.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        self.prefix = f"{sample.group}/" if sample.group else ""
+        self.open: dict[int, _OpenStep] = {}
+        self.at: dict[str, int] = {}
+        self.expected: set[str] | None = None
+        self._world_size = sample.world_size
+        self._written: deque[int] = deque(maxlen=MAX_OPEN)
+
+    def add(self, sample: Sample, now: float) -> bool:
+        """Add what a member has logged; return whether its step was written already."""
+        self.at[sample.member] = sample.step
+        if self.expected is not None:
+            self.expected.add(sample.member)
+        is_late = sample.step in self._written and sample.step not in self.open
+        self.open.setdefault(sample.step, _OpenStep()).add(sample.member, sample.values, now)
+        return is_late
+
+    def whole(self, step: int) -> bool:
+        """Say whether all members have logged a step and gone on to another one."""
+        members = self.open[step].members
+        if any(self.at[member] == step for member in members):
+            return False
+        if self.expected is None:
+            return len(members) >= self._world_size
+        return members >= self.expected
+
+    def take(self, step: int, time_s: float) -> MetricsRow:
+        """Return a step as it is, which is not open any more."""
+        taken = self.open.pop(step)
+        self._written.append(step)
+        values = {f"{self.prefix}{name}": _REDUCE[how](each) for name, (how, each) in taken.values.items()}
+        return MetricsRow(step, values, len(taken.members), time_s)
+
+
+class OpenSteps:
+    """The steps of all groups, each reduced to a row once it is whole.
+
+    A step of a group is whole when every rank has logged it and gone on to another one. A rank that does not, or has
+    died, holds a step for `wait_s` after its last value, and is not expected from then on until it logs again. What
+    comes after a step was written is a row of its own.
+
+    Args:
+        wait_s: see above, in seconds.
+        wall: the time of day, in seconds since 1970.
+
+    Attributes:
+        late: the last member that logged a step which was written already, and the step; None if there is none.
+    """
+
+    def __init__(self, wait_s: float, wall: Callable[[], float]) -> None:
+        self._wait_s = wait_s
+        self._wall = wall
+        self._groups: dict[str, _GroupSteps] = {}
+        self.late: tuple[str, int] | None = None
+
+    def add(self, sample: Sample, now: float) -> list[MetricsRow]:
+        """Add what was logged; return the rows that are whole by that."""
+        group = self._groups.setdefault(sample.group, _GroupSteps(sample))
+        if group.add(sample, now):
+            self.late = (sample.member, sample.step)
+        rows = self._whole_of(group)
+        while len(group.open) > MAX_OPEN:
+            rows.append(group.take(next(iter(group.open)), self._wall()))
+        return rows
+
+    def due(self, now: float) -> list[MetricsRow]:
+        """Return the rows of steps that have waited long enough."""
+        return [row for group in self._groups.values() for row in self._due_of(group, now)]
+
+    def close(self) -> list[MetricsRow]:
+        """Return all that is left."""
+        return [
+            group.take(step, self._wall()) for group in self._groups.values() for step in list(group.open)
+        ]
+
+    def _due_of(self, group: _GroupSteps, now: float) -> Iterator[MetricsRow]:
+        for step, each in list(group.open.items()):
+            if step in group.open and now - each.last_s >= self._wait_s:
+                group.expected = set(each.members)
+                yield group.take(step, self._wall())
+                yield from self._whole_of(group)
+
+    def _whole_of(self, group: _GroupSteps) -> list[MetricsRow]:
+        return [group.take(step, self._wall()) for step in list(group.open) if group.whole(step)]
