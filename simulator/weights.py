@@ -85,8 +85,9 @@ class Rank:
 
     @property
     def published(self) -> dict[Key, Any]:
-        """What others may read."""
-        return self.weights._versions._publisher._published
+        """What others may read of its own."""
+        published: dict[Key, Any] = self.weights._versions._publisher._published
+        return {key: each for key, each in published.items() if key.name == NAME}
 
     def publish(self, version: int) -> None:
         """Publish its shards of a version."""
@@ -467,8 +468,11 @@ class WeightsPart(Part):
         for reader in live:
             reader.check_calls(for_ever=group.complete < 0)
         is_home_alive = self._cluster.processes.home.alive
-        for state in self._cluster.processes.index._index.contents() if is_home_alive else ():
-            if dead := [name for name in state.sources if not self._cluster.hosts[name].alive]:
+        for weights in self._cluster.processes.index._index._names.values() if is_home_alive else ():
+            names = self._cluster.processes.names.processes
+            givers = weights.givers(weights.complete, ()) if weights.complete >= 0 else {}
+            sources = [names[endpoint.process_id] for endpoint in givers.values()]
+            if dead := [name for name in sources if not self._cluster.hosts[name].alive]:
                 raise Violation(f"the index sends readers to {dead}, which are gone")
         for rank in group.ranks.values():
             if rank.host.alive and group.complete >= 0 and is_home_alive:

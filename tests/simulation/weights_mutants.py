@@ -44,15 +44,10 @@ def _keeps_what_is_over(ask_again):
     return keep
 
 
-def _keeps_the_place_of_the_dead(lose):
-    def keep(index, name, process_id, why):
-        shards = {version: dict(there) for version, there in index._names[name].shards.items()}
-        error = lose(index, name, process_id, why)
-        if name in index._names:
-            index._names[name].shards = shards
-        return error
-
-    return keep
+def _gives_what_dead_processes_had(_givers):
+    return lambda weights, version, _lost: {
+        rank: shards.publisher.endpoint for rank, shards in weights.shards[version].items()
+    }
 
 
 WEIGHTS_MUTANTS = {
@@ -61,7 +56,9 @@ WEIGHTS_MUTANTS = {
     ),
     "drops the version before too early": Mutant(Versions, "put", _drops_too_early, WEIGHTS),
     "keeps what a dead publisher announced": Mutant(IndexService, "_on_lost", nothing, WEIGHTS),
-    "keeps the shards of a dead publisher": Mutant(Index, "lose", _keeps_the_place_of_the_dead, WEIGHTS),
+    "gives what dead publishers had": Mutant(
+        index._Weights, "givers", _gives_what_dead_processes_had, WEIGHTS
+    ),
     "mixes shards of two versions": Mutant(Versions, "_serve", _serves_the_newest, WEIGHTS),
     "keeps shards of a version that is over": Mutant(Fetch, "_ask_again", _keeps_what_is_over, WEIGHTS),
     "does not compare launches": Mutant(index, "_check_owner", nothing, WEIGHTS),

@@ -10,6 +10,7 @@ from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.replication.records import Copy
 from rlinf_scheduler.errors import CommError
 from rlinf_scheduler.weights import Weights
+from rlinf_scheduler.weights.records import PublishingRank
 
 
 def member(secret, machine, name, directory):
@@ -41,6 +42,15 @@ def publish_on_demand(pipe, secret, machine, directory, name):
     for version in asked(pipe):
         weights.publish("policy", state(version), version)
         pipe.send(version)
+
+
+def publish_shard(pipe, secret, machine, directory, name, shard, version):
+    """The second of two ranks of the actors, which publishes its shard of a version."""
+    messenger = Messenger(secret, name=name, machine_id=machine, tcp=True)
+    rank = PublishingRank(messenger.endpoint, name, "actor", 1, 1, 2)
+    Weights(messenger, directory, rank=rank).publish("policy", shard, version)
+    pipe.send(messenger.endpoint)
+    pipe.recv()
 
 
 def publish_large(pipe, secret, machine, directory, name):

@@ -10,6 +10,7 @@ from rlinf_scheduler.weights.records import (
     NO_VERSION,
     Announce,
     Find,
+    HeldShards,
     KeptVersions,
     PublishingRank,
     Shards,
@@ -30,11 +31,15 @@ def everything(keys=tuple(TENSORS)):
     return layout((key, "float32", whole(TENSORS[key])) for key in keys)
 
 
-def announce(version, rank=0, held=None, *, group="actor", launch=1, process="", ranks=(), world_size=2):
+def endpoint(process, machine="m"):
+    return Endpoint(f"id of {process}", machine, "", "")
+
+
+def announce(
+    version, rank=0, held=None, *, group="actor", launch=1, process="", ranks=(), world_size=2, machine="m"
+):
     process = process or f"{group}:{rank}"
-    publisher = PublishingRank(
-        Endpoint(f"id of {process}", "m", "", ""), process, group, launch, rank, world_size
-    )
+    publisher = PublishingRank(endpoint(process, machine), process, group, launch, rank, world_size)
     one = digested(fsdp(rank) if held is None else held)
     shards = Shards(publisher, one.digest, one.manifest, one.held_bytes, one.total_bytes)
     return Announce("policy", version, shards, one.packed, ranks)
@@ -68,12 +73,12 @@ def test_the_version_before_is_kept_until_a_newer_one_is_complete(index):
     for rank in range(2):
         index.announce(announce(1, rank))
     ((_, own),) = index.announce(announce(2, 0))
-    assert own == KeptVersions("policy", (1, 2), 2)
+    assert own == KeptVersions("policy", (1, 2), 2, 1, (endpoint("actor:1"),))
     assert find(index).version == 1
     keeps = index.announce(announce(2, 1))
     assert keeps == [
-        (Endpoint("id of actor:1", "m", "", ""), KeptVersions("policy", (2,), 2)),
-        (Endpoint("id of actor:0", "m", "", ""), KeptVersions("policy", (2,), 2)),
+        (endpoint("actor:1"), KeptVersions("policy", (2,), 2, 2, (endpoint("actor:0"),))),
+        (endpoint("actor:0"), KeptVersions("policy", (2,), 2, 2, (endpoint("actor:1"),))),
     ]
     assert find(index).version == 2
 
@@ -96,7 +101,7 @@ def test_replicas_are_sources_too_and_one_of_them_may_die(index):
     for rank in range(4):
         index.announce(announce(1, rank, fsdp(rank % 2), world_size=4))
     assert len(find(index).sources) == 4
-    assert index.lose("policy", "id of actor:1", "killed") == (None, [])
+    assert index.lose("policy", "id of actor:1", "killed")[0] is None
     assert processes(find(index)) == ["actor:0", "actor:2", "actor:3"]
     assert isinstance(index.lose("policy", "id of actor:3", "killed")[0], PeerDied)
     assert find(index) is None
@@ -282,4 +287,57 @@ def test_a_rank_that_is_ahead_hears_which_version_goes_with_another_one(index):
         index.announce(announce(version, rank))
     error, notices = index.lose("policy", "id of actor:1", "killed")
     assert isinstance(error, PeerDied)
-    assert notices == [(Endpoint("id of actor:0", "m", "", ""), KeptVersions("policy", (2, 3), 3))]
+    assert notices == [(endpoint("actor:0"), KeptVersions("policy", (2, 3), 3))]
+
+
+def hold(index, of, version, holder):
+    index.hold(HeldShards("policy", version, f"id of {of}", endpoint(holder)))
+
+
+def sources(found):
+    return [(source.process, source.endpoint.process_id, source.of) for source in found.sources]
+
+
+def test_shards_that_another_rank_holds_outlive_their_process_until_its_successor_completes_a_version(index):
+    for rank in range(2):
+        index.announce(announce(1, rank))
+    hold(index, "actor:1", 1, "actor:0")
+    index.announce(announce(2, 0))
+    assert sources(find(index, lost=("id of actor:1",)))[1] == ("actor:1", "id of actor:0", "id of actor:1")
+    error, _ = index.lose("policy", "id of actor:1", "killed")
+    assert isinstance(error, PeerDied), "of those that wait for version 2"
+    there = [("actor:0", "id of actor:0", ""), ("actor:1", "id of actor:0", "id of actor:1")]
+    assert (find(index).version, sources(find(index))) == (1, there)
+    assert find(index, 2) is None
+    ((_, own),) = index.announce(announce(3, 1, process="actor:1 again"))
+    assert own.held == 1
+    assert sources(find(index)) == there
+    keeps = dict(index.announce(announce(2, 1, process="actor:1 anew")))
+    assert find(index).version == 2
+    assert [(keep.held, keep.holds) for keep in keeps.values()] == [
+        (2, (endpoint("actor:0"),)),
+        (2, (endpoint("actor:1 anew"),)),
+    ]
+
+
+def test_a_rank_holds_what_a_dead_one_was_to_hold_too_and_what_it_held_is_gone_with_it(index):
+    for rank in range(4):
+        index.announce(announce(1, rank, fsdp(rank, ranks=4), world_size=4, machine="m" if rank else "other"))
+    for of, holder in ((1, 2), (2, 3), (3, 1)):
+        hold(index, f"actor:{of}", 1, f"actor:{holder}")
+    _, notices = index.lose("policy", "id of actor:2", "killed")
+    assert notices == [
+        (
+            endpoint("actor:3"),
+            KeptVersions("policy", (1,), 1, 1, (endpoint("actor:1"), endpoint("actor:2"))),
+        )
+    ]
+    assert find(index).version == 1
+    index.lose("policy", "id of actor:3", "killed")
+    assert find(index) is None, "two neighbours are gone"
+
+
+def test_a_rank_alone_on_its_machine_has_nobody_to_hold_its_shards(index):
+    for rank in range(2):
+        keeps = index.announce(announce(1, rank, machine=f"m{rank}"))
+    assert [keep.holds for _, keep in keeps] == [()]

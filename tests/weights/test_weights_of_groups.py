@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import weights_peers
 from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, WeightsError
 from rlinf_scheduler.weights import index_service
 from rlinf_scheduler.weights.fetch import Fetch
@@ -117,7 +118,7 @@ def test_who_waits_hears_of_a_dead_rank_and_its_successor_completes_the_version(
     with pytest.raises(PeerDied, match="'weights/policy' is gone: published by 'actor:1'"):
         waiting.wait()
     with pytest.raises(CommTimeout, match=r"it waits for 'actor:1', which is gone: "):
-        fetched(reader, timeout_s=0.2)
+        fetched(reader, min_version=2, timeout_s=0.2)
     job.rank(1, 2, name="actor:1 again").publish("policy", shard(2, 1), 2)
     assert fetched(reader) == 2
 
@@ -153,8 +154,36 @@ def test_a_source_that_dies_while_it_is_read_is_replaced_by_its_replica(job, mon
     assert killed
 
 
+def held(job):
+    """The processes of which others hold the shards."""
+    return set(job.index._index._names["policy"].held)
+
+
+@pytest.mark.parametrize("machine", ["here", "there"])
+def test_shards_of_a_killed_rank_are_read_until_its_successor_has_completed_a_version(job, machine):
+    actor, reader = job.rank(0, 2), job.member("rollout:0", machine)
+    process, _, endpoint = job.start(weights_peers.publish_shard, "actor:1", shard(1, 1), 1)
+    actor.publish("policy", shard(1, 0), 1)
+    wait_until(lambda: endpoint.process_id in held(job), job.driver)
+    begun = reader.fetch("policy", {"w": (into := np.zeros((ROWS, COLUMNS)))}, timeout_s=DEADLINE_S)
+    actor.publish("policy", shard(2, 0), 2)
+    waiting = reader.fetch("policy", {"w": np.zeros((ROWS, COLUMNS))}, min_version=2, timeout_s=DEADLINE_S)
+    wait_until(lambda: parked(job), job.driver)
+    process.kill()
+    with pytest.raises(PeerDied, match="'weights/policy' is gone: published by 'actor:1'"):
+        waiting.wait()
+    assert fetched(reader) == 1
+    assert fetched(job.member("rollout:1", machine)) == 1
+    assert begun.wait() == 1
+    assert np.array_equal(into, rows(1))
+    del begun
+    job.rank(1, 2, name="actor:1 again").publish("policy", shard(2, 1), 2)
+    assert fetched(reader) == 2
+    wait_until(lambda: not any(each == endpoint.process_id for _, each in actor._versions._held), job.driver)
+
+
 def test_a_source_that_alone_has_something_and_dies_ends_the_fetch(job, monkeypatch):
-    actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
+    actors, reader = [job.rank(0, 2), job.rank(1, 2, machine="there")], job.member("rollout:0")
     for rank, actor in enumerate(actors):
         actor.publish("policy", shard(1, rank), 1)
     begin_reading = Fetch._begin_reading

@@ -379,7 +379,7 @@ class Fetch(Transfer):
 
     def _ask_source(self, source: Source, version: int, want: Want) -> Promise[Reply]:
         devices = self._devices.readable_from(source.endpoint.process_id, self._into)
-        question = FetchWeights(self._name, version, want, devices)
+        question = FetchWeights(self._name, version, want, devices, source.of)
         return self._messenger.request(source.endpoint, FETCH, question, reply_type=ReaderAnswer)
 
     def _on_read(

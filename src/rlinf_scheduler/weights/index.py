@@ -1,13 +1,14 @@
 """Which versions of weights there are, and who has which shards of them, as the job's home knows. Pure.
 
 A version is complete when nothing of its tensors is missing; readers get the newest that is. What a publisher keeps
-is decided here: the newest complete version, and the last two beyond it, so that a rank may be one version ahead.
+is decided here: the newest complete version, and the last two beyond it, so that a rank may be one version ahead. Of
+the newest complete version each rank's shards are held by the next rank of its machine, too: they outlive its process.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ from rlinf_scheduler.weights.records import (
     Announce,
     Find,
     FoundVersion,
+    HeldShards,
     KeptVersions,
     PackedLayout,
     Shards,
@@ -64,6 +66,8 @@ class _Weights:
         layouts: by their digests.
         ranks: those that have to announce a version; () where its tensors say what is missing.
         complete: the newest complete version.
+        holders: the rank that is to hold each rank's shards of that.
+        held: of which version another process holds the shards of a process, by its id, and which one does.
     """
 
     group: str
@@ -74,6 +78,8 @@ class _Weights:
     layouts: dict[bytes, PackedLayout] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     complete: int = NO_VERSION
+    holders: dict[int, int] = field(default_factory=dict)
+    held: dict[str, tuple[int, Endpoint]] = field(default_factory=dict)
 
     def living(self) -> dict[int, Shards]:
         """Return the last shards of each rank whose process lives."""
@@ -84,12 +90,34 @@ class _Weights:
         living = self.living().items()
         return next((rank for rank, shards in living if _process_id(shards) == process_id), None)
 
-    def without(self, rank: int) -> dict[int, dict[int, Shards]]:
-        """Return who has what but for one rank."""
+    def givers(self, version: int, lost: Collection[str]) -> dict[int, Endpoint]:
+        """Return who gives each rank's shards: its process, or what holds them if that is one of the lost."""
+        alive = {_process_id(shards) for shards in self.living().values()}.difference(lost)
+        found = {}
+        for rank, shards in self.shards[version].items():
+            own = shards.publisher.endpoint
+            held, holder = self.held.get(own.process_id, (NO_VERSION, own))
+            if own.process_id in alive:
+                found[rank] = own
+            elif held == version and holder.process_id in alive:
+                found[rank] = holder
+        return found
+
+    def without(self, process_id: str) -> dict[int, dict[int, Shards]]:
+        """Return whose shards are there without one process."""
         return {
-            version: {each: shards for each, shards in there.items() if each != rank}
+            version: {rank: there[rank] for rank in self.givers(version, (process_id,))}
             for version, there in self.shards.items()
         }
+
+    def share_holding(self) -> None:
+        """Let each rank's shards of the newest complete version be held by the next rank of its machine."""
+        machines: dict[str, list[int]] = {}
+        for rank, shards in sorted(self.shards.get(self.complete, {}).items()):
+            if not shards.device and rank not in self.lost:
+                machines.setdefault(shards.publisher.endpoint.machine_id, []).append(rank)
+        beside = [(ranks, [*ranks[1:], ranks[0]]) for ranks in machines.values() if len(ranks) > 1]
+        self.holders = {rank: holder for two in beside for rank, holder in zip(*two, strict=True)}
 
 
 class Index:
@@ -132,7 +160,7 @@ class Index:
             check_growth(new.name, before[0], new.version)
             left, complete = weights.shards, weights.complete
         else:
-            left = weights.without(rank)
+            left = weights.without("" if before is None else _process_id(before[1]))
             complete = self._newest_complete(new.name, weights, left)
         there = {**left.get(new.version, {}), rank: new.shards}
         layouts = (
@@ -149,8 +177,13 @@ class Index:
         weights.lost.pop(rank, None)
         weights.layouts = layouts
         self._names[new.name] = weights
-        is_over = is_new or complete != complete_before
+        if is_over := is_new or complete != complete_before:
+            weights.share_holding()
         keeps = _trim(new.name, weights, weights.living() if is_over else (rank,))
+        anew = [rank] if new.version == complete and rank in weights.holders else []
+        for each in weights.holders if is_over else anew:
+            holder = weights.holders[each]
+            keeps[holder] = _keep(new.name, weights, holder)
         own = keeps.pop(rank, None) or _keep(new.name, weights, rank)
         over = [(each.publisher.endpoint, KeptVersions(new.name, (), _NEWEST)) for each in replaced]
         return [(publisher.endpoint, own), *_notices(weights, keeps), *over]
@@ -161,16 +194,29 @@ class Index:
         rank = weights.rank_of(process_id)
         if rank is None:
             return None, []
-        left = weights.without(rank)
+        left = weights.without(process_id)
         complete = self._newest_complete(name, weights, left)
         rest = {each: shards for each, shards in weights.living().items() if each != rank}
         goes_on = self._go_on(name, weights, rank, rest)
         weights.shards, weights.complete = left, complete
         weights.lost[rank] = why
-        notices = _notices(weights, _trim(name, weights, rest))
+        keeps = _trim(name, weights, rest)
+        # What it was to hold, the one that holds its own shards holds.
+        heir = weights.holders.get(rank, rank)
+        if heir != rank:
+            inherited = {each: heir if to == rank else to for each, to in weights.holders.items()}
+            weights.holders = {each: to for each, to in inherited.items() if each != to}
+            keeps[heir] = _keep(name, weights, heir)
+        notices = _notices(weights, keeps)
         if not rest:
             del self._names[name]
         return None if goes_on else _died(name, weights.newest[rank][1], why), notices
+
+    def hold(self, held: HeldShards) -> None:
+        """Note that a process holds another one's shards of the newest complete version."""
+        weights = self._names.get(held.name)
+        if weights is not None and held.version == weights.complete:
+            weights.held[held.of] = held.version, held.holder
 
     def find(self, question: Find) -> FoundVersion | None:
         """Return the newest complete version; None if there is none that will do.
@@ -196,13 +242,14 @@ class Index:
                 f"version {question.min_version} is over: '{who}' publishes version {version} now, and keeps no older "
                 "one",
             )
-        reached = {rank: each for rank, each in shards.items() if _process_id(each) not in question.lost}
+        givers = weights.givers(version, question.lost)
+        reached = {rank: shards[rank] for rank in givers}
         if len(reached) < len(shards) and not self._is_complete(
             question.name, reached, weights.layouts, weights.ranks
         ):
             lost = next(each for rank, each in shards.items() if rank not in reached)
             raise _died(question.name, lost, "the reader cannot reach it")
-        return _found(version, reached, weights.layouts, question.known)
+        return _found(version, reached, givers, weights.layouts, question.known)
 
     def missing(self, name: str) -> FoundVersion:
         """Return the newest complete version, which will not do, and why a newer one is not complete."""
@@ -314,7 +361,11 @@ def _trim(name: str, weights: _Weights, ranks: Iterable[int]) -> dict[int, KeptV
                 del weights.shards[version][rank]
         if kept != there:
             keeps[rank] = _keep(name, weights, rank)
-    weights.shards = {version: shards for version, shards in weights.shards.items() if shards}
+    complete = weights.complete
+    weights.shards = {
+        version: there for version, there in weights.shards.items() if there and version >= complete
+    }
+    weights.held = {process: held for process, held in weights.held.items() if held[0] == complete}
     used = {each.digest for there in weights.shards.values() for each in there.values()}
     used |= {each.digest for _, each in weights.newest.values()}
     if len(used) < len(weights.layouts):
@@ -328,20 +379,29 @@ def _notices(weights: _Weights, keeps: Mapping[int, KeptVersions]) -> list[Notic
 
 def _keep(name: str, weights: _Weights, rank: int) -> KeptVersions:
     versions = tuple(sorted(version for version, shards in weights.shards.items() if rank in shards))
-    return KeptVersions(name, versions, weights.newest[rank][0])
+    complete = weights.shards.get(weights.complete, {})
+    of = [each for each, holder in weights.holders.items() if holder == rank and each in complete]
+    holds = tuple(complete[each].publisher.endpoint for each in of)
+    return KeptVersions(name, versions, weights.newest[rank][0], weights.complete, holds)
 
 
-def _found(version: int, shards: Mapping[int, Shards], layouts: Layouts, known: bytes) -> FoundVersion:
-    in_order = [shards[rank] for rank in sorted(shards)]
+def _found(
+    version: int,
+    shards: Mapping[int, Shards],
+    givers: Mapping[int, Endpoint],
+    layouts: Layouts,
+    known: bytes,
+) -> FoundVersion:
     numbers: dict[bytes, int] = {}
     sources = tuple(
         Source(
-            each.publisher.endpoint,
-            each.publisher.process,
-            each.device,
-            numbers.setdefault(each.digest, len(numbers)),
+            givers[rank],
+            shards[rank].publisher.process,
+            shards[rank].device,
+            numbers.setdefault(shards[rank].digest, len(numbers)),
+            "" if givers[rank] == shards[rank].publisher.endpoint else _process_id(shards[rank]),
         )
-        for each in in_order
+        for rank in sorted(shards)
     )
     digest = digest_of(list(numbers))
     unknown = None if digest == known else together([layouts[each] for each in numbers])

@@ -21,11 +21,13 @@ from rlinf_scheduler.weights.index import Index, Layouts, Notice, judge
 from rlinf_scheduler.weights.records import (
     ANNOUNCE,
     FIND,
+    HELD,
     INDEX,
     KEEP,
     LIST,
     Announce,
     Find,
+    HeldShards,
     ReadVersion,
     entry_of,
 )
@@ -73,6 +75,7 @@ class IndexService:
         self._waiting: dict[str, dict[_Reader, None]] = {}
         messenger.serve(ANNOUNCE, self._on_announce, Announce)
         messenger.serve(FIND, self._on_find, Find)
+        messenger.serve(HELD, self._on_held, HeldShards)
         messenger.serve(LIST, self._on_list, None)
         messenger.on_peer_lost(self._on_lost)
 
@@ -154,6 +157,10 @@ class IndexService:
 
     def _on_list(self, request: Request) -> None:
         request.reply(self._index.contents())
+
+    def _on_held(self, notice: Request) -> None:
+        notice.check_claim(notice.head.holder.process_id, "it holds weights")
+        self._index.hold(notice.head)
 
     def _on_lost(self, process_id: str) -> None:
         for name in self._index.names_of(process_id):

@@ -2,8 +2,10 @@
 
 publisher to index    Announce -> Keep, what it is to keep
 index to publisher    Keep, when a version has become complete
+publisher to index    HeldShards, of another one's shards
 reader to index       Find -> Found
-reader to publisher   FetchWeights -> replication's `ReaderAnswer`
+reader to publisher   FetchWeights -> replication's `ReaderAnswer`, also of shards that it holds
+publisher to another  HoldShards, for shards that it is to hold -> `ReaderAnswer`
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from rlinf_scheduler.weights.sources import Way
 SERVICE = "weights"
 FETCH = "weights.fetch"
 KEEP = "weights.keep"
+HOLD = "weights.hold"
 # The index's, a family of its own: its process may publish and fetch, too.
 INDEX = "weights_index"
 ANNOUNCE = "weights_index.announce"
 FIND = "weights_index.find"
 LIST = "weights_index.list"
+HELD = "weights_index.held"
 NO_VERSION = -1
 
 
@@ -115,11 +119,35 @@ class Announce(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptVersions(msgspec.Struct, frozen=True, array_like=True):
-    """Which versions a publisher is to keep of those up to the last one that the index has heard of."""
+    """Which versions a publisher is to keep of those up to the last one that the index has heard of.
+
+    Attributes:
+        held: the version of which it is to hold others' shards,
+        holds: and of which processes.
+    """
 
     name: str
     versions: tuple[int, ...]
     up_to: int
+    held: int = NO_VERSION
+    holds: tuple[Endpoint, ...] = ()
+
+
+class HoldShards(msgspec.Struct, frozen=True, array_like=True):
+    """A question for all that a process has of a version, to be held for it; it is answered if that copies nothing."""
+
+    name: str
+    version: int
+    holder: Endpoint
+
+
+class HeldShards(msgspec.Struct, frozen=True, array_like=True):
+    """The shards of a version that the process `of` has are held by another one, too."""
+
+    name: str
+    version: int
+    of: str
+    holder: Endpoint
 
 
 class Find(msgspec.Struct, frozen=True, array_like=True):
@@ -143,12 +171,19 @@ class Find(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """Who has shards of a version: a process, the device they are on, and the number of their layout."""
+    """Who has shards of a version: a process, the device they are on, and the number of their layout.
+
+    Attributes:
+        endpoint: who gives them.
+        process: the name of whose they are.
+        of: the id of that process, if it is gone.
+    """
 
     endpoint: Endpoint
     process: str
     device: str
     layout: int
+    of: str = ""
 
 
 class Layouts(msgspec.Struct, frozen=True, array_like=True):
@@ -184,12 +219,14 @@ class FetchWeights(msgspec.Struct, array_like=True):
         version: which version.
         want: the reader.
         devices: where the reader can read what lies there.
+        of: the id of the process that had them, and for which they are held.
     """
 
     name: str
     version: int
     want: Want
     devices: tuple[str, ...] = ()
+    of: str = ""
 
 
 class ReadVersion(msgspec.Struct, frozen=True, array_like=True):

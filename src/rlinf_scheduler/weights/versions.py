@@ -1,4 +1,4 @@
-"""The versions of weights that this process has for others: those that the index at the job's home tells it to keep."""
+"""The versions of weights that this process has for others, its own and held ones, as the job's home tells it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from functools import partial
 from typing import TypeAlias
 
 from rlinf_scheduler.comm.device import Devices, StagedPayload
+from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
 from rlinf_scheduler.comm.replication.publisher import give
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, Payloads
 from rlinf_scheduler.comm.shm.sent_payload import Payload
-from rlinf_scheduler.errors import WeightsError
+from rlinf_scheduler.errors import SharedMemoryUnreadable, WeightsError
 from rlinf_scheduler.weights.records import (
     FETCH,
+    HELD,
+    HOLD,
     KEEP,
     NO_VERSION,
     SERVICE,
     FetchWeights,
+    HeldShards,
+    HoldShards,
     KeptVersions,
     check_growth,
 )
@@ -41,17 +50,56 @@ class _Version:
     unserved: list[Request] = field(default_factory=list)
 
 
+class _HeldPayload(Payload):
+    """Another process's shards of a version, in its shared memory, which lives as long as this."""
+
+    __slots__ = ("_arrived", "_payloads")
+
+    def __init__(self, payloads: Payloads, arrived: ReceivedPayload) -> None:
+        size_bytes = arrived.size_bytes
+        super().__init__(payloads.own_id, payloads.reads_ours, [], None, size_bytes=size_bytes, shared=False)
+        self._payloads, self._arrived = payloads, arrived
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many bytes each of its frames has."""
+        return [*self._arrived.sizes] or [*map(len, self._arrived.frames())]
+
+    def frames_for(self, peer: Endpoint) -> list[Buffer]:
+        """What to send to `peer`."""
+        return self._payloads.frames_for(self._arrived, peer)
+
+    def bytes_frames(self) -> list[Buffer]:
+        """Its bytes."""
+        return self._arrived.frames()
+
+
+@dataclass(slots=True)
+class _HeldVersion:
+    """What is held of a process: which version, and how many bytes if that process is gone."""
+
+    version: int
+    key: Key
+    payload: Payload | None = None
+    orphan_bytes: int = 0
+
+
 class Versions:
     """Gives readers the versions that this process keeps. All but `version` is on the I/O thread."""
 
-    def __init__(self, messenger: Messenger, devices: Devices) -> None:
+    def __init__(self, messenger: Messenger, devices: Devices, home: Endpoint) -> None:
         self._messenger = messenger
         self._devices = devices
+        self._home = home
+        # By the name of the weights, and the id of the process whose they are.
+        self._held: dict[tuple[str, str], _HeldVersion] = {}
         self._publisher = Publisher(messenger, SERVICE)
         self._versions: dict[str, dict[int, _Version]] = {}
         self._newest: dict[str, int] = {}
         messenger.serve(FETCH, self._serve, FetchWeights)
         messenger.serve(KEEP, self._on_keep, KeptVersions)
+        messenger.serve(HOLD, self._on_hold, HoldShards)
+        messenger.on_peer_lost(self._on_peer_lost)
 
     @property
     def names(self) -> list[str]:
@@ -92,13 +140,79 @@ class Versions:
             self._newest[name] = before
 
     def keep(self, keep: KeptVersions) -> list[_Version]:
-        """Forget the versions that nobody needs any more; they come back."""
+        """Forget the versions that nobody needs any more; they come back. Hold what is to be held."""
+        self._hold(keep)
         there = self._versions.get(keep.name, {})
         over = [each for each in there if each <= keep.up_to and each not in keep.versions]
         return [self._drop(keep.name, version) for version in over]
 
     def _on_keep(self, notice: Request) -> None:
         self.keep(notice.head)
+
+    # -- what is held for others -----------------------------------------------------------------
+
+    def _hold(self, keep: KeptVersions) -> None:
+        wanted = {each.process_id: each for each in keep.holds}
+        for at, held in list(self._held.items()):
+            if at[0] == keep.name and not (at[1] in wanted and held.version == keep.held):
+                self._publisher.release(held.key)
+                self._adopt(-self._held.pop(at).orphan_bytes)
+        for process_id, publisher in wanted.items():
+            at = (keep.name, process_id)
+            if at not in self._held:
+                key = Key(f"{keep.name} of {process_id}", keep.held)
+                self._held[at] = held = _HeldVersion(keep.held, key)
+                question = HoldShards(keep.name, keep.held, self._messenger.endpoint)
+                asked = self._messenger.request(publisher, HOLD, question, reply_type=ReaderAnswer)
+                asked.add_done_callback(partial(self._on_given, at, held))
+        self._messenger.payloads.release_dropped()
+
+    def _on_given(self, at: tuple[str, str], held: _HeldVersion, reply: Promise[Reply]) -> None:
+        if self._held.get(at) is not held or reply.cancelled() or reply.exception() is not None:
+            return
+        if reply.result().head.kind is not AnswerKind.HERE:
+            return
+        payloads = self._messenger.payloads
+        try:
+            arrived = payloads.receive(reply.result().frames, to_load=False)
+            held.payload = _HeldPayload(payloads, arrived)
+        except (OSError, SharedMemoryUnreadable):
+            return
+        self._publisher.publish(held.key, held.payload, replicated=True)
+        name, process_id = at
+        self._messenger.notify(
+            self._home, HELD, HeldShards(name, held.version, process_id, self._messenger.endpoint)
+        )
+
+    def _on_hold(self, request: Request) -> None:
+        asked: HoldShards = request.head
+        version = self._versions.get(asked.name, {}).get(asked.version)
+        payload = None if version is None else version.payload
+        key = Key(asked.name, asked.version)
+
+        def answer() -> None:
+            is_cheap = payload and (
+                payload.size_bytes < SHARED_BYTES or payload.goes_as_descriptor(asked.holder)
+            )
+            if payload and is_cheap:
+                give(request, ReaderAnswer(AnswerKind.HERE, key), payload, asked.holder)
+            else:
+                request.reply(ReaderAnswer(AnswerKind.GONE, key))
+
+        self._messenger.payloads.when_ready(asked.holder, answer)
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        for (_, of), held in self._held.items():
+            if of == process_id and held.payload is not None and not held.orphan_bytes:
+                held.orphan_bytes = held.payload.size_bytes
+                self._adopt(held.orphan_bytes)
+
+    def _adopt(self, num_bytes: int) -> None:
+        """What dead processes have left counts among what this machine has in shared memory."""
+        if num_bytes and self._messenger.payloads.arena is not None:
+            self._messenger.payloads.arena.adopt(num_bytes)
+
+    # -- its own ---------------------------------------------------------------------------------
 
     def _drop(self, name: str, version: int) -> _Version:
         dropped = self._versions[name].pop(version)
@@ -117,7 +231,10 @@ class Versions:
         version = self._versions.get(asked.name, {}).get(asked.version)
         if request.is_cancelled:
             return
-        if version is None:
+        if asked.of:
+            key = Key(f"{asked.name} of {asked.of}", asked.version)
+            self._publisher.answer(request, key, asked.want, lambda: _tell_over(request))
+        elif version is None:
             _tell_over(request)
         elif version.staged is not None:
             reads_ours = partial(self._serve_staged, version, version.staged, request)

@@ -91,7 +91,7 @@ class Weights:
         here = messenger.endpoint
         self._publisher = rank or PublishingRank(here, messenger.name, here.process_id)
         self._transfers = Transfers(messenger, Finder(messenger, DirectoryClient(messenger, home)))
-        self._versions = Versions(messenger, self._devices)
+        self._versions = Versions(messenger, self._devices, home)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
         self._replicas = Replicas(messenger, SERVICE, private=False)
         self._readers = Readers(
