@@ -23,7 +23,7 @@ from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.held import Slice
 from rlinf_scheduler.weights.index import AHEAD
 from rlinf_scheduler.weights.records import Announce, PublishingRank
-from rlinf_scheduler.weights.versions import Packed
+from rlinf_scheduler.weights.versions import DeltaChoice, Packed
 from simulator.cluster import Cluster, Part
 from simulator.handle_users import HandleCall, HandleUsers
 from simulator.host import Host
@@ -57,8 +57,8 @@ class StoryWeights(Weights):
         super().__init__(process.messenger, process.session.home, devices=devices, rank=rank)
         self.done: Promise[object] = Promise()
 
-    def _put(self, new: Announce, payload: Packed) -> object:
-        self.done = self._begin_to_put(new, payload)
+    def _put(self, new: Announce, payload: Packed, delta: DeltaChoice) -> object:
+        self.done = self._begin_to_put(new, payload, delta)
         return None
 
 

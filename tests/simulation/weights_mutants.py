@@ -19,8 +19,8 @@ def _misses_the_last_shard(_is_complete):
 
 
 def _drops_too_early(put):
-    def drop(versions, name, version, new):
-        put(versions, name, version, new)
+    def drop(versions, name, version, new, delta):
+        put(versions, name, version, new, delta)
         for older in [each for each in versions._versions[name] if each < version]:
             versions._drop(name, older)
 

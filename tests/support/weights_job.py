@@ -91,9 +91,11 @@ def hold_up_copies(monkeypatch, weights, messenger):
     begun, may_begin = threading.Event(), threading.Event()
     reserve = weights._replicas._reserve
 
-    def later(*args):
+    def later(*args, **options):
         begun.set()
-        messenger.run_beside(lambda: may_begin.wait(DEADLINE_S) and messenger.submit(lambda: reserve(*args)))
+        messenger.run_beside(
+            lambda: may_begin.wait(DEADLINE_S) and messenger.submit(lambda: reserve(*args, **options))
+        )
 
     monkeypatch.setattr(weights._replicas, "_reserve", later)
     return begun, may_begin.set

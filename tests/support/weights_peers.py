@@ -148,3 +148,32 @@ def signal_itself_after_pieces(pipe, secret, machine, directory, name, number, n
     pipe.recv()
     weights.fetch("policy", state(-1, elements=200_000), timeout_s=20).wait()
     pipe.recv()
+
+
+# Of many pieces, and in tensors that do not end where pieces do.
+ELEMENTS = 400_000
+SPARSITY = 64
+
+
+def sparse(version):
+    """Arrays of which each version changes a few values: each is the last version that has."""
+    numbers = np.arange(ELEMENTS) % SPARSITY
+    values = (version - (version - numbers) % SPARSITY).astype(np.float32)
+    return {"w": values[:-77].reshape(-1, 1).copy(), "b": values[-77:].copy()}
+
+
+def publish_sparse(pipe, secret, machine, directory, name):
+    """Publishes each version that comes through the pipe; see `sparse`."""
+    messenger, weights = member(secret, machine, name, directory)
+    pipe.send(messenger.endpoint)
+    for version in asked(pipe):
+        weights.publish("policy", sparse(version), version, delta=True)
+        pipe.send(version)
+
+
+def fetch_sparse(pipe, secret, machine, directory, name):
+    """Fetches each version that comes through the pipe."""
+    messenger, weights = member(secret, machine, name, directory)
+    pipe.send(messenger.endpoint)
+    for version in asked(pipe):
+        pipe.send(weights.fetch("policy", sparse(-1), min_version=version, timeout_s=20).wait())

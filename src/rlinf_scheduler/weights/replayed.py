@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Unpack
 
@@ -25,11 +24,9 @@ class ReplayedWeights:
     def __init__(self, player: Player) -> None:
         self._player = player
 
-    def publish(
-        self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
-    ) -> None:
+    def publish(self, name: str, weights: Any, version: int, **_how: Any) -> None:
         """Make a version the one that readers get from now on. It waits for no reader."""
-        del version, ranks
+        del version
         self._player.give("publish", name, lambda: encode_held(name, weights)[0])
 
     def fetch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -14,10 +14,12 @@ from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
 from rlinf_scheduler.comm.replication.publisher import give
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, Payloads
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import SharedMemoryUnreadable, WeightsError
+from rlinf_scheduler.weights.delta import diff
 from rlinf_scheduler.weights.records import (
     FETCH,
     HELD,
@@ -33,6 +35,12 @@ from rlinf_scheduler.weights.records import (
 )
 
 Packed: TypeAlias = "Payload | StagedPayload"
+DeltaChoice: TypeAlias = Literal["auto"] | bool
+
+logger = Reporter(__name__)
+
+# After so many versions of which each was made of the one before, one goes as a whole.
+MAX_CHAIN = 32
 
 
 @dataclass(slots=True)
@@ -43,11 +51,13 @@ class _Version:
         payload: it, in host memory; None as long as nobody wants it there.
         staged: it, on a device; None if it is not there.
         unserved: questions of readers that wait until it is in host memory.
+        chain: of how many deltas on each other machines can have it.
     """
 
     payload: Payload | None = None
     staged: StagedPayload | None = None
     unserved: list[Request] = field(default_factory=list)
+    chain: int = 0
 
 
 class _HeldPayload(Payload):
@@ -116,19 +126,22 @@ class Versions:
         there = None if newest is None else newest.staged or newest.payload
         return 0 if there is None else there.size_bytes
 
-    def put(self, name: str, version: int, new: Packed) -> None:
-        """Make a version one that readers can get.
+    def put(self, name: str, version: int, new: Packed, delta: DeltaChoice = "auto") -> None:
+        """Make a version one that readers can get; `delta` as of `Worker.publish_weights`.
 
         Raises:
             WeightsError: the version does not grow.
         """
-        check_growth(name, self.version(name), version)
+        before = self.version(name)
+        check_growth(name, before, version)
         self._versions.setdefault(name, {})[version] = there = _Version()
         self._newest[name] = version
         if isinstance(new, StagedPayload):
             there.staged = new
         else:
             self._publish(Key(name, version), there, new)
+            if delta is not False:
+                self._compare(Key(name, version), Key(name, before), forced=delta is True)
 
     def withdraw(self, name: str, version: int, before: int) -> None:
         """Undo a `put` that was refused; `before` was the newest version then."""
@@ -225,6 +238,30 @@ class Versions:
     def _publish(self, key: Key, version: _Version, payload: Payload) -> None:
         version.payload = payload
         self._publisher.publish(key, payload, replicated=True)
+
+    def _compare(self, key: Key, base: Key, *, forced: bool) -> None:
+        """Have machines that have the version before get what has changed, if that is known in time to pay."""
+        there = self._versions[key.name]
+        old, new = there.get(base.number), there[key.number]
+        if old is None or old.payload is None or new.payload is None or old.chain >= MAX_CHAIN:
+            return
+        if list(old.payload.sizes) != list(new.payload.sizes):
+            return
+        limit_bytes = self._publisher.expect_delta(key, base, forced=forced)
+        if limit_bytes:
+            new.chain = old.chain + 1
+            self._messenger.run_beside(self._compare_beside, key, old.payload, new.payload, limit_bytes)
+
+    def _compare_beside(self, key: Key, old: Payload, new: Payload, limit_bytes: int) -> None:
+        began, payload = self._messenger.now(), None
+        try:
+            encoded = diff(old.bytes_frames(), new.bytes_frames(), limit_bytes)
+            if encoded is not None:
+                payload = self._messenger.payloads.pack(encoded, None, snapshot=True)
+        except Exception as error:  # noqa: BLE001 - then the version goes as a whole
+            logger.warning("what has changed in weights '%s' cannot be told: %r", key.name, error)
+        took_s = self._messenger.now() - began
+        self._messenger.submit(partial(self._publisher.offer_delta, key, payload, took_s))
 
     def _serve(self, request: Request) -> None:
         asked: FetchWeights = request.head

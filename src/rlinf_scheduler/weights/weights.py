@@ -34,6 +34,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
+from rlinf_scheduler.weights.delta import apply
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
 from rlinf_scheduler.weights.index_service import READ, open_index
 from rlinf_scheduler.weights.layout import WeightsLayout
@@ -55,7 +56,7 @@ from rlinf_scheduler.weights.selection import FetchOptions, Keys
 from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
 from rlinf_scheduler.weights.target import WeightsTarget
-from rlinf_scheduler.weights.versions import Packed, Versions
+from rlinf_scheduler.weights.versions import DeltaChoice, Packed, Versions
 
 logger = Reporter(__name__)
 
@@ -93,7 +94,7 @@ class Weights:
         self._transfers = Transfers(messenger, Finder(messenger, DirectoryClient(messenger, home)))
         self._versions = Versions(messenger, self._devices, home)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
-        self._replicas = Replicas(messenger, SERVICE, private=False)
+        self._replicas = Replicas(messenger, SERVICE, private=False, apply=apply)
         self._readers = Readers(
             self._transfers,
             self._replicas,
@@ -109,18 +110,26 @@ class Weights:
         self.read: dict[str, ReadVersion] = {}
 
     def publish(
-        self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
+        self,
+        name: str,
+        weights: Any,
+        version: int,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        delta: DeltaChoice = "auto",
     ) -> None:
         """Make a version the one that readers get from now on; see `Worker.publish_weights`."""
         self._messenger.check_process()
         began = TIMES.now()
         number, all_ranks = _checked_version(name, version), _checked_ranks(name, ranks)
+        if delta != "auto" and not isinstance(delta, bool):
+            raise WeightsError(name, f"delta is True, False or 'auto', not {delta!r}")
         encoded, layout = encode_held(_checked_name(name), weights, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
         note = self._tape.begin("publish", name, encoded)
         new = self._devices.stage(f"weights '{name}'", encoded) or self._packed(name, encoded)
         # The memory of the version before is given back in this thread.
-        self._put(replace(self._announcement(name, number, layout, new), ranks=all_ranks), new)
+        self._put(replace(self._announcement(name, number, layout, new), ranks=all_ranks), new, delta)
         note.took()
         TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
@@ -225,12 +234,12 @@ class Weights:
         )
         return Announce(name, version, shards, told.packed)
 
-    def _begin_to_put(self, new: Announce, payload: Packed) -> Promise[object]:
+    def _begin_to_put(self, new: Announce, payload: Packed, delta: DeltaChoice) -> Promise[object]:
         done: Promise[object] = Promise()
 
         def put() -> None:
             before = self._versions.version(new.name)
-            self._versions.put(new.name, new.version, payload)
+            self._versions.put(new.name, new.version, payload, delta)
             # Until it is answered nobody knows which layouts the index has.
             is_known = self._announced.pop(new.name, None) == new.shards.digest
             announce = replace(new, layout=None) if is_known else new
@@ -250,9 +259,9 @@ class Weights:
                 self._announced[new.name] = new.shards.digest
             done.set_result(self._versions.keep(answer.result().head))
 
-    def _put(self, new: Announce, payload: Packed) -> object:
+    def _put(self, new: Announce, payload: Packed, delta: DeltaChoice) -> object:
         try:
-            return self._begin_to_put(new, payload).result(PUT_TIMEOUT_S)
+            return self._begin_to_put(new, payload, delta).result(PUT_TIMEOUT_S)
         except TimeoutError as error:
             waiting_for = "this process's I/O thread and the job's home"
             raise CommTimeout("publish", entry_of(new.name), PUT_TIMEOUT_S, waiting_for) from error

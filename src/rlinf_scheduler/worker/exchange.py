@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from rlinf_scheduler.addresses import Rank, worker_name
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S
@@ -310,7 +310,13 @@ class Exchange:
         return handle if async_op else handle.wait()
 
     def publish_weights(
-        self, name: str, weights: Any, version: int, *, ranks: int | Sequence[int] | None = None
+        self,
+        name: str,
+        weights: Any,
+        version: int,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        delta: Literal["auto"] | bool = "auto",
     ) -> None:
         """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
 
@@ -325,13 +331,15 @@ class Exchange:
             version: a whole number, larger than that of this rank's version before.
             ranks: which ranks publish (4: ranks 0 to 3), where that does not follow from their shards: pipeline stages
                 have whole tensors each; None: nobody else has to.
+            delta: whether other machines that have the version before get only what has changed: "auto", where that is
+                quicker by what was measured; True, wherever it is shorter; False, never.
 
         Raises:
             WeightsError: the version does not grow; some value is none of these, or its elements are not plain ones; or
                 the shards of ranks overlap and are not the same.
             NameTaken: a worker of another living group publishes under that name.
         """
-        _weights().publish(name, weights, version, ranks=ranks)
+        _weights().publish(name, weights, version, ranks=ranks, delta=delta)
 
     @overload
     def fetch_weights(

@@ -168,6 +168,11 @@ class Copying:
         self._hear(source)
         self._ask_on()
 
+    def made(self) -> None:
+        """All of it is here, and has been made of what was here before."""
+        self._pieces.advance(self.held, len(self.held.row))
+        self._on_end(None)
+
     def stop(self) -> None:
         """Ask for nothing more."""
         asked, self._asked = self._asked, {}

@@ -6,14 +6,31 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.replication.deltas import (
+    NO_BASE,
+    TOO_LONG,
+    Delta,
+    MachineCopies,
+    OpenQuestion,
+    Pays,
+    delta_of,
+)
 from rlinf_scheduler.comm.replication.pieces import MIN_PIECE_BYTES, ObjectPieces, piece_bytes
 from rlinf_scheduler.comm.replication.publication import Give, Publication, PublicationInstruction, Reader
-from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import (
+    AnswerKind,
+    Base,
+    Copy,
+    Drop,
+    Kept,
+    Key,
+    ReaderAnswer,
+    Want,
+)
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 
@@ -22,14 +39,6 @@ from rlinf_scheduler.comm.shm.sent_payload import Payload
 SLOW_S, TIMES_SLOWER, SLOW_BYTES_PER_S = 2.0, 4, 25 << 20
 # What is replaced stays so long for those that copy it; the slowest links of clusters carry ten times as much.
 COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 10 << 20
-
-
-class _OpenQuestion(NamedTuple):
-    """A reader's question that is not answered."""
-
-    request: Request
-    want: Want
-    gone: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +51,8 @@ class _Published:
     replicated_bytes: int
     is_released: bool = False
     num_slow: int = 0
-    questions: dict[int, _OpenQuestion] = field(default_factory=dict)
+    questions: dict[int, OpenQuestion] = field(default_factory=dict)
+    delta: Delta | None = None
     replicas: dict[str, Endpoint] = field(default_factory=dict)
     begun: dict[str, float] = field(default_factory=dict)
 
@@ -67,8 +77,11 @@ class Publisher:
         self._pieces = ObjectPieces(messenger)
         self._slow_bytes_per_s = 0.0
         self._next_ticket = itertools.count().__next__
+        self._pays = Pays()
+        self.copies: dict[str, MachineCopies] = {}
         messenger.serve(f"{service}.kept", self._on_kept, Kept)
         messenger.serve(f"{service}.piece", self._pieces.answer, Copy)
+        messenger.serve(f"{service}.delta", self._on_delta, Copy)
         messenger.on_peer_lost(self._on_peer_lost)
 
     def publish(self, key: Key, payload: Payload, *, replicated: bool) -> None:
@@ -94,11 +107,12 @@ class Publisher:
         questions, published.questions = published.questions, {}
         for ticket in questions:
             published.publication.withdraw(ticket)
+        waiting = [] if published.delta is None else published.delta.waiting
         self._forget_unless_copied(published)
         if key in self._published:
             limit_s = COPY_TIMEOUT_S + published.payload.size_bytes / COPY_BYTES_PER_S
             self._messenger.call_later(limit_s, partial(self._forget, key))
-        for question in questions.values():
+        for question in (*questions.values(), *waiting):
             question.gone()
 
     def _forget_unless_copied(self, published: _Published) -> None:
@@ -113,7 +127,10 @@ class Publisher:
         self._replicated_bytes -= published.replicated_bytes
         self._pieces.drop(self._messenger.endpoint.process_id, key)
         for process_id in published.publication.replicas():
-            self._drop(published, process_id)
+            if not self._is_base(key, process_id):
+                self._drop(published, process_id)
+        self._end_delta(published)
+        self.release(delta_of(key))
 
     def _drop(self, published: _Published, process_id: str) -> None:
         replica = published.replicas.pop(process_id, None)
@@ -131,15 +148,24 @@ class Publisher:
         """
         if want.unreadable:
             self._messenger.payloads.distrust(request.peer_id, want.unreadable)
-        question = _OpenQuestion(request, want, gone)
+        question = OpenQuestion(request, want, gone)
         self._messenger.payloads.when_ready(want.reader, lambda: self._answer(key, question))
 
-    def _answer(self, key: Key, question: _OpenQuestion) -> None:
+    def _answer(self, key: Key, question: OpenQuestion) -> None:
         published, want = self._published.get(key), question.want
         if question.request.is_cancelled:
             return
         if published is None or published.is_released:
             question.gone()
+            return
+        delta = published.delta
+        if delta is not None and want.refused:
+            self._count_whole(published, want.refused)
+            self._drop_base(delta, want.reader.machine_id)
+            published.begun.pop(want.reader.process_id, None)
+            delta.given.discard(want.reader.process_id)
+        elif delta is not None and delta.waits(want):
+            delta.waiting.append(question)
             return
         was_here = want.avoid_number == key.number
         if was_here and want.avoid:
@@ -174,7 +200,7 @@ class Publisher:
                 at, size_bytes = published.replicas[instruction.process_id], published.payload.size_bytes
                 question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at, size_bytes))
 
-    def _send_to(self, published: _Published, question: _OpenQuestion, process_id: str) -> None:
+    def _send_to(self, published: _Published, question: OpenQuestion, process_id: str) -> None:
         """Let a reader copy it from a process, for its machine."""
         key, reader = published.key, question.want.reader
         published.replicas[reader.process_id] = reader
@@ -184,7 +210,10 @@ class Publisher:
         at = published.replicas[process_id] if process_id else here
         begins_here = not process_id and not question.want.was_to_keep
         first = of_here.row.stretch(0, min(MIN_PIECE_BYTES, of_here.filled)) if begins_here else []
-        answer = ReaderAnswer(AnswerKind.FROM, key, at, sizes=tuple(published.payload.sizes))
+        base = self._base_for(published, question.want)
+        if base is not None:
+            first = []
+        answer = ReaderAnswer(AnswerKind.FROM, key, at, sizes=tuple(published.payload.sizes), base=base)
         on_confirmed = partial(self._on_confirmed, published, reader.process_id)
         if not question.request.reply(answer, first, snapshot=False, on_confirmed=on_confirmed):
             on_confirmed(False)
@@ -232,11 +261,106 @@ class Publisher:
         else:
             instructions = published.publication.kept(request.peer_id)
             took_s = self._messenger.now() - published.begun.pop(request.peer_id, 0.0)
-            slow_bytes_per_s = published.payload.size_bytes / max(took_s, 1e-6) / TIMES_SLOWER
-            self._slow_bytes_per_s = max(self._slow_bytes_per_s, slow_bytes_per_s)
+            self._note_copied(published, kept.at.machine_id, request.peer_id, took_s)
             request.reply(instructions is not None)
             self._follow(published, instructions or [])
             self._forget_unless_copied(published)
+
+    def _note_copied(self, published: _Published, machine_id: str, process_id: str, took_s: float) -> None:
+        delta, size_bytes = published.delta, published.payload.size_bytes
+        if delta is not None:
+            self._drop_base(delta, machine_id)
+        if delta is not None and process_id in delta.given:
+            self._copies_of(published.key).by_delta += 1
+            return
+        self._pays.copied(machine_id, size_bytes, took_s)
+        self._slow_bytes_per_s = max(self._slow_bytes_per_s, size_bytes / max(took_s, 1e-6) / TIMES_SLOWER)
+
+    # -- what has changed since the object before ------------------------------------------------
+
+    def expect_delta(self, key: Key, base: Key, *, forced: bool) -> int:
+        """Let machines that have the object before wait for what has changed, until `offer_delta`.
+
+        Returns how many bytes of it would pay; 0: nobody waits for any.
+        """
+        published, before = self._replicated.get(key), self._replicated.get(base)
+        if published is None or before is None:
+            return 0
+        ready = [before.replicas[process_id] for process_id in before.publication.ready()]
+        delta = Delta(base, {at.machine_id: at for at in ready}, forced)
+        limit_bytes = self._pays.limit_bytes(delta, published.payload.size_bytes) if ready else 0
+        if limit_bytes:
+            published.delta = delta
+        return limit_bytes
+
+    def offer_delta(self, key: Key, payload: Payload | None, took_s: float) -> None:
+        """Give machines what has changed; nothing: it would be too much."""
+        published = self._published.get(key)
+        delta = None if published is None else published.delta
+        if published is None or published.is_released or delta is None:
+            return
+        if payload is None:
+            self._copies_of(key).whole[TOO_LONG] += len(delta.holders)
+            self._end_delta(published)
+        else:
+            delta.size_bytes = self._copies_of(key).delta_bytes = payload.size_bytes
+            self._pays.compared(published.payload.size_bytes, took_s)
+            self.publish(delta_of(key), payload, replicated=True)
+        for question in delta.waiting:
+            self._answer(key, question)
+        delta.waiting.clear()
+
+    def _base_for(self, published: _Published, want: Want) -> Base | None:
+        """Return of what a reader makes the object; None if it is to copy it."""
+        delta, machine_id = published.delta, want.reader.machine_id
+        if delta is None or want.was_to_keep or want.refused:
+            return None
+        at = delta.holders.get(machine_id)
+        if at is None:
+            self._count_whole(published, NO_BASE)
+            return None
+        if not self._pays.pays(delta, machine_id, published.payload.size_bytes):
+            self._count_whole(published, TOO_LONG)
+            return None
+        delta.given.add(want.reader.process_id)
+        return Base(delta.base, at)
+
+    def _count_whole(self, published: _Published, why: str) -> None:
+        self._copies_of(published.key).whole[why] += 1
+
+    def _copies_of(self, key: Key) -> MachineCopies:
+        return self.copies.setdefault(key.name, MachineCopies())
+
+    def _on_delta(self, request: Request) -> None:
+        asked: Copy = request.head
+        key = delta_of(asked.key)
+
+        def gone() -> None:
+            request.reply(ReaderAnswer(AnswerKind.GONE, key))
+
+        self.answer(request, key, asked.want, gone)
+
+    def _is_base(self, key: Key, process_id: str) -> bool:
+        """Whether a process keeps an object because a later one is to be made of it."""
+        deltas = [each.delta for each in self._replicated.values() if each.delta is not None]
+        return any(
+            each.base == key and any(at.process_id == process_id for at in each.holders.values())
+            for each in deltas
+        )
+
+    def _end_delta(self, published: _Published) -> None:
+        delta, published.delta = published.delta, None
+        if delta is not None:
+            for machine_id in list(delta.holders):
+                self._drop_base(delta, machine_id)
+
+    def _drop_base(self, delta: Delta, machine_id: str) -> None:
+        """A machine does not need the object before any more, unless it can still be read."""
+        at = delta.holders.pop(machine_id, None)
+        if at is not None and delta.base not in self._published:
+            self._messenger.notify(at, f"{self._service}.drop", Drop(delta.base))
+
+    # -- readers that do not get it --------------------------------------------------------------
 
     def _avoid(self, published: _Published, want: Want) -> None:
         """A reader could not get it from that replica."""

@@ -11,14 +11,18 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.pieces import Copying
-from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import AnswerKind, Base, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.replication.replicas import Replicas
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import CommTimeout, SharedMemoryUnreadable
+
+logger = Reporter(__name__)
 
 # How long the replica of this machine may take: it may have stopped, and who reads would be stopped with it. The
 # slowest sockets of a machine carry ten times as much.
 COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 100 << 20
+NO_ROOM = "there is no room beside the version before"
 
 
 class Reading:
@@ -56,6 +60,7 @@ class Reading:
         self._want = Want(messenger.endpoint, unreadable=unreadable)
         self._asked: Promise[Reply] | None = None
         self._copying: Copying | None = None  # for this machine, from another one
+        self._making: DeltaReading | None = None  # that, of the object before
         self._over = False
 
     def stop(self) -> None:
@@ -108,6 +113,8 @@ class Reading:
                 self._stop_copying()
             elif copying is None:
                 self.start()
+            elif answer.base is not None:
+                self._make(copying, answer.base)
             else:
                 of_publisher = source.process_id == self._publisher.process_id
                 copying.begin(
@@ -132,7 +139,43 @@ class Reading:
             self._want = want
             self.start()
 
+    def _make(self, copying: Copying, base: Base) -> None:
+        payloads = self._messenger.payloads
+        if payloads.arena is not None and not copying.held.payload.in_shared_memory:
+            self._stop_copying()
+            self._want.refused = NO_ROOM
+            self.start()
+            return
+        made = partial(self._made, copying)
+        self._making = DeltaReading(self._messenger, self._replicas, self._publisher, copying, base, made)
+        self._making.start()
+
+    def _made(self, copying: Copying, problem: str) -> None:
+        self._making = None
+        goes_on = self._replicas.is_copying(self._publisher, copying)
+        if goes_on and not problem:
+            copying.made()
+            return
+        if problem:
+            logger.warning(
+                "%d bytes of '%s' %d are copied as a whole, not made of what has changed: %s",
+                len(copying.held.row),
+                copying.key.name,
+                copying.key.number,
+                problem,
+            )
+        self._want = Want(
+            self._messenger.endpoint,
+            avoid_number=copying.key.number,
+            was_to_keep=goes_on,
+            refused=problem,
+        )
+        self.start()
+
     def _stop_copying(self) -> None:
+        if self._making is not None:
+            self._making.stop()
+            self._making = None
         copying, self._copying = self._copying, None
         if copying is not None and self._replicas.is_copying(self._publisher, copying):
             self._replicas.give_up(self._publisher, copying.key)
@@ -184,3 +227,114 @@ class Reading:
             self._over = True
             self._stop_copying()
             self._done(key, arrived, error)
+
+
+class DeltaReading:
+    """An object that is made for this machine: of the one before, which a process here has, and of what has changed.
+
+    It is made in memory that nobody reads yet, in a thread of its own; all else is on the I/O thread.
+
+    Args:
+        copying: has room for the object.
+        base: the object before.
+        done: called once, with what was in the way, or "".
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        replicas: Replicas,
+        publisher: Endpoint,
+        copying: Copying,
+        base: Base,
+        done: Callable[[str], None],
+    ) -> None:
+        self._messenger = messenger
+        self._replicas = replicas
+        self._publisher = publisher
+        self._copying = copying
+        self._base = base
+        self._done = done
+        self._over = False
+        self._before: ReceivedPayload | None = None
+        self._delta: ReceivedPayload | None = None
+        self._asked: Promise[Reply] | None = None
+        self._reading: Reading | None = None
+
+    def start(self) -> None:
+        """Get both."""
+        base, here = self._base, self._messenger.endpoint
+        self._reading = Reading(
+            self._messenger, self._replicas, self._publisher, ask=self._ask, done=self._delta_came
+        )
+        self._reading.start()
+        if base.at.process_id == here.process_id:
+            self._base_came(self._replicas.held(self._publisher, base.key), "it is not here any more")
+            return
+        question = Copy(self._publisher.process_id, base.key, Want(here))
+        service, limit_s = f"{self._replicas.service}.copy", COPY_TIMEOUT_S
+        self._asked = self._messenger.request(
+            base.at, service, question, timeout_s=limit_s, reply_type=ReaderAnswer
+        )
+        self._asked.add_done_callback(self._holder_answered)
+
+    def stop(self) -> None:
+        """Nobody wants it any more; `done` is not called."""
+        self._over = True
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.stop()
+        if self._asked is not None:
+            self._asked.cancel()
+        self._before = self._delta = None
+
+    def _ask(self, want: Want) -> Promise[Reply]:
+        question = Copy(self._publisher.process_id, self._copying.key, want)
+        service = f"{self._replicas.service}.delta"
+        return self._messenger.request(self._publisher, service, question, reply_type=ReaderAnswer)
+
+    def _delta_came(
+        self, _key: Key | None, arrived: ReceivedPayload | None, error: BaseException | None
+    ) -> None:
+        self._delta = arrived
+        self._go_on("" if arrived is not None else f"what has changed does not come: {error or 'it is gone'}")
+
+    def _holder_answered(self, reply: Promise[Reply]) -> None:
+        if self._over or reply.cancelled():
+            return
+        error, arrived = reply.exception(), None
+        if error is None and reply.result().head.kind is AnswerKind.HERE:
+            try:
+                arrived = self._messenger.payloads.receive(reply.result().frames)
+            except SharedMemoryUnreadable as unreadable:
+                error = unreadable
+        self._base_came(arrived, str(error or "it is gone"))
+
+    def _base_came(self, arrived: ReceivedPayload | None, problem: str) -> None:
+        self._before = arrived
+        self._go_on("" if arrived is not None else f"the version before is not to be had: {problem}")
+
+    def _go_on(self, problem: str) -> None:
+        if self._over:
+            return
+        if problem:
+            self.stop()
+            self._done(problem)
+        elif self._before is not None and self._delta is not None:
+            self._messenger.run_beside(self._make_beside, self._delta, self._before)
+
+    def _make_beside(self, delta: ReceivedPayload, before: ReceivedPayload) -> None:
+        problem = ""
+        try:
+            if self._replicas.apply is not None:
+                self._replicas.apply(
+                    delta.frames(), before.frames(), self._copying.held.payload.bytes_frames()
+                )
+        except Exception as error:  # noqa: BLE001 - then it comes as a whole
+            problem = str(error)
+        self._messenger.submit(partial(self._end, problem))
+
+    def _end(self, problem: str) -> None:
+        if not self._over:
+            self.stop()
+            self._done(problem)

@@ -3,6 +3,7 @@
 reader to publisher    a question of its service's, with a Want in it -> ReaderAnswer, with the object or a descriptor
 reader to replica      Copy -> ReaderAnswer, of its own machine
 replica to its source  Copy of a piece -> ReaderAnswer, with its bytes
+replica to publisher   Copy, for what has changed since the object before -> ReaderAnswer
 replica to publisher   Kept -> whether it is still needed
 publisher to replica   Drop
 """
@@ -38,6 +39,7 @@ class Want(msgspec.Struct, array_like=True):
         was_to_keep: what the reader was to copy from there was for its machine.
         alone: it cannot keep anything for its machine.
         pulls: with what it pulls, such as "nixl 1.5.1"; "" for nothing.
+        refused: why it cannot make the object of the one before; "" if it was not to.
     """
 
     reader: Endpoint
@@ -49,6 +51,14 @@ class Want(msgspec.Struct, array_like=True):
     was_to_keep: bool = False
     alone: bool = False
     pulls: str = ""
+    refused: str = ""
+
+
+class Base(msgspec.Struct, frozen=True, array_like=True):
+    """The object before another one, and the process that has it on a reader's machine."""
+
+    key: Key
+    at: Endpoint
 
 
 class AnswerKind(IntEnum):
@@ -72,6 +82,7 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
         begin: of a piece: where it begins.
         pull: of a piece: from where it is to be pulled, which does not come with the answer; or why not.
         sizes: of FROM: of the object's frames; its first bytes may come with the answer.
+        base: of FROM: of what it can be made, with what has changed since.
     """
 
     kind: AnswerKind
@@ -81,6 +92,7 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
     begin: int = 0
     sizes: tuple[int, ...] = ()
     pull: PullOffer | str = ""
+    base: Base | None = None
 
 
 class Copy(msgspec.Struct, array_like=True):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
@@ -20,6 +22,9 @@ from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)
 
+# Of what has changed, and of the object before, to the place of the new one.
+Apply: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buffer]], None]
+
 
 class Replicas:
     """Objects of publishers elsewhere, each received into this process's shared memory once.
@@ -30,11 +35,15 @@ class Replicas:
     Args:
         service: as of the publishers.
         private: whoever reads an object may write to what it has read, unseen by all others.
+        apply: writes an object, of what has changed and the object before; see `DeltaReading`.
     """
 
-    def __init__(self, messenger: Messenger, service: str, *, private: bool) -> None:
+    def __init__(
+        self, messenger: Messenger, service: str, *, private: bool, apply: Apply | None = None
+    ) -> None:
         self._messenger = messenger
         self.service = service
+        self.apply = apply
         self._private = private
         self._pieces = ObjectPieces(messenger)
         self._copying: dict[tuple[str, Key], Copying] = {}
@@ -63,11 +72,13 @@ class Replicas:
             then(copying)
 
         at = (publisher.process_id, answer.key)
-        self._reserve(answer.sizes, reserved)
+        # Where the object before takes the room that there is, waiting does not help.
+        self._reserve(answer.sizes, reserved, waits=answer.base is None)
 
-    def _reserve(self, sizes: Sequence[int], then: Callable[[Payload | None], None]) -> None:
+    def _reserve(self, sizes: Sequence[int], then: Callable[[Payload | None], None], *, waits: bool) -> None:
         reserved = self._room_for(sizes, 0.0)
-        if reserved is None or reserved.in_shared_memory or self._messenger.payloads.arena is None:
+        in_place = reserved is None or reserved.in_shared_memory or self._messenger.payloads.arena is None
+        if in_place or not waits:
             then(reserved)
         else:
             self._messenger.run_beside(
@@ -80,6 +91,13 @@ class Replicas:
         except Exception as error:  # noqa: BLE001 - then there is no replica, and its reader gets the bytes
             logger.warning("%d bytes are not kept for others of this machine: %r", sum(sizes), error)
             return None
+
+    def held(self, publisher: Endpoint, key: Key) -> ReceivedPayload | None:
+        """Return an object that this process keeps; None if it does not."""
+        held = self._pieces.held.get((publisher.process_id, key))
+        if held is None or held.filled < len(held.row):
+            return None
+        return ReceivedPayload(held.payload.bytes_frames())
 
     def is_copying(self, publisher: Endpoint, copying: Copying) -> bool:
         """Whether a copy may go on."""
