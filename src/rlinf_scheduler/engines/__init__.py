@@ -19,14 +19,23 @@ if TYPE_CHECKING:
         Tokens,
         collect,
     )
+    from rlinf_scheduler.engines.trajectories import Decisions, Observations, Trajectory
+    from rlinf_scheduler.engines.vector_env import Collected, Envs, VectorEnvWorker, Video
 
 __all__ = [
+    "Collected",
+    "Decisions",
     "EngineLoad",
+    "Envs",
     "Generation",
     "GenerationRequest",
+    "Observations",
     "RolloutEngine",
     "Sampling",
     "Tokens",
+    "Trajectory",
+    "VectorEnvWorker",
+    "Video",
     "collect",
 ]
 

@@ -1,0 +1,272 @@
+"""Vectors of environments stepped by decisions, and what happens in them cut into trajectories; it waits for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from rlinf_scheduler.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """A question: what to do in these states?
+
+    Attributes:
+        rows: an array (rows, ...), or a dict or tuple of such arrays as the environments' observations are. The first
+            rows are states to act in, one an environment; the rest are last states of episodes that were cut off, of
+            which only the other columns of the answer, such as their values, are wanted.
+        envs: the number of each environment among all of the group, (environments,), int64.
+        begins: whether an episode begins there, (environments,), bool: for policies that remember.
+        about: what `collect` was told.
+    """
+
+    rows: Any
+    envs: NDArray[np.int64]
+    begins: NDArray[np.bool_]
+    about: Any = None
+
+    def __len__(self) -> int:
+        """Rows: the weight of the question in its channel."""
+        return _num_rows(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The answer, a row for each row of the question.
+
+    Attributes:
+        actions: (rows, ...), or a dict or tuple of such arrays.
+        columns: what else is kept of each row, (rows, ...) each: log-probabilities, values.
+        version: of the weights that answered.
+    """
+
+    actions: Any
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Consecutive steps of one environment, at most one episode, never empty.
+
+    Attributes:
+        observations: the states acted in, (steps, ...), or a dict or tuple of such arrays.
+        actions: (steps, ...), likewise.
+        rewards: (steps,), float32.
+        columns: what was decided besides, (steps, ...) each.
+        terminated: whether the episode ended by its last state, after which nothing is worth anything.
+        truncated: whether it ended for another reason, such as its time. A trajectory that is neither was cut at the
+            end of a collection, and its episode goes on.
+        next_observation: the state after the last step.
+        next_columns: what was decided about that state, one value each; empty where terminated.
+        episode_return: the sum of the whole episode's rewards where one ended here, else None.
+        episode_steps: likewise, its length.
+        version: of the oldest weights that acted in it.
+        env: the number of the environment among all of the group.
+    """
+
+    observations: Any
+    actions: Any
+    rewards: NDArray[np.float32]
+    columns: Mapping[str, NDArray[Any]]
+    terminated: bool
+    truncated: bool
+    next_observation: Any
+    next_columns: Mapping[str, Any]
+    episode_return: float | None
+    episode_steps: int | None
+    version: int
+    env: int
+
+    def __len__(self) -> int:
+        """Steps: the weight of the trajectory in its channel."""
+        return len(self.rewards)
+
+    def bootstrap(self, column: str) -> float:
+        """Return a column's value of the state after the last step: 0 where terminated, for nothing follows."""
+        return 0.0 if self.terminated else float(self.next_columns[column])
+
+
+class _VectorStep(NamedTuple):
+    """A step of all environments; `acted` are those that did not only begin anew."""
+
+    observations: Any
+    decisions: Decisions
+    rewards: NDArray[Any]
+    acted: NDArray[np.bool_]
+
+
+class SteppedEnvs:
+    """Environments that advance one step a decision.
+
+    Have somebody decide on `observations` and call `advance` with that; after the last step of a collection call
+    `finish` instead. The next collection goes on where the environments stand.
+
+    Args:
+        envs: resets each environment by itself when its episode has ended, in the same step or the next one.
+        first_env: the number of its first environment among all of the group.
+        seeds: one for each environment.
+
+    Raises:
+        ConfigError: the environments are not reset by themselves.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], first_env: int, seeds: Sequence[int]) -> None:
+        self.envs = envs
+        num_envs = envs.num_envs
+        mode = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+            raise ConfigError(f"autoreset mode {mode}: the environments must reset themselves when they end")
+        self._same_step = mode == AutoresetMode.SAME_STEP
+        self._numbers = np.arange(first_env, first_env + num_envs)
+        self._steps: list[_VectorStep] = []
+        self._starts = [0] * num_envs
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self._resets = np.zeros(num_envs, np.bool_)
+        self._begins = np.ones(num_envs, np.bool_)
+        # Episodes that were cut off: whole but for what is decided about their last states.
+        self._cut_off: list[tuple[int, Trajectory]] = []
+        self._rows: Any = envs.reset(seed=list(seeds))[0]
+
+    def observations(self, about: Any = None) -> Observations:
+        """Return what is to be decided now."""
+        rows = self._rows
+        if self._same_step and self._cut_off:
+            rows = _joined(rows, [trajectory.next_observation for _, trajectory in self._cut_off])
+        return Observations(rows, self._numbers, self._begins, about)
+
+    def advance(self, decisions: Decisions) -> list[Trajectory]:
+        """Step once; return the trajectories that are whole now."""
+        whole = list(self._judged(decisions))
+        num_envs, before, acted = self.envs.num_envs, self._rows, ~self._resets
+        actions = _first(decisions.actions, num_envs)
+        self._rows, rewards, terminated, truncated, info = self.envs.step(actions)
+        self._steps.append(_VectorStep(before, decisions, rewards, acted))
+        self._returns += np.where(acted, rewards, 0)
+        self._lengths += acted
+        for idle in map(int, np.flatnonzero(~acted)):
+            self._starts[idle] = len(self._steps)
+        ended = terminated | truncated
+        self._resets = np.zeros_like(ended) if self._same_step else ended
+        self._begins = ended if self._same_step else ~acted
+        for env in map(int, np.flatnonzero(ended)):
+            after = _row(info["final_obs"] if self._same_step else self._rows, env)
+            trajectory = self._ended(env, after, is_terminated=bool(terminated[env]))
+            if trajectory.terminated:
+                whole.append(trajectory)
+            else:
+                self._cut_off.append((env, trajectory))
+        return whole
+
+    def finish(self, decisions: Decisions) -> list[Trajectory]:
+        """End the collection: cut all that is open, and judge its next states by `decisions`, without a step."""
+        whole = list(self._judged(decisions))
+        for env in range(self.envs.num_envs):
+            if self._starts[env] < len(self._steps):
+                cut = self._cut(env, _row(self._rows, env))
+                whole.append(replace(cut, next_columns=_row(decisions.columns, env)))
+        self._steps.clear()
+        self._starts = [0] * self.envs.num_envs
+        return whole
+
+    def check(self, decisions: Any, num_rows: int) -> Decisions:
+        """Return an answer that has a row for each row of its question.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        if not isinstance(decisions, Decisions):
+            raise ConfigError(f"environments are answered by Decisions, not a {type(decisions).__name__}")
+        needed = {"actions": self.envs.num_envs, **dict.fromkeys(decisions.columns, num_rows)}
+        for name, needs in needed.items():
+            has = _num_rows(decisions.actions if name == "actions" else decisions.columns[name])
+            if has < needs:
+                raise ConfigError(f"an answer has {has} rows of '{name}', and the question has {needs}")
+        return decisions
+
+    def _judged(self, decisions: Decisions) -> Iterator[Trajectory]:
+        for place, (env, trajectory) in enumerate(self._cut_off, self.envs.num_envs):
+            # In the next step the last state is still the environment's own row.
+            columns = _row(decisions.columns, place if self._same_step else env)
+            yield replace(trajectory, next_columns=columns)
+        self._cut_off.clear()
+
+    def _ended(self, env: int, after: Any, *, is_terminated: bool) -> Trajectory:
+        ended = replace(
+            self._cut(env, after),
+            terminated=is_terminated,
+            truncated=not is_terminated,
+            episode_return=float(self._returns[env]),
+            episode_steps=int(self._lengths[env]),
+        )
+        self._returns[env] = self._lengths[env] = 0
+        return ended
+
+    def _cut(self, env: int, after: Any) -> Trajectory:
+        steps = self._steps[self._starts[env] :]
+        self._starts[env] = len(self._steps)
+        decisions = [step.decisions for step in steps]
+        return Trajectory(
+            observations=_stacked([_row(step.observations, env) for step in steps]),
+            actions=_stacked([_row(each.actions, env) for each in decisions]),
+            rewards=np.array([step.rewards[env] for step in steps], np.float32),
+            columns=_stacked([_row(each.columns, env) for each in decisions]),
+            terminated=False,
+            truncated=False,
+            next_observation=after,
+            next_columns={},
+            episode_return=None,
+            episode_steps=None,
+            version=min(each.version for each in decisions),
+            env=int(self._numbers[env]),
+        )
+
+
+def seeds_of(seed: int, numbers: range, num_restarts: int = 0) -> list[int]:
+    """Return the seed of each environment: the same whatever rank has it.
+
+    >>> seeds_of(7, range(4))[2:] == seeds_of(7, range(2, 4))
+    True
+    """
+    return [
+        int(np.random.SeedSequence((seed, number, num_restarts)).generate_state(1)[0]) for number in numbers
+    ]
+
+
+def _row(batch: Any, index: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: _row(each, index) for name, each in batch.items()}
+    return tuple(_row(each, index) for each in batch) if isinstance(batch, tuple) else batch[index]
+
+
+def _first(batch: Any, count: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: _first(each, count) for name, each in batch.items()}
+    return tuple(_first(each, count) for each in batch) if isinstance(batch, tuple) else batch[:count]
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {name: _stacked([row[name] for row in rows]) for name in first}
+    return tuple(map(_stacked, zip(*rows, strict=True))) if isinstance(first, tuple) else np.stack(rows)
+
+
+def _joined(batch: Any, rows: Sequence[Any]) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: _joined(each, [row[name] for row in rows]) for name, each in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_joined(each, own) for each, own in zip(batch, zip(*rows, strict=True), strict=True))
+    return np.concatenate([batch, np.stack(rows)])
+
+
+def _num_rows(batch: Any) -> int:
+    while isinstance(batch, Mapping | tuple):
+        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
+    return len(batch)
