@@ -43,6 +43,7 @@ PRELOADED = (
     "crowd_peers",
     "death_roles",
     "device_peers",
+    "engine_ranks",
     "face_routing_workers",
     "forked_job",
     "gpu_peers",

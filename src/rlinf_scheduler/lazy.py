@@ -87,7 +87,8 @@ def _load(names: dict[str, Any], name: str, module: str) -> Any:
     try:
         value = names[name] = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        message = f"{name} needs '{error.name}', which is not installed: only planning does without it"
+        hint = names.get("IF_NOT_INSTALLED", "only planning does without it")
+        message = f"{name} needs '{error.name}', which is not installed: {hint}"
         raise ModuleNotFoundError(message, name=error.name) from error
     return value
 

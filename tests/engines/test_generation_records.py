@@ -1,6 +1,7 @@
 """Requests and answers of engines: what does not fit is said, and what was aborted goes on where it was."""
 
 import asyncio
+import importlib.util
 import signal
 
 import pytest
@@ -80,5 +81,11 @@ def test_an_engine_that_is_dead_says_what_died_and_how():
 def test_names_of_engines_are_there_when_they_are_asked_for():
     assert set(dir(engines)) == set(engines.__all__)
     assert all(getattr(engines, name) for name in ("Tokens", "RolloutEngine"))
-    with pytest.raises(AttributeError, match="VlmEngine"):
+    with pytest.raises(AttributeError, match="did you mean 'VllmEngine'"):
         engines.VlmEngine  # noqa: B018
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed")
+def test_an_engine_whose_library_is_not_installed_says_which_extra_brings_it():
+    with pytest.raises(ModuleNotFoundError, match=r"VllmEngine needs 'vllm'.*\[vllm\]"):
+        engines.VllmEngine  # noqa: B018

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from rlinf_scheduler.engines.trajectories import Decisions, Observations, Trajectory
     from rlinf_scheduler.engines.vector_env import Collected, Envs, VectorEnvWorker, Video
+    from rlinf_scheduler.engines.vllm import VllmEngine
 
 __all__ = [
     "Collected",
@@ -36,8 +37,11 @@ __all__ = [
     "Trajectory",
     "VectorEnvWorker",
     "Video",
+    "VllmEngine",
     "collect",
 ]
+
+IF_NOT_INSTALLED = "the extras of rlinf-scheduler bring it, [vllm] or [transformers]"
 
 if not TYPE_CHECKING:  # which would believe that every name is there
     __getattr__ = declared(globals())

@@ -141,12 +141,14 @@ class EngineLoad:
         waiting: requests for which there is no room yet.
         cache_use: the part of its cache of keys and values that is in use, 0 to 1.
         tokens: prompts and outputs so far of all its requests, together.
+        paused_s: how long it has stood still since its start, in seconds, in pauses and updates; sleep does not count.
     """
 
     running: int
     waiting: int
     cache_use: float
     tokens: int
+    paused_s: float = 0.0
 
 
 @runtime_checkable

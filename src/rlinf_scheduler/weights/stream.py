@@ -110,12 +110,14 @@ class WeightsStream(Iterator[tuple[str, Any]]):
 
     Attributes:
         version: which.
+        shapes: of its tensors, by key.
     """
 
     def __init__(
         self, version: int, tensors: list[WholeTensor], bucket_bytes: int, given_back: Callable[[], None]
     ) -> None:
         self.version = version
+        self.shapes = {each.key: each.shape for each in tensors}
         self._tensors = tensors
         self._bucket_bytes = bucket_bytes
         self._given_back = given_back
@@ -141,8 +143,7 @@ class WeightsStream(Iterator[tuple[str, Any]]):
         self._given_back()
 
     def _next_bucket(self) -> list[Any]:
-        places: list[tuple[WholeTensor, int]] = []
-        end = 0
+        places, end = list[tuple[WholeTensor, int]](), 0
         for tensor in self._tensors[self._at :]:
             if places and end + tensor.num_bytes > self._bucket_bytes:
                 break
@@ -150,11 +151,9 @@ class WeightsStream(Iterator[tuple[str, Any]]):
             end = -(-(end + tensor.num_bytes) // _ALIGNMENT) * _ALIGNMENT
         memory = self._room(end)
         pieces = [memory[begin : begin + tensor.num_bytes] for tensor, begin in places]
-        copies = [
-            each for (tensor, _), piece in zip(places, pieces, strict=True) for each in tensor.copies(piece)
-        ]
-        copy_all(copies)
-        return [tensor.value(piece) for (tensor, _), piece in zip(places, pieces, strict=True)]
+        found = [(tensor, piece) for (tensor, _), piece in zip(places, pieces, strict=True)]
+        copy_all([each for tensor, piece in found for each in tensor.copies(piece)])
+        return [tensor.value(piece) for tensor, piece in found]
 
     def _room(self, num_bytes: int) -> Bytes:
         """Return memory for a bucket; two are kept, as whoever asks for a tensor mostly has the one before still."""

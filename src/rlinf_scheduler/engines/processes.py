@@ -1,0 +1,127 @@
+"""The processes that an engine has started: which of them ended first, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import re
+import select
+import shutil
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import NamedTuple
+
+
+class _Process(NamedTuple):
+    """One of them, by a descriptor that is of no later process with its number."""
+
+    name: str
+    pid: int
+    descriptor: int
+
+
+class EngineProcesses:
+    """Children of this process that an engine starts, by the beginning of their names, and all below them.
+
+    Made before the engine starts; `note` finds what has started. From then on it is known which ended first: what
+    follows from that death may look like one, too.
+
+    Attributes:
+        folder: for sockets of theirs; it is gone with them.
+        first_ended: which ended first; None as long as all of them run.
+    """
+
+    def __init__(self, names: str) -> None:
+        self.folder = tempfile.mkdtemp(prefix="rlinf-engine-")
+        self.first_ended: _Process | None = None
+        self._names = names
+        self._before = set(multiprocessing.active_children())
+        self._children: dict[int, multiprocessing.process.BaseProcess] = {}
+        self._processes: list[_Process] = []
+        self._memory: set[str] = set()
+        self._one_ended = asyncio.Event()
+
+    def note(self) -> None:
+        """Find what has started, and watch it on the loop that runs."""
+        started = set(multiprocessing.active_children()) - self._before
+        self._children = {
+            each.pid: each for each in started if each.pid and each.name.startswith(self._names)
+        }
+        for pid in _with_descendants(self._children):
+            with suppress(OSError):  # it has ended
+                name = self._children[pid].name if pid in self._children else _command(pid)
+                self._memory |= _shared_memory(pid)
+                self._processes.append(_Process(name, pid, os.pidfd_open(pid)))
+        loop = asyncio.get_running_loop()
+        for each in self._processes:
+            loop.add_reader(each.descriptor, self._ended, loop, each)
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, process: _Process) -> None:
+        loop.remove_reader(process.descriptor)
+        self.first_ended = self.first_ended or process
+        self._one_ended.set()
+
+    async def first(self, timeout_s: float) -> _Process | None:
+        """Return which ended first, once one has; None if none does in time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._one_ended.wait(), timeout_s)
+        return self.first_ended
+
+    def exit_code(self, process: _Process) -> int | None:
+        """Return how a process that has ended did so; None where its parent is another one."""
+        child = self._children.get(process.pid)
+        return child.exitcode if child else None
+
+    async def end(self, timeout_s: float) -> None:
+        """Wait for the ends of all of them, kill what is left then, and remove what they leave."""
+        loop = asyncio.get_running_loop()
+        for each in self._processes:
+            loop.remove_reader(each.descriptor)
+        await asyncio.to_thread(self._end, timeout_s)
+
+    def _end(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        processes, self._processes = self._processes, []
+        for each in processes:
+            if not _has_ended(each.descriptor, until - time.monotonic()):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(each.descriptor, signal.SIGKILL)
+                _has_ended(each.descriptor, timeout_s)
+            os.close(each.descriptor)
+        for name in self._memory:
+            with suppress(FileNotFoundError):
+                SharedMemory(name).unlink()  # which also tells Python that it is not to be removed at its end
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _has_ended(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(timeout_s, 0.0) * 1000))
+
+
+def _with_descendants(ancestors: dict[int, multiprocessing.process.BaseProcess]) -> list[int]:
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    found, below = list[int](), set(ancestors)
+    while below:
+        found += sorted(below)
+        below = {pid for pid, parent in parents.items() if parent in below}
+    return found
+
+
+def _command(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b" ".join(words).decode(errors="replace").strip()
+
+
+def _shared_memory(pid: int) -> set[str]:
+    """Return the names of Python's shared memory that a process has."""
+    return set(re.findall(r"/dev/shm/(psm_\w+)$", Path(f"/proc/{pid}/maps").read_text(), re.M))  # noqa: S108

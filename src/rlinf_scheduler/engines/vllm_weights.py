@@ -1,0 +1,171 @@
+"""vLLM's side of an update: each of its workers is a member of the job, and takes the weights from there itself.
+
+Weights are held first, all of them on this machine, and tried on a model without memory. Only what will fit replaces
+anything: vLLM's layerwise reload writes over the weights in use, and has no way back.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.utils.torch_utils import set_default_torch_dtype
+
+from rlinf.scheduler import Worker
+from rlinf_scheduler.errors import WeightsMismatch
+
+_LONGEST = 400  # vLLM's errors may name all that a model has
+
+
+@dataclass
+class JobInit(WeightTransferInitInfo):
+    """How a worker joins the job: within so many seconds."""
+
+    timeout_s: float = 60.0
+
+
+@dataclass
+class JobUpdate(WeightTransferUpdateInfo):
+    """Which version is taken, the same one by all workers."""
+
+    name: str
+    version: int
+    timeout_s: float | None = 600.0
+
+
+class JobWeights(WeightTransferEngine[JobInit, JobUpdate]):
+    """The weights of a job, in one worker of vLLM.
+
+    vLLM's four phases are: `init` joins the job; `start` does nothing; `update` holds a version and loads it; `finish`
+    does nothing. So an update that fails to come leaves the model as it was. Where there are several workers all of
+    them hold before the first of them loads: `HoldingWorker`.
+    """
+
+    init_info_cls = JobInit
+    update_info_cls = JobUpdate
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._worker: Worker | None = None
+        self._held: tuple[tuple[str, int], Any] | None = None
+        self._tried: object = None
+
+    def init_transfer_engine(self, init_info: JobInit) -> None:
+        """Join the job below the rank that started vLLM, once."""
+        if self._worker is None:
+            Worker.join_parent(world_size=self.parallel_config.world_size, timeout_s=init_info.timeout_s)
+            self._worker = Worker()
+
+    def start_weight_update(self) -> None:
+        """Do nothing: layers are taken apart when all that replaces them is here."""
+
+    def finish_weight_update(self) -> None:
+        """Do nothing: the update has finished its layers itself."""
+
+    def hold(self, update: JobUpdate) -> None:
+        """Take all of a version to this machine, and try whether the model can load it.
+
+        Raises:
+            WeightsMismatch: it cannot.
+            CommError: it does not come.
+        """
+        self.drop()
+        self.init_transfer_engine(JobInit())
+        assert self._worker is not None  # noqa: S101 - for the type checker
+        stream = self._worker.stream_weights(update.name, version=update.version, timeout_s=update.timeout_s)
+        try:
+            self._try(update, stream.shapes)
+        except BaseException:
+            stream.close()
+            raise
+        self._held = (update.name, update.version), stream
+
+    def _try(self, update: JobUpdate, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Load tensors of these shapes into a model without memory; the same shapes once."""
+        if shapes == self._tried:
+            return
+        model = self._without_memory()
+        try:
+            weights = ((key, torch.empty(*shape, device="meta")) for key, shape in shapes.items())
+            loaded = model.load_weights(weights)
+        except Exception as error:
+            unfit = f"vLLM cannot load them: {type(error).__name__}: {error}"[:_LONGEST]
+            raise WeightsMismatch(update.name, update.version, unfit=[unfit]) from error
+        missing = {name for name, _ in model.named_parameters()} - loaded
+        if missing:
+            raise WeightsMismatch(update.name, update.version, missing=sorted(missing))
+        self._tried = shapes
+
+    def _without_memory(self) -> torch.nn.Module:
+        config = copy.copy(self.vllm_config)
+        # Where each layer of attention has its one place, by its name.
+        config.compilation_config = copy.copy(config.compilation_config)
+        config.compilation_config.static_forward_context = {}
+        config.compilation_config.static_all_moe_layers = []
+        with torch.device("meta"), set_default_torch_dtype(self.model_config.dtype):
+            return initialize_model(config, model_config=self.model_config)
+
+    def drop(self) -> None:
+        """Hold nothing any more."""
+        if self._held is not None:
+            self._held[1].close()
+        self._held = None
+
+    def receive_weights(self, update_info: JobUpdate) -> None:
+        """Load a version, which is held first if it is not yet."""
+        if self._held is None or self._held[0] != (update_info.name, update_info.version):
+            self.hold(update_info)
+        assert self._held is not None  # noqa: S101 - for the type checker
+        try:
+            initialize_layerwise_reload(self.model)
+            self.model.load_weights(self._held[1])
+            finalize_layerwise_reload(self.model, self.model_config)
+        finally:
+            self.drop()
+
+    def shutdown(self) -> None:
+        """Hold nothing any more; the process leaves the job when it ends."""
+        self.drop()
+
+
+class HoldingWorker:
+    """What a worker of vLLM can be called for besides (`worker_extension_cls`).
+
+    Its methods return what went wrong: where one of several workers raises, vLLM takes the answers of the others for
+    those of the next call.
+    """
+
+    weight_transfer_engine: JobWeights
+    vllm_config: Any
+
+    def rlinf_join(self, timeout_s: float) -> str:
+        """Join the job; "" or what went wrong."""
+        return _outcome(self.weight_transfer_engine.init_transfer_engine, JobInit(timeout_s))
+
+    def rlinf_hold(self, name: str, version: int, timeout_s: float | None) -> str:
+        """Hold a version of weights; "" or what went wrong."""
+        with set_current_vllm_config(self.vllm_config):
+            return _outcome(self.weight_transfer_engine.hold, JobUpdate(name, version, timeout_s))
+
+    def rlinf_drop(self) -> str:
+        """Hold nothing any more; "" or what went wrong."""
+        return _outcome(self.weight_transfer_engine.drop)
+
+
+def _outcome(call: Callable[..., None], *args: Any) -> str:
+    try:
+        call(*args)
+    except Exception as error:  # noqa: BLE001 - it is told to the process that asked
+        return f"{type(error).__name__}: {error}"
+    return ""
