@@ -56,6 +56,8 @@ def part_of(module):
         return names[1] if len(names) > 1 else "(names)"
     if names[0] == "simulator":
         return "(simulator)"
+    if len(names) == 1:
+        return ""  # `rlinf` has nothing of its own
     return "(face)" if names[1] == "scheduler" else f"({names[1]})"
 
 
