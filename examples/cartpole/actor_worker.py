@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 
 import torch
 
 import channels
 from policy import WEIGHTS, policy_of
-from ppo import Learner
+from ppo import Learner, UpdateStats
 from report import UpdateReport
 from rlinf.scheduler import Worker
+from rlinf_scheduler.engines import Trajectory
 from settings import Settings
-from trajectory import Trajectory
 
 
 class ActorWorker(Worker):
@@ -45,15 +46,20 @@ class ActorWorker(Worker):
             batch: list[Trajectory] = self._trajectories.get_batch(
                 batch_weight, timeout_s=self._settings.timeout_s
             )
-        with self.timer("learn"):
-            progress = self._version / self._settings.max_updates
-            stats = self._learner.update(batch, progress=progress)
-        lag = self._version - min(trajectory.version for trajectory in batch)
-        self._version += 1
-        self.publish()
-        returns = tuple(t.episode_return for t in batch if t.episode_return is not None)
-        self._returns.extend(returns)
-        self._num_steps += sum(len(trajectory) for trajectory in batch)
+            with self.timer("learn"):
+                progress = self._version / self._settings.max_updates
+                stats = self._learner.update(batch, progress=progress)
+            lag = self._version - min(trajectory.version for trajectory in batch)
+            self._version += 1
+            self.publish()
+            returns = tuple(t.episode_return for t in batch if t.episode_return is not None)
+            self._returns.extend(returns)
+            self._num_steps += sum(len(trajectory) for trajectory in batch)
+            report = self._report(returns, lag, stats)
+            self.log_metrics({**asdict(stats), "mean_return": report.mean_return, "lag": lag})
+            return report
+
+    def _report(self, returns: tuple[float, ...], lag: int, stats: UpdateStats) -> UpdateReport:
         return UpdateReport(
             version=self._version,
             num_steps=self._num_steps,

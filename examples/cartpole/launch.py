@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import channels
 from actor_worker import ActorWorker
-from env_worker import EnvWorker
 from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
+from rlinf_scheduler.engines import Envs, VectorEnvWorker
 from rlinf_scheduler.worker.group_builder import GroupBuilder
 from rollout_worker import RolloutWorker
 from schedule import COMPONENTS, Schedule
@@ -23,7 +23,7 @@ G = TypeVar("G", bound=WorkerGroup[Any])
 class Parts:
     """The groups by component, and the channels by name."""
 
-    env: WorkerGroup[EnvWorker]
+    env: WorkerGroup[VectorEnvWorker]
     rollout: WorkerGroup[RolloutWorker]
     actor: WorkerGroup[ActorWorker]
     channels: dict[str, Channel]
@@ -44,7 +44,17 @@ def launch(cluster: Cluster, placement: ComponentPlacement, schedule: Schedule, 
             strategy = placement.get_strategy(name)
             return starters.submit(builder.launch, cluster, placement_strategy=strategy, name=name, **options)
 
-        env = start("env", EnvWorker.create_group(settings, schedule.stages))
+        env = start(
+            "env",
+            VectorEnvWorker.create_group(
+                Envs(settings.env.id, settings.env.num_envs * num_envs),
+                questions=channels.QUESTIONS,
+                trajectories=channels.TRAJECTORIES,
+                seed=settings.seed,
+                stages=schedule.stages,
+                timeout_s=settings.timeout_s,
+            ),
+        )
         # It keeps nothing that its successor would not get: a question goes to another rank meanwhile.
         rollout = start(
             "rollout",

@@ -62,6 +62,9 @@ def train(cfg: DictConfig, settings: Settings, console: Console) -> TrainingRepo
 def run(cfg: DictConfig, folder: Path, console: Console) -> int:
     """Train and report; the program's exit code."""
     settings = parse_settings(OmegaConf.to_container(cfg.training, resolve=True))
+    metrics = {"folder": str(folder), "writers": cfg.metrics}
+    OmegaConf.update(cfg, "cluster.metrics", metrics, force_add=True)
+    (folder / "metrics.csv").unlink(missing_ok=True)  # of a training before
     report = train(cfg, settings, console)
     paths = write_outcome(report, folder)
     for line in summary_lines(report):

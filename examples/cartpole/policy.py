@@ -6,17 +6,18 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ConfigError
+from rlinf_scheduler.engines import Decisions
 from settings import Settings
-from simulation import spaces_of
-from trajectory import Decision
 
 # What the actor publishes its weights as, and the rollout fetches.
 WEIGHTS = "policy"
@@ -40,19 +41,18 @@ class ActorCritic(nn.Module):
         return self.actor[0].weight.device
 
     @torch.no_grad()
-    def decide(self, observations: NDArray[np.float32], *, version: int = 0) -> Decision:
+    def decide(self, observations: NDArray[np.float32], *, version: int = 0) -> Decisions:
         """Sample an action and judge the state for each row of `observations`, (rows, observation size)."""
         rows = torch.from_numpy(observations).to(self.device)
         log_probs = self.actor(rows).log_softmax(dim=-1)
         # The Gumbel-max trick samples a row without building a distribution object at every step.
         noise = -torch.empty_like(log_probs).exponential_().log()
         actions = (log_probs + noise).argmax(dim=-1)
-        return Decision(
-            actions=actions.cpu().numpy(),
-            log_probs=log_probs.gather(1, actions[:, None])[:, 0].cpu().numpy(),
-            values=self.critic(rows)[:, 0].cpu().numpy(),
-            version=version,
-        )
+        columns = {
+            "log_probs": log_probs.gather(1, actions[:, None])[:, 0].cpu().numpy(),
+            "values": self.critic(rows)[:, 0].cpu().numpy(),
+        }
+        return Decisions(actions.cpu().numpy(), columns, version)
 
     def evaluate(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of `actions`, entropies of the policy and values, (rows,) each, with gradients."""
@@ -77,6 +77,22 @@ def policy_of(worker: Worker, settings: Settings) -> ActorCritic:
     if settings.device != "cpu":
         policy.to(worker.torch_device)
     return policy
+
+
+def spaces_of(env_id: str) -> tuple[int, int]:
+    """The size of an environment's observations, and its number of actions.
+
+    Raises:
+        ValueError: its observations are no vectors, or its actions are not discrete.
+    """
+    env = gymnasium.make(env_id)
+    observations, actions = env.observation_space, env.action_space
+    env.close()
+    vectors = isinstance(observations, Box) and len(observations.shape) == 1
+    if not vectors or not isinstance(actions, Discrete):
+        problem = f"observations must be vectors and actions discrete; they are {observations} and {actions}"
+        raise ValueError(f"{env_id}: {problem}")
+    return observations.shape[0], int(actions.n)
 
 
 def _perceptron(sizes: Sequence[int], *, last_gain: float) -> nn.Sequential:

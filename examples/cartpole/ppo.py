@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policy import ActorCritic
+from rlinf_scheduler.engines import Trajectory
 from settings import PPOSettings
-from trajectory import Trajectory
+
+_COLUMNS = ("log_probs", "values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,13 @@ class UpdateStats:
 def advantages(trajectory: Trajectory, *, gamma: float, gae_lambda: float) -> NDArray[np.float32]:
     """Generalised advantage estimates, (steps,) (Schulman et al., 2016, arXiv:1506.02438, equation 16).
 
-    What follows the last step is worth `trajectory.last_value`: nothing after a fall, but after a time-out the
+    What follows the last step is worth `trajectory.bootstrap`: nothing after a fall, but after a time-out the
     cart would have gone on, and cutting its future off would teach that long balancing is worthless.
     """
-    following = np.append(trajectory.values[1:], np.float32(trajectory.last_value))
-    deltas = trajectory.rewards + gamma * following - trajectory.values
-    estimates = np.empty_like(trajectory.values)
+    values = trajectory.columns["values"]
+    following = np.append(values[1:], np.float32(trajectory.bootstrap("values")))
+    deltas = trajectory.rewards + gamma * following - values
+    estimates = np.empty_like(values)
     running = 0.0
     for step in range(len(trajectory) - 1, -1, -1):
         running = float(deltas[step]) + gamma * gae_lambda * running
@@ -126,11 +129,11 @@ class _Batch:
         cls, trajectories: Sequence[Trajectory], *, gamma: float, gae_lambda: float, device: torch.device
     ) -> _Batch:
         estimates = np.concatenate([advantages(t, gamma=gamma, gae_lambda=gae_lambda) for t in trajectories])
-        values = np.concatenate([t.values for t in trajectories])
+        columns = {name: np.concatenate([t.columns[name] for t in trajectories]) for name in _COLUMNS}
         return cls(
             observations=torch.from_numpy(np.concatenate([t.observations for t in trajectories])).to(device),
             actions=torch.from_numpy(np.concatenate([t.actions for t in trajectories])).to(device),
-            log_probs=torch.from_numpy(np.concatenate([t.log_probs for t in trajectories])).to(device),
+            log_probs=torch.from_numpy(columns["log_probs"]).to(device),
             advantages=torch.from_numpy((estimates - estimates.mean()) / (estimates.std() + 1e-8)).to(device),
-            returns=torch.from_numpy(estimates + values).to(device),
+            returns=torch.from_numpy(estimates + columns["values"]).to(device),
         )

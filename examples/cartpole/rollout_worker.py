@@ -12,8 +12,8 @@ from policy import WEIGHTS, policy_of
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ChannelClosed
 from rlinf_scheduler.comm import AsyncHandle
+from rlinf_scheduler.engines import Decisions, Observations
 from settings import Settings
-from trajectory import Decision, Question
 
 
 class RolloutWorker(Worker):
@@ -46,8 +46,8 @@ class RolloutWorker(Worker):
                 requests = self._questions.next_requests(self._max_questions, timeout_s=self._timeout_s)
             except ChannelClosed:
                 return
-            questions: list[Question] = [request.item for request in requests]
-            wanted = max(question.min_version for question in questions)
+            questions: list[Observations] = [request.item for request in requests]
+            wanted = max(question.about for question in questions)
             while self._version < wanted or newer.done():
                 self._version = newer.wait(self._timeout_s)
                 newer = self._expect_weights()
@@ -64,10 +64,6 @@ class RolloutWorker(Worker):
         )
         return handle
 
-    def _decide(self, questions: Sequence[Question]) -> list[Decision]:
-        rows = np.concatenate([question.observations for question in questions])
-        decision = self._policy.decide(rows, version=self._version)
-        ends = np.cumsum([len(question.observations) for question in questions])[:-1]
-        columns = (decision.actions, decision.log_probs, decision.values)
-        parts = zip(*(np.split(column, ends) for column in columns), strict=True)
-        return [Decision(actions, log_probs, values, self._version) for actions, log_probs, values in parts]
+    def _decide(self, questions: Sequence[Observations]) -> list[Decisions]:
+        rows = np.concatenate([question.rows for question in questions])
+        return self._policy.decide(rows, version=self._version).split(map(len, questions))

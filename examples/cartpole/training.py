@@ -74,7 +74,7 @@ class Training:
         for version in range(self._settings.max_updates):
             while self._num_collections <= version + self._max_lag:
                 oldest = max(0, self._num_collections - self._max_lag)
-                self._start(self._parts.env.collect(min_version=oldest))
+                self._start(self._parts.env.collect(self._settings.env.steps, about=oldest))
                 self._num_collections += 1
             update = self._start(self._parts.actor.update(self._batch_weight))
             (report,) = await self._result("actor.update()", update)

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 import channels
 from actor_worker import ActorWorker
-from env_worker import EnvWorker
 from policy import WEIGHTS
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.engines import Envs, VectorEnvWorker
 from rlinf_scheduler.errors import ChannelTimeout, ResultTimeout
 from rlinf_scheduler.tape.lineage import Recordings
 from rollout_worker import RolloutWorker
@@ -27,6 +27,10 @@ DEADLINE_S = 30.0
 def settings():
     loaded = parse_settings(OmegaConf.to_container(OmegaConf.load(BASE).training))
     return replace(loaded, timeout_s=DEADLINE_S, env=replace(loaded.env, num_envs=5, steps=40))
+
+
+def env_worker(settings, stages):
+    return VectorEnvWorker(Envs(settings.env.id, 5), stages=stages, timeout_s=settings.timeout_s)
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def test_collections_and_updates_alternate_without_losing_a_step(settings, threa
     recording = tmp_path / "trajectories.rec"
     opened[channels.TRAJECTORIES].record(recording)
     env, rollout, actor = (
-        EnvWorker(settings, stages),
+        env_worker(settings, stages),
         RolloutWorker(settings, stages),
         ActorWorker(settings),
     )
@@ -57,7 +61,7 @@ def test_collections_and_updates_alternate_without_losing_a_step(settings, threa
     actor.publish()
     reports = []
     for version in range(3):
-        env.collect(min_version=version)
+        env.collect(40, about=version)
         reports.append(actor.update(batch_weight=5 * 40))
     opened[channels.QUESTIONS].close()
     serving.result(timeout=DEADLINE_S)
@@ -74,11 +78,11 @@ def test_collections_and_updates_alternate_without_losing_a_step(settings, threa
 
 
 def test_a_collection_goes_on_beside_an_update_one_version_behind(settings, threads, opened):
-    env, rollout, actor = EnvWorker(settings, 2), RolloutWorker(settings, 2), ActorWorker(settings)
+    env, rollout, actor = env_worker(settings, 2), RolloutWorker(settings, 2), ActorWorker(settings)
     serving = threads.submit(rollout.serve)
     actor.publish()
-    env.collect(min_version=0)
-    collecting = threads.submit(env.collect, min_version=0)
+    env.collect(40, about=0)
+    collecting = threads.submit(env.collect, 40, about=0)
     first = actor.update(batch_weight=200)
     collecting.result(timeout=DEADLINE_S)
     second = actor.update(batch_weight=400 - first.num_steps)
@@ -90,9 +94,9 @@ def test_a_collection_goes_on_beside_an_update_one_version_behind(settings, thre
 
 
 def test_questions_wait_for_weights_that_are_new_enough(settings, threads, opened):
-    env, rollout, actor = EnvWorker(settings, 1), RolloutWorker(settings, 1), ActorWorker(settings)
+    env, rollout, actor = env_worker(settings, 1), RolloutWorker(settings, 1), ActorWorker(settings)
     serving = threads.submit(rollout.serve)
-    collecting = threads.submit(env.collect, min_version=1)
+    collecting = threads.submit(env.collect, 40, about=1)
     actor.publish()
     # What the first update learns from is beside the point here: it only has to make version 1.
     with pytest.raises(ChannelTimeout):
@@ -107,9 +111,9 @@ def test_questions_wait_for_weights_that_are_new_enough(settings, threads, opene
 
 
 def test_an_env_that_nobody_answers_says_what_it_waits_for(settings, opened):
-    env = EnvWorker(replace(settings, timeout_s=0.2), 1)
+    env = env_worker(replace(settings, timeout_s=0.2), 1)
     with pytest.raises(ChannelTimeout, match=r"questions.*ask not done after 0\.2 s"):
-        env.collect(min_version=0)
+        env.collect(40, about=0)
 
 
 def test_an_actor_that_gets_nothing_says_what_it_waits_for(settings, opened):
@@ -119,9 +123,9 @@ def test_an_actor_that_gets_nothing_says_what_it_waits_for(settings, opened):
 
 
 def test_a_rollout_without_weights_says_so(settings, threads, opened):
-    patient = EnvWorker(settings, 1)
+    patient = env_worker(settings, 1)
     rollout = RolloutWorker(replace(settings, timeout_s=0.3), 1)
-    collecting = threads.submit(patient.collect, min_version=0)
+    collecting = threads.submit(patient.collect, 40, about=0)
     with pytest.raises(ResultTimeout, match=WEIGHTS):
         rollout.serve()
     opened[channels.QUESTIONS].delete()

@@ -6,8 +6,8 @@ import torch
 
 from policy import ActorCritic
 from ppo import Learner, advantages, clipped_objective
+from rlinf_scheduler.engines import Trajectory
 from settings import PPOSettings
-from trajectory import Trajectory
 
 SETTINGS = PPOSettings(
     learning_rate=3e-3,
@@ -36,20 +36,22 @@ def trajectory(rewards, values, *, last_value=0.0, terminated=False, truncated=F
     return Trajectory(
         observations=np.zeros((steps, 4), np.float32),
         actions=np.zeros(steps, np.int64),
-        log_probs=np.zeros(steps, np.float32),
-        values=np.asarray(values, np.float32),
+        columns={"log_probs": np.zeros(steps, np.float32), "values": np.asarray(values, np.float32)},
         rewards=np.asarray(rewards, np.float32),
         terminated=terminated,
         truncated=truncated,
-        last_value=last_value,
+        next_observation=np.zeros(4, np.float32),
+        next_columns={"values": last_value},
         episode_return=None,
+        episode_steps=None,
         version=0,
+        env=0,
     )
 
 
 def slow_advantages(trajectory, gamma, gae_lambda):
     """The definition: the exponentially weighted mean of all n-step advantages, written out."""
-    values = [*trajectory.values.tolist(), trajectory.last_value]
+    values = [*trajectory.columns["values"].tolist(), trajectory.bootstrap("values")]
     steps = len(trajectory)
     result = []
     for start in range(steps):
@@ -79,7 +81,7 @@ def test_advantages_agree_with_their_definition(gamma, gae_lambda):
 
 def test_a_cut_off_episode_is_worth_what_would_have_followed_and_a_fallen_one_nothing():
     fallen = trajectory([1, 1], [0, 0], terminated=True)
-    cut_off = replace(fallen, terminated=False, truncated=True, last_value=10.0)
+    cut_off = replace(fallen, terminated=False, truncated=True, next_columns={"values": 10.0})
     after_fall = advantages(fallen, gamma=0.5, gae_lambda=1.0)
     after_time_out = advantages(cut_off, gamma=0.5, gae_lambda=1.0)
     np.testing.assert_allclose(after_fall, [1.5, 1.0])
@@ -113,14 +115,16 @@ def bandit_batch(policy, steps):
         Trajectory(
             observations=states[i : i + 1],
             actions=decision.actions[i : i + 1],
-            log_probs=decision.log_probs[i : i + 1],
-            values=decision.values[i : i + 1],
+            columns={name: column[i : i + 1] for name, column in decision.columns.items()},
             rewards=right[i : i + 1].astype(np.float32),
             terminated=True,
             truncated=False,
-            last_value=0.0,
+            next_observation=states[i],
+            next_columns={},
             episode_return=float(right[i]),
+            episode_steps=1,
             version=0,
+            env=0,
         )
         for i in range(steps)
     ]
@@ -159,12 +163,12 @@ def test_first_policy_is_nearly_uniform_and_its_log_probabilities_are_its_own():
     decision = policy.decide(states, version=9)
     assert decision.version == 9
     assert decision.actions.mean() == pytest.approx(0.5, abs=0.1)
-    np.testing.assert_allclose(decision.log_probs, np.log(0.5), atol=0.1)
+    np.testing.assert_allclose(decision.columns["log_probs"], np.log(0.5), atol=0.1)
     log_probs, entropies, values = policy.evaluate(
         torch.from_numpy(states), torch.from_numpy(decision.actions)
     )
-    np.testing.assert_allclose(log_probs.detach(), decision.log_probs, atol=1e-5)
-    np.testing.assert_allclose(values.detach(), decision.values, atol=1e-5)
+    np.testing.assert_allclose(log_probs.detach(), decision.columns["log_probs"], atol=1e-5)
+    np.testing.assert_allclose(values.detach(), decision.columns["values"], atol=1e-5)
     assert entropies.mean().item() == pytest.approx(np.log(2), abs=0.01)
 
 

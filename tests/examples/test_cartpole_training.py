@@ -30,10 +30,11 @@ class Calls:
     num_collections: int = 0
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def collect(self, min_version):
+    async def collect(self, steps, about):
+        assert steps == 32
         number = self.num_collections
         self.num_collections += 1
-        self.log.append(f"collect {number} with {min_version}")
+        self.log.append(f"collect {number} with {about}")
         if number == self.failing_collection:
             raise WorkerDied("env", 1, "collect", "killed")
         return [None, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -49,6 +49,15 @@ class Decisions:
     actions: Any
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     version: int = 0
+
+    def split(self, sizes: Iterable[int]) -> list[Decisions]:
+        """Return the parts with so many rows each: the answers to questions that were decided together."""
+        parts, first = [], 0
+        for size in sizes:
+            rows = slice(first, first + size)
+            parts.append(Decisions(_row(self.actions, rows), _row(self.columns, rows), self.version))
+            first += size
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,7 @@ class SteppedEnvs:
         """Step once; return the trajectories that are whole now."""
         whole = list(self._judged(decisions))
         num_envs, before, acted = self.envs.num_envs, self._rows, ~self._resets
-        actions = _first(decisions.actions, num_envs)
+        actions = _row(decisions.actions, slice(num_envs))
         self._rows, rewards, terminated, truncated, info = self.envs.step(actions)
         self._steps.append(_VectorStep(before, decisions, rewards, acted))
         self._returns += np.where(acted, rewards, 0)
@@ -239,16 +248,10 @@ def seeds_of(seed: int, numbers: range, num_restarts: int = 0) -> list[int]:
     ]
 
 
-def _row(batch: Any, index: int) -> Any:
+def _row(batch: Any, index: int | slice) -> Any:
     if isinstance(batch, Mapping):
         return {name: _row(each, index) for name, each in batch.items()}
     return tuple(_row(each, index) for each in batch) if isinstance(batch, tuple) else batch[index]
-
-
-def _first(batch: Any, count: int) -> Any:
-    if isinstance(batch, Mapping):
-        return {name: _first(each, count) for name, each in batch.items()}
-    return tuple(_first(each, count) for each in batch) if isinstance(batch, tuple) else batch[:count]
 
 
 def _stacked(rows: Sequence[Any]) -> Any:
