@@ -80,6 +80,74 @@ class Mortal(Worker):
         return self.channel.get(timeout_s=DEADLINE_S)
 
 
+class Together(Worker):
+    """Computes together with the other ranks, and dies in the middle of that."""
+
+    def __init__(self, dies_if="", channel=""):
+        super().__init__()
+        if self.rank == 0 and self.num_restarts and (dies_if == "always" or os.path.exists(dies_if)):
+            if dies_if != "always":
+                os.remove(dies_if)
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.ready = False
+        self.calls = 0
+        self.channel = self.connect_channel(channel) if channel else None
+
+    def environment(self):
+        return {name: os.environ.get(name) for name in VARIABLES}
+
+    def meet(self):
+        import torch
+
+        torch.distributed.init_process_group("gloo")
+        return self.add()
+
+    def get_ready(self):
+        self.ready = self.meet() == self.world_size
+
+    def add(self, dies=None, until=99):
+        """The sum of ones over all ranks, of which one dies meanwhile."""
+        import torch
+
+        self.calls += 1
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+        ones = torch.ones(1)
+        torch.distributed.all_reduce(ones)
+        if self.rank == dies and self.num_restarts < until:
+            os.kill(os.getpid(), signal.SIGKILL)
+        torch.distributed.all_reduce(ones)
+        return int(ones.item() / self.world_size)
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def who(self):
+        return self.rank, self.num_restarts, self.ready, self.calls
+
+    def hold(self):
+        threading.Event().wait(DEADLINE_S)
+
+    def fail(self):
+        if self.rank == 0:
+            raise LookupError("no rank has died")
+        self.hold()
+
+    def lease_and_hold(self):
+        with self.channel.lease(ttl_s=600):
+            self.hold()
+
+    def publish(self, version):
+        self.publish_weights("together", {f"w{self.rank}": np.full(4, float(version))}, version)
+
+    def take(self, plan):
+        """The step of the next part, and what is in it."""
+        if not hasattr(self, "shard"):
+            self.shard = self.channel.shard(self.rank, self.world_size, **plan)
+        part = self.shard.next_batch(DEADLINE_S)
+        return part.step, list(part)
+
+
 class Peer(Worker):
     """Exchanges messages with ranks that die."""
 

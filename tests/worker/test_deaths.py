@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlinf_scheduler.events import WorkerLost
 from rlinf_scheduler.worker.deaths import NOTHING, Consequences, Deaths
 
-MODES = ("fail", "ignore", "end", "restart")
+MODES = ("fail", "ignore", "end", "restart", "restart_group")
 LOST = WorkerLost("rollout", 1, "killed")
 
 
@@ -20,6 +20,7 @@ LOST = WorkerLost("rollout", 1, "killed")
         ("ignore", Consequences(report=LOST)),
         ("end", Consequences(ends_calls=True, stop=True)),
         ("restart", Consequences(report=LOST, restart=True)),
+        ("restart_group", Consequences(report=LOST, restart=True, anew=True)),
         (lambda lost: "fail", Consequences(report=LOST, ask=True)),
     ],
 )
@@ -61,6 +62,35 @@ def test_what_is_told_twice_is_obeyed_once_and_the_first_reason_stays(on_failure
     assert getattr(deaths, first)(1, "first") is not NOTHING
     assert getattr(deaths, second)(1, "second") is NOTHING
     assert {**deaths.dead, **deaths.away} == {1: "first"}
+
+
+def test_all_ranks_go_and_come_back_with_one_and_are_told_of_once():
+    deaths = Deaths("rollout", "restart_group", 3)
+    consequences = deaths.on_exit(1, "killed\nlast words")
+    why = "all of 'rollout' starts anew with rank 1: killed"
+    others = tuple(WorkerLost("rollout", rank, why) for rank in (0, 2))
+    assert consequences == Consequences(report=LOST, restart=True, anew=True, others=others)
+    assert [deaths.state_of(rank) for rank in range(3)] == ["away"] * 3
+    assert deaths.on_exit(0, "killed for that") is NOTHING
+    assert deaths.on_lost(2, "its connection broke") is NOTHING
+    assert deaths.refusal([0, 1, 2], "") is None, "calls wait"
+    for rank in range(3):
+        deaths.on_return(rank)
+    assert deaths.on_exit(2, "killed").anew
+
+
+def test_a_group_is_restarted_by_hand_as_a_whole_and_by_a_verdict():
+    deaths = Deaths("rollout", "restart_group", 2)
+    for rank in range(2):
+        deaths.give_up(rank, "died too often")
+    consequences = deaths.on_restart(1, "wanted")
+    assert (consequences.report, consequences.anew, consequences.others) == (None, True, ())
+    assert not deaths.dead
+    asked = Deaths("rollout", lambda _lost: "restart_group", 2)
+    assert asked.on_exit(0, "killed").ask
+    assert asked.on_exit(1, "killed").ask
+    assert asked.on_verdict(1, "restart_group") == Consequences(restart=True, anew=True)
+    assert asked.on_verdict(0, "ignore") is NOTHING, "it comes back already"
 
 
 def test_a_call_ends_with_the_first_death_and_names_itself():
@@ -137,12 +167,14 @@ def test_a_restart_that_somebody_wants_decides_before_who_is_asked_does():
 def test_a_restart_that_somebody_wants_ends_a_living_rank_and_revives_a_dead_one(on_failure):
     deaths = Deaths("rollout", on_failure)
     wanted = deaths.on_restart(1, "wanted")
-    assert wanted == Consequences(report=WorkerLost("rollout", 1, "wanted"), restart=True, kill=True)
+    lost = WorkerLost("rollout", 1, "wanted")
+    anew = on_failure == "restart_group"
+    assert wanted == Consequences(report=lost, restart=True, anew=anew, kill=True)
     assert deaths.on_restart(1, "wanted") is NOTHING
     deaths.on_return(1)
     deaths.on_exit(0, "killed")
     if 0 in deaths.dead:
-        assert deaths.on_restart(0, "wanted") == Consequences(restart=True)
+        assert deaths.on_restart(0, "wanted") == Consequences(restart=True, anew=anew)
         assert deaths.away == {0: "killed"}
         deaths.on_return(0)
         assert deaths.refusal([0, 1], "") is None
@@ -156,7 +188,7 @@ EVENTS = st.one_of(
 
 @given(on_failure=st.sampled_from(MODES), events=st.lists(EVENTS, max_size=12))
 def test_whatever_the_order_each_death_is_obeyed_once_and_none_after_the_stop(on_failure, events):
-    deaths = Deaths("g", on_failure)
+    deaths = Deaths("g", on_failure, 4)
     away, gone, stopped = set(), set(), False
     for kind, rank in events:
         if kind == "stop":
@@ -175,9 +207,12 @@ def test_whatever_the_order_each_death_is_obeyed_once_and_none_after_the_stop(on
             news = not stopped and rank not in gone | away
             assert (consequences is not NOTHING) == news
             if news:
-                (away if on_failure == "restart" else gone).add(rank)
+                (away if on_failure.startswith("restart") else gone).add(rank)
+                if on_failure == "restart_group":
+                    assert {lost.rank for lost in consequences.others} == set(range(4)) - away - gone
+                    away, gone = set(range(4)), set()
                 assert consequences.ends_calls == (on_failure in ("fail", "end"))
-                assert consequences.restart == (on_failure == "restart")
+                assert consequences.restart == (on_failure in ("restart", "restart_group"))
                 assert consequences.stop == (on_failure == "end")
                 assert consequences.kill == (kind == "lost")
                 assert (consequences.report is None) == (on_failure == "end")

@@ -149,6 +149,20 @@ def test_every_driver_hears_of_a_death_and_calls_wait_for_the_successor(kept, dr
     assert [who[2] for who in group.who().wait(60)] == [1, 1]
 
 
+def test_every_driver_hears_that_a_whole_group_starts_anew_and_its_calls_end_or_are_made_again(kept, driver):
+    group = launch(driver, "whole", on_failure="restart_group", detached=True)
+    second = kept.attach("driver@there.2")
+    found = attach(second.session, "whole", None)
+    pids = {who[-1] for who in group.who().wait(60)}
+    held, again = group.execute_on(0).hold_on(), found.retrying().die_once()
+    with pytest.raises(WorkerDied, match=r"rank 1 of 'whole' died during hold_on\(\)"):
+        held.wait(60)
+    assert again.wait(60) == [1, 1]
+    assert [who[2] for who in group.who().wait(60)] == [1, 1]
+    assert not pids & {who[-1] for who in found.who().wait(60)}
+    assert [each.num_restarts for each in found.health()] == [1, 1]
+
+
 def test_a_call_to_a_rank_that_died_before_it_left_waits_for_the_successor(kept, driver):
     group = launch(driver, "back", on_failure="restart", detached=True)
     second = kept.attach("driver@there.2")

@@ -399,7 +399,7 @@ def test_only_the_successor_of_its_creator_gets_a_channel_that_is_there(forked_j
     ("options", "text"),
     [
         ({"on_failure": "restrat"}, "did you mean 'restart'"),
-        ({"on_failure": None}, "one of 'fail', 'restart', 'ignore', or a function"),
+        ({"on_failure": None}, "one of 'fail', 'restart', 'restart_group', 'ignore', or a function"),
         ({"max_restarts": -1}, "a whole number from 0"),
         ({"max_restarts": 1.5}, "a whole number from 0"),
         ({"restart_window_s": 0}, "a number of seconds"),

@@ -24,6 +24,8 @@ from rlinf_scheduler.wording import printable
 
 # Of what a method has raised, so much is told of while its caller has not taken it: a text may be a log.
 MAX_FAILURE_CHARS = 300
+# In a collective the others may fail before the death is known of the rank that they have lost.
+DEATH_SHOWS_WITHIN_S = 1.0
 # Of a call, and of each value that is asked for.
 next_number = itertools.count(1).__next__
 
@@ -61,6 +63,21 @@ class CallEnd(Promise[None]):
         return Cause(RESULT, self._title)
 
 
+class CallAgain(NamedTuple):
+    """What of a call is sent again when a rank dies.
+
+    Attributes:
+        next_target: given a rank that died, says where its part goes then: nowhere (None), or to another process, which
+            may not be there yet.
+        repeats: whether a part is sent again that the rank may have begun; else one that never left this process is.
+        as_one: all ranks of the group end with one: they begin it again together, or it ends.
+    """
+
+    next_target: Callable[[WorkerAddress], Target | None]
+    repeats: bool = False
+    as_one: bool = False
+
+
 class Call:
     """One call on several ranks.
 
@@ -73,9 +90,7 @@ class Call:
         targets: the ranks.
         encoded: the arguments: one for all ranks, or one a rank.
         kind: what is to be done with `method`.
-        next_target: given a rank that died, says where its part is sent again: nowhere (None), or to another process,
-            which may not be there yet; without this nothing is sent again.
-        repeats: whether a part is sent again that the rank may have begun; else one that never left this process is.
+        again: what is sent again when a rank dies; None: nothing.
 
     Attributes:
         method: what is called.
@@ -97,9 +112,7 @@ class Call:
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
         kind: protocol.CallKind = "call",
-        next_target: Callable[[WorkerAddress], Target | None] | None = None,
-        *,
-        repeats: bool = False,
+        again: CallAgain | None = None,
     ) -> None:
         self.method = method
         self.addresses = tuple(target.address for target in targets)
@@ -116,8 +129,9 @@ class Call:
         self.messenger = messenger
         self._head = protocol.CallRequest(method, next_number(), kind)
         self._targets = list(targets)
-        self._next_target = next_target
-        self._repeats = repeats
+        self._again = again
+        # How often it was begun: what processes say that had it before counts no more.
+        self._attempt = 0
         # Of the messages to each rank's process, the one with its part.
         self._numbers = [0] * len(targets)
         self._left = len(targets)
@@ -248,13 +262,15 @@ class Call:
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
-        if self._next_target is not None:
+        if self._again is not None:
             self._numbers[index] = self.messenger.peers.num_sent(endpoint.process_id)
-        answer.add_done_callback(partial(self._on_answer, index))
+        answer.add_done_callback(partial(self._on_answer, index, self._attempt))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
 
-    def _on_answer(self, index: int, answer: Future[Reply]) -> None:
+    def _on_answer(self, index: int, attempt: int, answer: Future[Reply]) -> None:
+        if attempt != self._attempt:
+            return
         error = answer.exception()
         if error is not None:
             target = self._target_after(index, error)
@@ -285,23 +301,44 @@ class Call:
 
     def _target_after(self, index: int, error: BaseException) -> Target | None:
         """Where the part of a rank that failed to answer is sent again; None if it is not."""
-        endpoint = self._targets[index].endpoint
-        if self._next_target is None or endpoint is None or not isinstance(error, PeerDied):
+        endpoint, again = self._targets[index].endpoint, self._again
+        if again is None or endpoint is None or not isinstance(error, PeerDied):
             return None
         if self._is_cancelled or self.aborted is not None:
             return None
         never_left = self.messenger.peers.never_left(endpoint.process_id, self._numbers[index])
-        target = self._next_target(self.addresses[index]) if never_left or self._repeats else None
+        sends = never_left or again.repeats or again.as_one
+        target = again.next_target(self.addresses[index]) if sends else None
+        if target is not None and again.as_one:  # what becomes of all of them is said soon
+            return Target(target.address, None)
         if never_left and target is not None:
             self.sent_at[index] = 0.0
         return target
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether some rank may have begun it."""
+        return any(self.sent_at)
+
+    def begin_anew(self) -> bool:
+        """Have it begun again by all of its ranks, when these have other processes; whether that is wanted."""
+        over = self.settled.done() or self._is_cancelled
+        if self._again is None or not self._again.repeats or over:
+            return False
+        self._attempt += 1
+        self._left = len(self.addresses)
+        self.outcomes = [None] * self._left
+        self.sent_at = [0.0] * self._left
+        self.durations = [{} for _ in self.addresses]
+        self._targets = [Target(address, None) for address in self.addresses]
+        return True
 
     def _take_result(self, index: int, frames: list[Buffer]) -> None:
         """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""
         try:
             self._note(index, self.messenger.payloads.receive(frames))
         except SharedMemoryUnreadable as error:
-            self._ask_again(index, self._head.number, error, partial(self._on_answer, index))
+            self._ask_again(index, self._head.number, error, partial(self._on_answer, index, self._attempt))
 
     def _ask_again(
         self,
@@ -327,10 +364,25 @@ class Call:
             self._end()
             return
         if not isinstance(outcome, ReceivedPayload) and not self.settled.done():
-            self.settled.by = str(self.addresses[index])
-            self.settled.set_result(None)
+            if isinstance(outcome, Failure) and self._again is not None and self._again.as_one:
+                # A collective fails on the others before it is known here that a rank is gone.
+                self.messenger.call_later(DEATH_SHOWS_WITHIN_S, partial(self._settle, index, self._attempt))
+            else:
+                self._settle(index, self._attempt)
         if self._left == 1:  # then a wait that ends at its deadline is its, too
             self._ended_by(self.outcomes.index(None))
+
+    def _settle(self, index: int, attempt: int) -> None:
+        """A rank has failed, and its failure is the call's."""
+        has_dead = self._again is not None and self._again.as_one and self._has_dead()
+        if attempt == self._attempt and not has_dead and not self.settled.done():
+            self.settled.by = str(self.addresses[index])
+            self.settled.set_result(None)
+
+    def _has_dead(self) -> bool:
+        """Whether the process of a rank is gone that had a part of it."""
+        places = zip(self._targets, self.sent_at, self.outcomes, strict=True)
+        return any(target.endpoint is None and at and end is None for target, at, end in places)
 
     def _ended_by(self, index: int) -> None:
         """A rank answers last, or has answered."""

@@ -9,12 +9,14 @@ from typing import Literal, TypeAlias, get_args
 from rlinf_scheduler.errors import WorkerDied
 from rlinf_scheduler.events import WorkerLost
 
-Verdict: TypeAlias = Literal["fail", "restart", "ignore"]
+Verdict: TypeAlias = Literal["fail", "restart", "restart_group", "ignore"]
 # What a launch may be told: what a death means, or who says so for each one.
 OnFailure: TypeAlias = Verdict | Callable[[WorkerLost], Verdict]
 # "end" is as "fail", and the group is stopped so that its name is free; nothing is reported. The way of channels.
 Policy: TypeAlias = OnFailure | Literal["end"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
+# With these a rank that dies comes back.
+RETURNING = ("restart", "restart_group")
 # How a rank is: another process is to take its place ("away"); it is gone for good, alone or with the whole group.
 RankState: TypeAlias = Literal["there", "away", "dead", "fatal"]
 
@@ -29,6 +31,8 @@ class Consequences:
         stop: the group is to be stopped.
         kill: its process may live on behind a connection that is cut: it is to be killed.
         restart: another process is to take its place; until then calls to it wait.
+        anew: all other ranks end, too, and come back together with it.
+        others: what listeners are told of these.
         ask: the group's owner is to be asked what it means; until then calls to it wait.
     """
 
@@ -37,6 +41,8 @@ class Consequences:
     stop: bool = False
     kill: bool = False
     restart: bool = False
+    anew: bool = False
+    others: tuple[WorkerLost, ...] = ()
     ask: bool = False
 
 
@@ -50,6 +56,7 @@ class Deaths:
 
     Args:
         on_failure: what the death of a rank means for the others.
+        num_ranks: how many ranks it has.
 
     Attributes:
         dead: why each rank that is gone for good is gone, in a line; further ones have what it wrote last.
@@ -57,8 +64,9 @@ class Deaths:
         stopping: the group is being ended, so that ends are no deaths.
     """
 
-    def __init__(self, group: str, on_failure: Policy) -> None:
+    def __init__(self, group: str, on_failure: Policy, num_ranks: int = 0) -> None:
         self.group = group
+        self._num_ranks = num_ranks
         self.dead: dict[int, str] = {}
         self.away: dict[int, str] = {}
         self.stopping = False
@@ -71,7 +79,12 @@ class Deaths:
     @property
     def may_return(self) -> bool:
         """Whether a rank that dies may come back."""
-        return self._on_failure == "restart" or callable(self._on_failure)
+        return self._on_failure in RETURNING or callable(self._on_failure)
+
+    @property
+    def are_one(self) -> bool:
+        """Whether all ranks come back if one dies."""
+        return self._on_failure == "restart_group"
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -85,7 +98,8 @@ class Deaths:
             asks = callable(self._on_failure)
             if asks:
                 self._undecided.add(rank)
-            return Consequences(lost, restart=not asks, ask=asks)
+                return Consequences(lost, ask=True)
+            return self._coming_back(rank, lost, anew=self.are_one)
         ends_group = self._on_failure == "end"
         ends_calls = self._die(rank, reason, fatal=self._on_failure != "ignore")
         return Consequences(None if ends_group else lost, ends_calls=ends_calls, stop=ends_group)
@@ -100,20 +114,33 @@ class Deaths:
         if self.stopping:
             return NOTHING
         if rank in self.away:
-            return Consequences(restart=True) if self._decide(rank) else NOTHING
+            return self._coming_back(rank, anew=self.are_one) if self._decide(rank) else NOTHING
         died_before = self.dead.pop(rank, None)
         self._fatal.discard(rank)
         self.away[rank] = died_before or reason
         lost = None if died_before is not None else WorkerLost(self.group, rank, reason)
-        return Consequences(lost, restart=True, kill=died_before is None)
+        return replace(self._coming_back(rank, lost, anew=self.are_one), kill=died_before is None)
 
     def on_verdict(self, rank: int, verdict: Verdict) -> Consequences:
         """The owner has said what a rank's death means; too late if somebody else has decided meanwhile."""
         if self.stopping or not self._decide(rank):
             return NOTHING
-        if verdict == "restart":
-            return Consequences(restart=True)
+        if verdict in RETURNING:
+            return self._coming_back(rank, anew=verdict == "restart_group")
         return self.give_up(rank, self.away.get(rank, ""), fatal=verdict == "fail")
+
+    def _coming_back(self, rank: int, lost: WorkerLost | None = None, *, anew: bool) -> Consequences:
+        """Another process takes the place of a rank; with `anew`, those of all."""
+        others = [each for each in range(self._num_ranks) if each != rank] if anew else []
+        first = self.away[rank].partition("\n")[0]
+        why = f"all of '{self.group}' starts anew with rank {rank}: {first}"
+        new = [each for each in others if each not in self.away and each not in self.dead]
+        for other in others:
+            self.away.setdefault(other, self.dead.pop(other, why))
+            self._fatal.discard(other)
+            self._undecided.discard(other)
+        told = tuple(WorkerLost(self.group, other, why) for other in new)
+        return Consequences(lost, restart=True, anew=anew, others=told)
 
     def _decide(self, rank: int) -> bool:
         """Whether what a death means was open until now."""
@@ -178,7 +205,7 @@ class Deaths:
                 return WorkerDied(self.group, rank, "", reason)
             if rank in self._fatal:
                 first, newline, more = reason.partition("\n")
-                policy = "restart" if self._on_failure == "restart" else "fail"
+                policy = self._on_failure if self._on_failure in RETURNING else "fail"
                 whole = f"; launched with on_failure='{policy}', the whole group ends with it"
                 return WorkerDied(self.group, rank, "", first + whole + newline + more)
         return None

@@ -21,7 +21,7 @@ from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.attributes import LIBRARY
-from rlinf_scheduler.worker.call import Call
+from rlinf_scheduler.worker.call import Call, CallAgain
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.health import RankHealth
 from rlinf_scheduler.worker.profile import take_profile
@@ -209,7 +209,8 @@ class WorkerGroup(Generic[T]):
         """A view whose calls are made again, on its successor, where a rank dies during them: `retrying().serve()`.
 
         For a group with `on_failure="restart"`, and for methods that may be begun again at any point: the dead rank may
-        have done a part. A call still ends with WorkerDied when a rank does not come back. Streams are not made again.
+        have done a part. With "restart_group" all ranks of the call begin it again. A call still ends with WorkerDied
+        when a rank does not come back. Streams are not made again.
         """
         view = self._view(self._selected)
         view._retries = True
@@ -314,9 +315,8 @@ class WorkerGroup(Generic[T]):
             call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
         else:
             target_after = shared.next_target
-            call = Call(
-                session.messenger, method, targets, arguments, kind, target_after, repeats=self._retries
-            )
+            again = CallAgain(target_after, repeats=self._retries, as_one=shared.are_one)
+            call = Call(session.messenger, method, targets, arguments, kind, again)
         reason_of_death = partial(shared.reason_of_death, call)
         result = self._result_of(call, reason_of_death, session.log_bus.flush)
         shared.begin(call, result)

@@ -22,7 +22,7 @@ from rlinf_scheduler.planning import (
 )
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.limit import limit_bytes
-from rlinf_scheduler.worker.deaths import OnFailure
+from rlinf_scheduler.worker.deaths import RETURNING, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.group_launch import prepare_launch
@@ -116,8 +116,9 @@ class GroupBuilder(Generic[T, GroupT_co]):
             launch_timeout_s: how long all of it may take, in seconds.
             on_failure: what the death of a rank means: "fail" ends every pending and later call of the group with
                 WorkerDied; "ignore" ends only the dead rank's own calls; "restart" too, and starts another process in
-                its place, with the same arguments, name, devices and environment: later calls wait for that one. Or a
-                function that is called with each `WorkerLost`, on a thread of its own, and returns one of these words.
+                its place, with the same arguments, name, devices and environment: later calls wait for that one.
+                "restart_group", for ranks that run collectives, ends the others with it, and all come back together.
+                Or a function that is called with each `WorkerLost`, on a thread of its own, and returns one of these.
             unresponsive_after_s: how long a rank may be stopped, or its interpreter be held, before it is dead, in
                 seconds; None: for ever, to stop it in a debugger, say. `WorkerUnresponsive` tells of it long before.
             wait_s: how long to wait, in seconds, for devices that another job holds. A job holds the accelerators of
@@ -179,7 +180,7 @@ class GroupBuilder(Generic[T, GroupT_co]):
             unresponsive_after_s=unresponsive_after_s,
             wait_s=checked_seconds("wait_s", wait_s),
             library_level=0 if log_level is None else level_of(log_level, "log_level"),
-            returns=on_failure == "restart" or callable(on_failure),
+            returns=on_failure in RETURNING or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
             seed=None if seed is None else checked_seed(seed),

@@ -95,7 +95,7 @@ class GroupCalls(ABC, Generic[RankT]):
         self.name = name
         self.ranks = list(ranks)
         self._stall_after_s = stall_after_s
-        self._deaths = Deaths(name, on_failure)
+        self._deaths = Deaths(name, on_failure, len(ranks))
         self._pending = PendingCalls()
         self._untaken = UntakenFailures(session)
 
@@ -153,6 +153,12 @@ class GroupCalls(ABC, Generic[RankT]):
         if error is not None:
             call.abort(self._death_in(call, error.rank, error.reason))
 
+    def _begin_anew(self, number: int, reason: str) -> None:
+        """All ranks end with one: calls that they have are made again by those that come, or end, too."""
+        for call in self._pending:
+            if call.was_sent and not call.begin_anew():
+                call.abort(self._death_in(call, number, reason))
+
     def _death_in(self, call: Call, number: int, reason: str) -> WorkerDied:
         """What a call ends with when a rank is dead; one that it never reached did not die during it."""
         return WorkerDied(self.name, number, "" if call.awaits(number) else call.method, reason)
@@ -171,6 +177,11 @@ class GroupCalls(ABC, Generic[RankT]):
         """Where a call is sent again whose rank died; None if that does not come back."""
         comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
         return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
+    @property
+    def are_one(self) -> bool:
+        """Whether all ranks come back if one dies; from any thread."""
+        return self._deaths.are_one
 
     # -- other threads ---------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.deaths import Policy
-from rlinf_scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
+from rlinf_scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successors
 from rlinf_scheduler.worker.starting import LaunchFunction
 from rlinf_scheduler.worker.successors import RestartLimit
 from rlinf_scheduler.worker.supervision import Supervision
@@ -52,9 +52,9 @@ def prepare_launch(
             with suppress(CommError):  # without a job no name is taken
                 session.directory.unregister(group_entry(claimed))
             raise
-        start_successor = partial(launch_successor, session, recipe)
+        start_successors = partial(launch_successors, session, recipe)
         stall_after_s = options.stall_after_s
-        return Supervision(session, claimed, ranks, on_failure, start_successor, limit, stall_after_s)
+        return Supervision(session, claimed, ranks, on_failure, start_successors, limit, stall_after_s)
 
     return claimed, launch
 

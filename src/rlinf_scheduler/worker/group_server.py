@@ -38,7 +38,7 @@ from rlinf_scheduler.worker.group_wire import (
     RankUpdate,
     RestartRank,
 )
-from rlinf_scheduler.worker.launch import Recipe, launch_ranks, launch_successor
+from rlinf_scheduler.worker.launch import Recipe, launch_ranks, launch_successors
 from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.supervision import Supervision, stop_groups
 
@@ -276,10 +276,10 @@ class GroupServer:
                 self._session.directory.unregister(group_entry(wanted.name))
             request.fail(error)
             return
-        start_successor = partial(launch_successor, self._session, recipe)
+        start_successors = partial(launch_successors, self._session, recipe)
         stall_after_s = options.stall_after_s
         group = Supervision(
-            self._session, wanted.name, ranks, wanted.on_failure, start_successor, limit, stall_after_s
+            self._session, wanted.name, ranks, wanted.on_failure, start_successors, limit, stall_after_s
         )
         self._messenger.submit(ending(partial(self._on_launched, request, group, recipe), request.fail))
 

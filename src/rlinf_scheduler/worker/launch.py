@@ -216,52 +216,53 @@ def launch_ranks(
     return ranks
 
 
-def launch_successor(
-    session: Session, recipe: Recipe, before: LaunchedRank, given_up: Promise[None]
-) -> LaunchedRank:
-    """Start a process in the place of one that is gone: with its rank, devices, environment and name.
+def launch_successors(
+    session: Session, recipe: Recipe, before: Sequence[LaunchedRank], given_up: Promise[None]
+) -> list[LaunchedRank]:
+    """Start processes in the places of those that are gone: with their ranks, devices, environments and names.
 
-    The job holds its devices still. Its node may have come back under another id. Where it is gone, and the launch
-    says that ranks move, it is another node.
+    The job holds their devices still. A node may have come back under another id. Where it is gone, and the launch
+    says that ranks move, it is another node. If all ranks of a group are gone, it is another launch of the group: its
+    ranks meet at another port, and nobody takes the weights of those before for theirs.
 
     Args:
         session: of the process that launches.
-        recipe: of its group.
-        before: the one that is gone; nobody takes it any more.
-        given_up: done when nobody wants it any more; then this raises LaunchError.
+        recipe: of their group.
+        before: those that are gone; nobody takes them any more.
+        given_up: done when nobody wants them any more; then this raises LaunchError.
 
     Raises:
         LaunchError, LaunchTimeout: as of `launch_ranks`.
-        NodeLost: its node is gone.
-        PlacementError: so it is, and no other one has what it needs.
+        NodeLost: a node is gone.
+        PlacementError: so it is, and no other one has what is needed.
     """
     watch, moves = session.service(NodeWatch), session.service(Moves)
-    placement = before.placement
-    if recipe.options.moves and placement.node_rank in watch.states.lost:
-        topology = recipe.options.topology or job_topology(session)
-        placement = moves.begin(recipe.name, placement, topology)
-        if placement.rank == 0:  # where the group meets from now on
-            recipe.master_address = ""
+    if len(before) == recipe.world_size > 1:
+        recipe.master_address, recipe.master_port, recipe.launched_ns = "", 0, time.time_ns()
+    placements: list[Placement] = []
     try:
-        watch.check({placement.node_rank})
-        return _launch_there(session, recipe, before, placement, given_up)
+        for rank in sorted(before, key=lambda rank: rank.address.rank):
+            placement = rank.placement
+            if recipe.options.moves and placement.node_rank in watch.states.lost:
+                topology = recipe.options.topology or job_topology(session)
+                placement = moves.begin(recipe.name, placement, topology)
+                if placement.rank == 0:  # where the group meets from now on
+                    recipe.master_address = ""
+            placements.append(placement)
+        watch.check({placement.node_rank for placement in placements})
+        nodes = job_topology(session).nodes
+        there = [replace(each, node_id=nodes[each.node_rank].node_id) for each in placements]
+        launch = _Launch(session, there, recipe, max(rank.num_restarts for rank in before) + 1)
+        try:
+            return launch.run(given_up)
+        except BaseException:
+            launch.undo()
+            launch.declare_dead()  # before there are others
+            raise
     except BaseException:
-        moves.give_up(recipe.name, placement)
+        for placement in placements:
+            moves.give_up(recipe.name, placement)
         raise
-
-
-def _launch_there(
-    session: Session, recipe: Recipe, before: LaunchedRank, placement: Placement, given_up: Promise[None]
-) -> LaunchedRank:
-    node_id = job_topology(session).nodes[placement.node_rank].node_id
-    launch = _Launch(session, [replace(placement, node_id=node_id)], recipe, before.num_restarts + 1)
-    try:
-        (rank,) = launch.run(given_up)
-    except BaseException:
-        launch.undo()
-        launch.declare_dead()  # before there is another one
-        raise
-    return rank
 
 
 def _awaits(local: dict[str, Any]) -> Wait:

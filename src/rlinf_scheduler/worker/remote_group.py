@@ -84,8 +84,11 @@ class RemoteGroup(GroupCalls[RemoteRank]):
             self._pending.forget(number)
         if news.gone:
             rank.gone.set_result(news.gone)
+        is_new = news.state == "away" and number not in self._deaths.away
         ends_calls = self._deaths.told(number, news.state, news.reason)
         if news.state == "away":
+            if is_new and self.are_one:  # the others are told of next
+                self._begin_anew(number, news.reason)
             return
         for call in self._pending:
             if news.state == "there":

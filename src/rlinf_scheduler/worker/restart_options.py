@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from rlinf_scheduler.errors import CallArgumentError, ConfigError
 from rlinf_scheduler.wording import did_you_mean
-from rlinf_scheduler.worker.deaths import VERDICTS
+from rlinf_scheduler.worker.deaths import RETURNING, VERDICTS
 from rlinf_scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S
 from rlinf_scheduler.worker.signatures import check_arguments, check_method, kind_of
 from rlinf_scheduler.worker.successors import RestartLimit
@@ -36,7 +36,7 @@ def check_is_used(on_failure: object, **options: object) -> None:
     Raises:
         ConfigError: one is given, and what dies is not started again.
     """
-    if on_failure == "restart" or callable(on_failure):
+    if on_failure in RETURNING or callable(on_failure):
         return
     for name, value in options.items():
         if value is not None:

@@ -231,6 +231,10 @@ class GroupResult(Generic[R]):
 
     def _raise_failure(self, reason_wait_s: float, *, load_cause: bool = True) -> None:
         """Raise what the first rank that failed failed with, if any did."""
+        if isinstance(
+            self._call.aborted, WorkerDied
+        ):  # of which the others' failures come, if there are some
+            raise self._call.aborted
         failures = [
             (index, outcome)
             for index, outcome in enumerate(self._call.outcomes)

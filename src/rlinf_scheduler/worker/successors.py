@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from ray.exceptions import RayError
 
@@ -38,32 +39,56 @@ class RestartLimit:
     within_s: float = WITHIN_S
 
 
-# Starts a process in the place of one that is gone, unless the promise is done before.
-StartSuccessor = Callable[[LaunchedRank, Promise[None]], LaunchedRank]
+# Starts processes in the places of those that are gone, unless the promise is done before.
+StartSuccessors = Callable[[Sequence[LaunchedRank], Promise[None]], list[LaunchedRank]]
+
+
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """Processes that are brought up together.
+
+    Attributes:
+        before: those whose places they take.
+        reason: why these are gone.
+        count: how often these places were filled.
+        given_up: done when nobody wants them any more.
+        over: done when they are there, or do not come.
+    """
+
+    before: Sequence[LaunchedRank]
+    reason: str
+    count: Restarts
+    given_up: Promise[None] = field(default_factory=Promise)
+    over: Promise[None] = field(default_factory=Promise)
+
+    @property
+    def name(self) -> str:
+        """Return how they are called, for messages."""
+        return ", ".join(str(rank.address) for rank in self.before)
 
 
 class Successors:
-    """The processes that take the places of dead ones in a group. Each is brought up by a thread of its own.
+    """The processes that take the places of dead ones in a group. A thread of its own brings them up: one, or all.
 
     Args:
         session: of the process that launched the group.
-        start: starts one.
+        start: starts them.
         limit: how often.
         kill: ends the process of a rank, whatever becomes of it.
-        returned: told on the I/O thread of one that is ready, and for how long its rank was away, in seconds;
-            whether it is wanted.
-        given_up: told on the I/O thread which rank does not come back, and why.
+        returned: told on the I/O thread of those that are ready, and for how long their ranks were away, in seconds;
+            whether they are wanted.
+        given_up: told on the I/O thread which ranks do not come back, and why.
     """
 
     def __init__(
         self,
         session: Session,
-        start: StartSuccessor,
+        start: StartSuccessors,
         limit: RestartLimit,
         *,
         kill: Callable[[LaunchedRank], None],
-        returned: Callable[[LaunchedRank, float], bool],
-        given_up: Callable[[int, str], None],
+        returned: Callable[[Sequence[LaunchedRank], float], bool],
+        given_up: Callable[[Sequence[int], str], None],
     ) -> None:
         self._session = session
         self._start = start
@@ -71,103 +96,129 @@ class Successors:
         self._kill = kill
         self._returned = returned
         self._given_up = given_up
-        self._counts: dict[int, Restarts] = {}
-        # Of each rank that is away: done when it is back, or given up.
-        self._under_way: dict[int, Promise[None]] = {}
-        self._over: Promise[None] = Promise()
+        # By the ranks that come back together.
+        self._counts: dict[tuple[int, ...], Restarts] = {}
+        # Of each rank that is away.
+        self._attempts: dict[int, _Attempt] = {}
+        self._has_ended = False
 
     # -- the I/O thread --------------------------------------------------------------------------
 
-    def begin(self, before: LaunchedRank, reason: str, *, afresh: bool = False) -> None:
-        """Bring up a successor.
+    def begin(self, before: Sequence[LaunchedRank], reason: str, *, afresh: bool = False) -> None:
+        """Bring up successors.
 
         Args:
-            before: the rank's process that is gone, or is to go.
+            before: the processes that are gone, or are to go.
             reason: why.
-            afresh: how often it died before does not count.
+            afresh: how often they died before does not count.
         """
-        number = before.address.rank
+        numbers = tuple(sorted(rank.address.rank for rank in before))
         if afresh:
-            self._counts.pop(number, None)
-        count = self._counts.setdefault(number, Restarts(self._limit.most, self._limit.within_s))
-        back = self._under_way[number] = Promise()
+            self._counts.pop(numbers, None)
+        count = self._counts.setdefault(numbers, Restarts(self._limit.most, self._limit.within_s))
+        attempt = _Attempt(before, reason, count)
+        earlier = {self._attempts[number] for number in numbers if number in self._attempts}
+        for each in earlier:  # one of them comes back alone, and is to come with the others
+            each.given_up.set_result(None)
+        self._attempts.update(dict.fromkeys(numbers, attempt))
+        if self._has_ended:
+            attempt.given_up.set_result(None)
         call_later = self._session.messenger.call_later
-        run_beside_in_time(call_later, self._bring_back, before, reason, count, back)
+        run_beside_in_time(call_later, self._bring_back, attempt, [each.over for each in earlier])
 
     def awaited(self, rank: int) -> Promise[None] | None:
         """What is done when a rank that is away is back or given up; None if it is not away."""
-        back = self._under_way.get(rank)
-        return None if back is None or back.done() else back
+        attempt = self._attempts.get(rank)
+        return None if attempt is None or attempt.over.done() else attempt.over
+
+    def _end(self, attempt: _Attempt) -> None:
+        attempt.over.set_result(None)
+        for number in [number for number, each in self._attempts.items() if each is attempt]:
+            del self._attempts[number]
+
+    def _on_ready(self, attempt: _Attempt, successors: Sequence[LaunchedRank], away_s: float) -> bool:
+        return not attempt.given_up.done() and self._returned(successors, away_s)
+
+    def _on_given_up(self, attempt: _Attempt, why: str) -> None:
+        if not attempt.given_up.done():
+            self._given_up([rank.address.rank for rank in attempt.before], why)
 
     # -- other threads ---------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Bring up no more."""
-        self._over.set_result(None)
+        self._has_ended = True
+        for attempt in list(self._attempts.values()):
+            attempt.given_up.set_result(None)
 
     def wait_stopped(self, timeout_s: float) -> None:
         """After `stop`: wait until what was being brought up is gone."""
         deadline = time.monotonic() + timeout_s
-        for back in list(self._under_way.values()):
-            back.wait(max(0.0, deadline - time.monotonic()))
+        for attempt in list(self._attempts.values()):
+            attempt.over.wait(max(0.0, deadline - time.monotonic()))
 
-    def _bring_back(self, before: LaunchedRank, reason: str, count: Restarts, back: Promise[None]) -> None:
+    def _bring_back(self, attempt: _Attempt, earlier: Sequence[Promise[None]]) -> None:
         since = time.monotonic()
         try:
-            self._bury(before, reason)
-            successor = self._make(before, count)
-            if not self._install(successor, time.monotonic() - since):
-                self._kill(successor)
+            for over in earlier:
+                over.wait()
+            self._bury(attempt)
+            successors = self._make(attempt)
+            if not self._install(attempt, successors, time.monotonic() - since):
+                for successor in successors:
+                    self._kill(successor)
         except (SchedulerError, RayError) as error:
-            self._tell_given_up(before, reason, error)
+            self._tell_given_up(attempt, error)
         except BaseException as error:
-            self._tell_given_up(before, reason, error)
+            self._tell_given_up(attempt, error)
             raise
         finally:
             # By the I/O thread: a waiting thread sees what that was told before.
-            self._session.messenger.submit(lambda: back.set_result(None))
+            self._session.messenger.submit(partial(self._end, attempt))
 
-    def _bury(self, before: LaunchedRank, reason: str) -> None:
-        """See that nothing the dead one still does has an effect, wherever it is."""
-        self._kill(before)
-        if before.endpoint is not None:
-            first = reason.partition("\n")[0]
-            death = Death(
-                before.endpoint.process_id, str(before.address), f"{first}, at {clock_text(time.time())}"
-            )
-            self._session.deaths.declare_and_wait(death)
-        try:
-            # Its devices' memory and its ports are free only then.
-            before.exited.result(ENDED_WITHIN_S)
-        except FutureTimeout:
-            _log.warning("'%s' cannot be seen to end; nobody takes it any more", before.address)
+    def _bury(self, attempt: _Attempt) -> None:
+        """See that nothing the dead ones still do has an effect, wherever they are."""
+        first = attempt.reason.partition("\n")[0]
+        cause = f"{first}, at {clock_text(time.time())}"
+        for before in attempt.before:
+            self._kill(before)
+        for before in attempt.before:
+            if before.endpoint is not None:
+                death = Death(before.endpoint.process_id, str(before.address), cause)
+                self._session.deaths.declare_and_wait(death)
+        deadline = time.monotonic() + ENDED_WITHIN_S
+        for before in attempt.before:
+            try:
+                # Its devices' memory and its ports are free only then.
+                before.exited.result(max(0.0, deadline - time.monotonic()))
+            except FutureTimeout:
+                _log.warning("'%s' cannot be seen to end; nobody takes it any more", before.address)
 
-    def _make(self, before: LaunchedRank, count: Restarts) -> LaunchedRank:
-        problem = ""
+    def _make(self, attempt: _Attempt) -> list[LaunchedRank]:
+        problem, count = "", attempt.count
         while count.may(time.monotonic()):
-            if self._over.wait(count.delay_s):
+            if attempt.given_up.wait(count.delay_s):
                 break
             try:
-                return self._start(before, self._over)
+                return self._start(attempt.before, attempt.given_up)
             except NodeLost:  # that it is tried again does not bring the node back
                 raise
             except (SchedulerError, RayError) as error:
                 problem = str(error)
-                _log.warning("'%s' does not come back yet: %s", before.address, problem)
+                _log.warning("'%s' does not come back yet: %s", attempt.name, problem)
         often = f"it was started again {count.most} times in {seconds_text(count.within_s)} already (max_restarts)"
         raise _GivenUp(f"{often}; {problem}" if problem else often)
 
-    def _install(self, successor: LaunchedRank, away_s: float) -> bool:
+    def _install(self, attempt: _Attempt, successors: Sequence[LaunchedRank], away_s: float) -> bool:
         taken: Promise[bool] = Promise()
-        self._session.messenger.submit(lambda: taken.set_result(self._returned(successor, away_s)))
+        on_ready = partial(self._on_ready, attempt, successors, away_s)
+        self._session.messenger.submit(lambda: taken.set_result(on_ready()))
         return taken.wait(ANSWER_TIMEOUT_S) and taken.result()
 
-    def _tell_given_up(self, before: LaunchedRank, reason: str, error: BaseException) -> None:
-        if self._over.done():
-            return
-        first, newline, more = reason.partition("\n")
+    def _tell_given_up(self, attempt: _Attempt, error: BaseException) -> None:
+        first, newline, more = attempt.reason.partition("\n")
         why = f"{first}; it is not started again: {error}{newline}{more}"
-        self._session.messenger.submit(lambda: self._given_up(before.address.rank, why))
+        self._session.messenger.submit(partial(self._on_given_up, attempt, why))
 
 
 class _GivenUp(SchedulerError):

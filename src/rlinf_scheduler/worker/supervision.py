@@ -27,12 +27,20 @@ from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import seconds_text
-from rlinf_scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Policy, RankState, Verdict
+from rlinf_scheduler.worker.deaths import (
+    NOTHING,
+    RETURNING,
+    VERDICTS,
+    Consequences,
+    Policy,
+    RankState,
+    Verdict,
+)
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
 from rlinf_scheduler.worker.launched_rank import LaunchedRank
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.processes import Processes
-from rlinf_scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
+from rlinf_scheduler.worker.successors import RestartLimit, StartSuccessors, Successors
 
 STOP_GRACE_S = 2.0
 # A shutdown without a deadline says after this whom it waits for.
@@ -61,7 +69,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         name: str,
         ranks: Sequence[LaunchedRank],
         on_failure: Policy = "fail",
-        start_successor: StartSuccessor | None = None,
+        start_successors: StartSuccessors | None = None,
         limit: RestartLimit | None = None,
         stall_after_s: float = 0,
     ) -> None:
@@ -72,7 +80,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         self._has_left = False
         self._successors = Successors(
             session,
-            start_successor or _cannot_start,
+            start_successors or _cannot_start,
             limit or RestartLimit(),
             kill=self._kill,
             returned=self._on_return,
@@ -163,12 +171,24 @@ class Supervision(GroupCalls[LaunchedRank]):
         if consequences.stop:
             self._beside(self.stop)
         elif consequences.restart:
-            self._successors.begin(rank, reason, afresh=afresh)
+            self._restart(consequences, rank, reason, afresh=afresh)
         elif consequences.kill:  # not here: it may wait for Ray
             self._beside(self._kill, rank)
         if consequences.ask and consequences.report is not None:
             self._beside(self._ask, rank, consequences.report)
         self._tell(rank.address.rank)
+        for other in self.ranks if consequences.anew else ():
+            self._tell(other.address.rank)
+
+    def _restart(self, consequences: Consequences, rank: LaunchedRank, reason: str, *, afresh: bool) -> None:
+        ranks = [rank]
+        if consequences.anew:
+            self._begin_anew(rank.address.rank, reason)
+            ranks += [other for other in self.ranks if other is not rank]
+        for lost in consequences.others:
+            self.ranks[lost.rank].gone.set_result(lost.reason)
+            self.session.bus.emit(lost)
+        self._successors.begin(ranks, reason, afresh=afresh)
 
     def _tell(self, number: int | None) -> None:
         for callback in self.on_change:
@@ -185,7 +205,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         consequences = self._deaths.on_verdict(number, verdict)
         if consequences is not NOTHING:
             self._obey(consequences, rank, reason)
-            if verdict != "restart":
+            if verdict not in RETURNING:
                 self._stay_away(number, reason)
 
     def _on_restart(self, number: int, asked: Promise[Promise[None] | None]) -> None:
@@ -195,32 +215,35 @@ class Supervision(GroupCalls[LaunchedRank]):
             self._obey(consequences, rank, self._deaths.away[number], afresh=True)
         asked.set_result(self._successors.awaited(number))
 
-    def _on_return(self, rank: LaunchedRank, away_s: float) -> bool:
-        """Another process has taken a rank's place; whether it is wanted."""
-        number = rank.address.rank
-        self.ranks[number] = rank
+    def _on_return(self, ranks: Sequence[LaunchedRank], away_s: float) -> bool:
+        """Other processes have taken the places of ranks; whether they are wanted."""
+        for rank in ranks:
+            self.ranks[rank.address.rank] = rank
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             return False
-        self._deaths.on_return(number)
-        self._pending.forget(number)
-        node_rank = rank.placement.node_rank
-        returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
-        self.session.bus.emit(returned)
-        self._follow(rank)
-        if self._is_lost(rank.endpoint):
-            self._on_rank_lost(rank)
-        for call in self._pending:
-            call.go_on(self.target(number))
-        self._tell(number)
+        for rank in ranks:
+            number, node_rank = rank.address.rank, rank.placement.node_rank
+            self._deaths.on_return(number)
+            self._pending.forget(number)
+            returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
+            self.session.bus.emit(returned)
+        for rank in ranks:
+            self._follow(rank)
+            if self._is_lost(rank.endpoint):
+                self._on_rank_lost(rank)
+            for call in self._pending:
+                call.go_on(self.target(rank.address.rank))
+            self._tell(rank.address.rank)
         return True
 
-    def _on_given_up(self, number: int, reason: str) -> None:
+    def _on_given_up(self, numbers: Sequence[int], reason: str) -> None:
         if self._deaths.stopping:
             return
         first = reason.partition("\n")[0]
-        self.session.bus.emit(WorkerGivenUp(self.name, number, first))
-        self._obey(self._deaths.give_up(number, reason), self.ranks[number], reason)
-        self._stay_away(number, reason)
+        for number in numbers:
+            self.session.bus.emit(WorkerGivenUp(self.name, number, first))
+            self._obey(self._deaths.give_up(number, reason), self.ranks[number], reason)
+            self._stay_away(number, reason)
 
     def _stay_away(self, number: int, reason: str) -> None:
         """A rank does not come back: who waits for that is told."""
@@ -446,5 +469,5 @@ def groups_in(session: Session) -> dict[str, GroupEntry]:
     return {name: GroupEntry(name, size) for name, size in sizes.items()}
 
 
-def _cannot_start(before: LaunchedRank, _: Promise[None]) -> LaunchedRank:
-    raise LaunchError(before.address.group, "it was not launched here: no rank can be started again")
+def _cannot_start(before: Sequence[LaunchedRank], _: Promise[None]) -> list[LaunchedRank]:
+    raise LaunchError(before[0].address.group, "it was not launched here: no rank can be started again")

@@ -1,0 +1,115 @@
+"""Groups whose ranks compute together: one dies, all end, and all come back. Real processes, killed, without Ray."""
+
+import re
+
+import pytest
+from returning_workers import Together
+from test_returning_ranks import KILLED, TWO, Heard
+
+from rlinf.scheduler import Channel
+from rlinf_scheduler.errors import ConfigError, WorkerDied, WorkerError
+from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
+from waits import wait_until
+
+
+def launch(job, name, *args, **options):
+    return Together.create_group(*args).launch(job, TWO, name=name, on_failure="restart_group", **options)
+
+
+def died(name, rank, method):
+    return pytest.raises(WorkerDied, match=rf"rank {rank} of '{name}' died during {method}\(\): .*{KILLED}")
+
+
+def test_a_rank_dies_in_a_collective_and_all_come_back_with_another_port(forked_job):
+    heard = Heard(forked_job, "all")
+    group = launch(forked_job, "all", ready_when="get_ready")
+    assert group.meet().wait(60) == [2, 2]
+    before = group.environment().wait(60)
+    held = group.add(1)
+    with died("all", 1, "add"):  # and not what the other one's collective fails with
+        held.wait(60)
+    assert {each.state for each in group.health()} <= {"restarting", "alive"}
+    # A call that is made now waits for all of them; the second one computes with them.
+    assert group.who().wait(60) == [(0, 1, True, 1), (1, 1, True, 1)]
+    assert group.add().wait(60) == [2, 2]
+    after = group.environment().wait(60)
+    assert len({each["MASTER_PORT"] for each in after}) == 1
+    assert before[0]["MASTER_PORT"] != after[0]["MASTER_PORT"]
+    lost = {heard.next().rank: None, heard.next().rank: None}
+    assert next(iter(lost)) == 1
+    returned = [heard.next(), heard.next()]
+    assert all(isinstance(each, WorkerReturned) and each.num_restarts == 1 for each in returned)
+    group.terminate()
+
+
+def test_a_call_that_retries_is_made_again_by_all_ranks(forked_job):
+    group = launch(forked_job, "again")
+    assert group.retrying().add(0, 2).wait(60) == [2, 2]
+    assert group.who().wait(60) == [(0, 2, False, 1), (1, 2, False, 1)]
+
+
+def test_a_failure_that_is_no_death_is_told_as_it_is(forked_job):
+    group = launch(forked_job, "fails")
+    with pytest.raises(WorkerError, match="no rank has died"):
+        group.fail().wait(60)
+    assert [each.state for each in group.health()] == ["alive", "alive"]
+    # The other one waits for what never comes: by hand all of them are started anew.
+    group.restart(0)
+    assert [who[:2] for who in group.who().wait(60)] == [(0, 1), (1, 1)]
+
+
+def test_a_rank_that_dies_while_all_come_back_is_no_end(forked_job, tmp_path):
+    heard = Heard(forked_job, "often")
+    marker = tmp_path / "rank 0 dies in its __init__ once"
+    marker.touch()
+    group = launch(forked_job, "often", str(marker))
+    with died("often", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    assert [who[:2] for who in group.who().wait(60)] == [(0, 1), (1, 1)]
+    assert not marker.exists()
+    group.terminate()
+    events = [type(heard.next()) for _ in range(4)]
+    assert events == [WorkerLost, WorkerLost, WorkerReturned, WorkerReturned]
+
+
+def test_a_group_that_dies_too_often_is_given_up_as_a_whole(forked_job):
+    heard = Heard(forked_job, "given up")
+    group = launch(forked_job, "given up", "always", max_restarts=1)
+    with died("given up", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    cause = r"rank [01] of 'given up' died: .*it is not started again: .*1 times .*max_restarts.*rank 0 died while"
+    with pytest.raises(WorkerDied, match=re.compile(cause, re.DOTALL)):
+        group.who().wait(60)
+    assert [type(heard.next()) for _ in range(4)] == [WorkerLost] * 2 + [WorkerGivenUp] * 2
+    assert {each.state for each in group.health()} == {"dead"}
+    with pytest.raises(WorkerDied, match="on_failure='restart_group', the whole group ends with it"):
+        group.execute_on(0).who()
+    group.terminate()
+
+
+def test_terminate_ends_what_is_coming_back(forked_job):
+    group = launch(forked_job, "ended", "always", max_restarts=99)
+    with died("ended", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    call = group.who()
+    group.terminate()
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        call.wait(60)
+    wait_until(lambda: forked_job.living == 0)
+
+
+def test_what_the_others_had_on_lease_comes_back_too(forked_job):
+    channel = Channel.create("prompts")
+    group = launch(forked_job, "leases", "", "prompts")
+    channel.put("item")
+    group.execute_on(0).lease_and_hold()
+    wait_until(lambda: channel.qsize() == 0)
+    with died("leases", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    with channel.lease(timeout_s=60) as lease:
+        assert (lease.item, lease.attempt) == ("item", 2)
+
+
+def test_options_about_ranks_that_come_back_are_taken_and_words_are_checked(forked_job):
+    with pytest.raises(ConfigError, match="did you mean 'restart_group'"):
+        Together.create_group().launch(forked_job, TWO, name="x", on_failure="restart_groups")
