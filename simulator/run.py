@@ -64,8 +64,9 @@ def simulate(seed: int, machines: Machines | None = None) -> Report:
 
 @contextmanager
 def collected_between_stories() -> Iterator[None]:
-    """Let the collector run behind a story only: what it drops is said in the story, whenever it comes."""
+    """Let the collector run between stories only: what it drops is said in the story, whenever it comes."""
     enabled = gc.isenabled()
+    gc.collect(1)
     gc.disable()
     try:
         yield
@@ -82,7 +83,7 @@ def run_script(
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
-        with errors_are_found(), collected_between_stories():
+        with collected_between_stories(), errors_are_found():
             Cluster(world, script, machines or Machines()).run(parts or (*PARTS, *PRODUCT))
     except Violation as broken:
         violation, about = str(broken), broken.about

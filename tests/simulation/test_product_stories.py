@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import harder
@@ -15,6 +16,7 @@ from simulator import Machines, draw_script
 from simulator.mailbox import MailboxPart
 from simulator.run import PRODUCT, run_script, simulate
 from simulator.script import Call, Fault
+from simulator.world import World
 
 
 def told_of(seed, machines=None):
@@ -64,6 +66,14 @@ def test_a_request_whose_process_stood_still_takes_no_longer_than_its_time_once_
     report = run_script(replace(draw_script(2635), steps=steps), None, PRODUCT)
     assert report.violation is None
     assert [event[-1] for event in report.history if event[2:5] == ("ends", "join", 1)] == ["unanswered"]
+
+
+def test_a_story_leaves_nothing_behind_but_the_last_one():
+    for seed in range(12):
+        simulate(seed)
+    gc.collect()
+    gc.collect()
+    assert sum(isinstance(each, World) for each in gc.get_objects()) <= 1
 
 
 # A send that found its receiver after its deadline, and was told that there is none.

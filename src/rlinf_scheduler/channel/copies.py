@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from threading import get_ident, local
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.arguments import MAX_INTEGER
@@ -41,18 +42,19 @@ class SentCopies:
 
     def __init__(self) -> None:
         self.number = 0
-        self._last: deque[tuple[int, ChannelConnection, control_wire.Control]] = deque(maxlen=256)
+        self._last: deque[tuple[int, ref[ChannelConnection], control_wire.Control]] = deque(maxlen=256)
 
     def add(self, connection: ChannelConnection, message: control_wire.Control) -> None:
         """A copy was made, that this message is to be sent of if it goes nowhere."""
-        self._last.append((get_ident(), connection, message))
+        self._last.append((get_ident(), ref(connection), message))
         self.number += 1
 
     def since(self, number: int) -> list[tuple[ChannelConnection, control_wire.Control]]:
         """Return those that this thread has made after so many."""
         count = min(self.number - number, len(self._last))
         here = get_ident()
-        return [each[1:] for each in islice(self._last, len(self._last) - count, None) if each[0] == here]
+        last = islice(self._last, len(self._last) - count, None)
+        return [(there, message) for thread, at, message in last if thread == here and (there := at())]
 
 
 SENT_COPIES = SentCopies()
