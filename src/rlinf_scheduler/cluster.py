@@ -52,7 +52,7 @@ from rlinf_scheduler.placement import ComponentPlacement
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.session.session import why_left
-from rlinf_scheduler.weights import PublishedWeights, published_weights
+from rlinf_scheduler.weights import AllWeights, published_weights
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.fail_fast import FailFast
 from rlinf_scheduler.worker.group import WorkerGroup
@@ -227,7 +227,7 @@ class Cluster:
         return channels_of(self.session)
 
     @property
-    def weights(self) -> dict[str, PublishedWeights]:
+    def weights(self) -> AllWeights:
         """The weights that living processes publish, with their present versions, by name."""
         return published_weights(self.session)
 

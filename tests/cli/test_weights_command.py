@@ -9,7 +9,7 @@ import pytest
 from programs import RLINF, run_program
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.weights import open_weights
+from rlinf_scheduler.weights import open_weights, published_weights
 
 
 def rlinf_weights(*arguments):
@@ -52,23 +52,30 @@ def test_another_terminal_sees_who_reads_how_much_from_whom(job):
     assert done.returncode == 0, done.stderr
     assert [line.split() for line in done.stdout.splitlines()[1:]] == [
         ["reader", "version", "reads", "from", "by", "way", "of"],
-        ["rollout:0", "4", "24", "bytes", "driver", "node"],
+        ["rollout:0", "4", "24", "bytes", "driver", "node,", "a", "message"],
     ]
     assert json.loads(rlinf_weights("plan", "--json").stdout) == {
         "critic": {"name": "critic", "readers": {}},
         "policy": {
             "name": "policy",
             "readers": {
-                "rollout:0": {"version": 4, "flows": [{"source": "driver", "bytes": 24, "way": "node"}]}
+                "rollout:0": {
+                    "version": 4,
+                    "flows": [{"source": "driver", "bytes": 24, "way": "node", "by": "a message", "why": ""}],
+                }
             },
         },
     }
 
 
-def test_weights_that_nobody_publishes_are_told(job):
-    done = rlinf_weights("plan", "polcy")
-    told = "the job has no weights of that name, but 'critic', 'policy'\n"
-    assert (done.returncode, done.stdout) == (1, told)
+def test_a_name_that_is_misspelt_is_an_error_that_says_which_one_is_like_it(job):
+    done = rlinf_weights("plan", "critic", "polcy")
+    told = "'polcy' is not among the weights of this job: 'critic', 'policy'; did you mean 'policy'?"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"rlinf: {told}\n" in done.stderr
+    with pytest.raises(KeyError, match="did you mean 'policy'"):
+        published_weights(job)["polcy"]
+    assert published_weights(job).get("polcy") is None
 
 
 def test_a_job_without_weights_says_so():

@@ -54,6 +54,7 @@ def test_another_machine_gets_what_has_changed(job, pays):
         actor.publish(NAME, sparse(version), version)
         fetch(reader, version)
     assert copies(actor) == (4, {})
+    assert [each.by for each in reader.read[NAME].carriers] == ["what has changed"]
     (there,) = actor._versions._publisher.copies.values()
     assert there.delta_bytes < 0.1 * ELEMENTS * 4
     # The newest version, and what has changed in it; nothing of those before.

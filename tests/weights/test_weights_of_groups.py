@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 import weights_peers
-from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, WeightsError
+from rlinf_scheduler.comm.replication import Carrier
+from rlinf_scheduler.comm.shm.payload import is_descriptor
+from rlinf_scheduler.comm.shm.payloads import Payloads
+from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, SharedMemoryUnreadable, WeightsError
 from rlinf_scheduler.weights import index_service
 from rlinf_scheduler.weights.fetch import Fetch
 from rlinf_scheduler.weights.held import Slice
+from rlinf_scheduler.weights.published import WeightsPlan
 from rlinf_scheduler.weights.records import KEEP
 from rlinf_scheduler.weights.state_dicts import encode_held
 from weights_job import DEADLINE_S, parked, wait_until
@@ -53,6 +57,41 @@ def test_a_version_is_there_when_all_ranks_have_published_their_shards(job, mach
     for rank, actor in enumerate(actors):
         actor.publish("policy", shard(2, rank, ranks), 2)
     assert fetched(reader) == 2
+
+
+def test_a_reader_says_how_shards_have_come_and_why_not_by_something_better(job):
+    actors = [job.rank(0, 2), job.rank(1, 2, machine="there")]
+    readers = [job.member(f"rollout:{number}", "there") for number in range(2)]
+    for rank, actor in enumerate(actors):
+        actor.publish("policy", shard(1, rank), 1)
+    for reader in readers:
+        fetched(reader)
+    tcp, shared = Carrier("TCP", "RLINF_PULL is not 'nixl' here"), Carrier("shared memory")
+    assert [reader.read["policy"].carriers for reader in readers] == [(tcp, shared), (shared, shared)]
+    read = {f"rollout:{number}": reader.read["policy"] for number, reader in enumerate(readers)}
+    lines = str(WeightsPlan("policy", read)).splitlines()
+    assert [line.split("  ")[-1] for line in lines[1:4]] == [
+        "network, TCP",
+        "node, shared memory",
+        "network, shared memory",
+    ]
+    assert lines[-1] == "by TCP to 'rollout:0': RLINF_PULL is not 'nixl' here"
+
+
+def test_a_reader_that_opens_no_shared_memory_says_why_a_socket_has_carried_its_shards(job, monkeypatch):
+    actor, reader = job.rank(0, 1), job.member("rollout:0")
+    actor.publish("policy", {"w": rows(1)}, 1)
+    fetched(reader)
+    receive = Payloads.receive
+
+    def refuse(payloads, frames, **options):
+        if is_descriptor(frames):
+            raise SharedMemoryUnreadable("no slot is free")
+        return receive(payloads, frames, **options)
+
+    monkeypatch.setattr(Payloads, "receive", refuse)
+    fetched(reader)
+    assert reader.read["policy"].carriers == (Carrier("a socket", "no slot is free"),)
 
 
 def test_a_reader_takes_its_own_part_of_other_cuts(job):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from rlinf_scheduler.cli.attached import attached
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf_scheduler.cli.exits import ANSWER_IS_NO, WRONG_QUESTION, readable_errors
 from rlinf_scheduler.cli.options import AsJson, Job
 from rlinf_scheduler.wording import size_text, text_table
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 weights = typer.Typer(help="Show the weights of a running job, and who reads them from whom.")
 # What is shown of weights: as data, and as lines.
 _Look: TypeAlias = tuple[dict[str, Any], list[str]]
-_FLOW = ("source", "bytes", "way")
+_FLOW = ("source", "bytes", "way", "by", "why")
 Names = Annotated[list[str] | None, typer.Argument(help="Only these.")]
 
 
@@ -45,13 +45,15 @@ def _show(
         from rlinf_scheduler.weights import published_weights  # noqa: PLC0415
 
         found = published_weights(current_session())
-        shown = {name: look(each) for name, each in found.items() if name in (names or found)}
-    there = f"has no weights of that name, but {', '.join(map(repr, found))}" if found else "has no weights"
+        if found and (unknown := [name for name in names or () if name not in found]):
+            typer.echo(f"rlinf: {found.unknown(unknown[0])}", err=True)
+            raise typer.Exit(WRONG_QUESTION)
+        shown = {name: look(found[name]) for name in names or found if found}
     if as_json:
         typer.echo(json.dumps({name: data for name, (data, _) in shown.items()}, indent=2))
     else:
         lines = [line for name, (_, about) in shown.items() for line in (str(found[name]), *about)]
-        typer.echo("\n".join(lines) or f"the job {there}")
+        typer.echo("\n".join(lines) or "the job has no weights")
     if not shown:
         raise typer.Exit(ANSWER_IS_NO)
 
@@ -69,7 +71,10 @@ def _plan(each: PublishedWeights) -> _Look:
     readers = {
         process: {
             "version": read.version,
-            "flows": [dict(zip(_FLOW, flow, strict=True)) for flow in read.flows],
+            "flows": [
+                dict(zip(_FLOW, (*flow, *carrier), strict=True))
+                for flow, carrier in zip(read.flows, read.carriers, strict=True)
+            ],
         }
         for process, read in plan.readers.items()
     }

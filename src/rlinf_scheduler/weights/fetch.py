@@ -19,7 +19,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas, Want
+from rlinf_scheduler.comm.replication import Carrier, Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
@@ -32,6 +32,7 @@ from rlinf_scheduler.weights.records import (
     FetchWeights,
     Find,
     FoundVersion,
+    ReadVersion,
     Source,
     apart,
     entry_of,
@@ -53,10 +54,11 @@ PLANNED_HERE_BYTES, PLANNED_HERE_TENSORS = 1 << 14, 256
 
 
 class Arrival(NamedTuple):
-    """The shards of one source that have come here: their bytes, which they are, and where, if it is a device."""
+    """The shards of one source that have come here: their bytes, which they are, how, and where, if it is a device."""
 
     payload: ReceivedPayload
     layout: WeightsLayout
+    carrier: Carrier
     use: BucketUse | None = None
 
     def way(self, planned: Way) -> Way:
@@ -68,18 +70,21 @@ class FetchedWeights:
     """A version that has come here, until it is written to where it should go.
 
     Attributes:
-        flows: how much of a version was read from whom, as of `ReadVersion`.
+        read: how much of it was read from whom.
     """
 
-    __slots__ = ("_arrived", "_plan", "_read", "_unfit", "flows", "version")
+    __slots__ = ("_arrived", "_plan", "_read", "_unfit", "read", "version")
 
     def __init__(
         self, found: FoundVersion, plan: TargetPlan, arrived: Mapping[int, Arrival], read: DeviceRead
     ) -> None:
         self.version = found.version
-        self.flows = tuple(
+        flows = tuple(
             (found.sources[each.source].process, each.num_bytes, arrived[each.source].way(each.way))
             for each in plan.flows
+        )
+        self.read = ReadVersion(
+            found.version, flows, tuple(arrived[each.source].carrier for each in plan.flows)
         )
         self._plan = plan
         self._arrived: Mapping[int, Arrival] | None = arrived
@@ -421,8 +426,10 @@ class Fetch(Transfer):
     def _take(
         self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: BucketUse | None = None
     ) -> None:
-        self._arrived[number] = Arrival(arrived, self._known.layouts[found.sources[number].layout], use)
-        self._readings.pop(number, None)
+        layout = self._known.layouts[found.sources[number].layout]
+        carrier = Carrier("device memory") if use else self._readings[number].carrier
+        self._arrived[number] = Arrival(arrived, layout, carrier, use)
+        del self._readings[number]
         self._end_if_all_is_here()
 
     def _end_if_all_is_here(self) -> None:

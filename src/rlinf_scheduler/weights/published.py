@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from rlinf_scheduler.comm.replication import Carrier
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.weights.index_service import JOB_READ, open_index
 from rlinf_scheduler.weights.records import LIST, ReadVersion
-from rlinf_scheduler.wording import counted, size_text, text_table
+from rlinf_scheduler.wording import counted, did_you_mean, list_names, size_text, text_table
 
 ANSWER_TIMEOUT_S = 5.0
 
@@ -25,10 +26,15 @@ class WeightsPlan(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         rows = [("reader", "version", "reads", "from", "by way of")]
+        reasons: dict[Carrier, dict[str, None]] = {}
         for process, read in sorted(self.readers.items()):
-            about = process, str(read.version)
-            rows += [(*about, size_text(size), source, way) for source, size, way in read.flows]
-        return "\n".join(text_table(rows, right=(1, 2)) if self.readers else ["nobody has fetched them"])
+            for (source, size, way), carrier in zip(read.flows, read.carriers, strict=True):
+                rows.append((process, str(read.version), size_text(size), source, f"{way}, {carrier.by}"))
+                if carrier.why:
+                    reasons.setdefault(carrier, {})[process] = None
+        because = [f"by {by} to {list_names(those)}: {why}" for (by, why), those in reasons.items()]
+        lines = [*text_table(rows, right=(1, 2)), *because] if self.readers else ["nobody has fetched them"]
+        return "\n".join(lines)
 
 
 class PublishedWeights(msgspec.Struct, frozen=True, array_like=True):
@@ -63,11 +69,24 @@ class PublishedWeights(msgspec.Struct, frozen=True, array_like=True):
         return "; ".join([f"'{self.name}': {version}", *self.incomplete.values()])
 
 
-def published_weights(session: Session) -> dict[str, PublishedWeights]:
+class AllWeights(dict[str, PublishedWeights]):
+    """The weights of a job, by name; an error about a name that is not there says which one is like it."""
+
+    def __missing__(self, name: str) -> PublishedWeights:
+        raise KeyError(self.unknown(name))
+
+    def unknown(self, name: str) -> str:
+        """Say that nothing of a name is published, and what is."""
+        known = f"'{name}' is not among the weights of this job: {list_names(self) or 'there are none'}"
+        hint = did_you_mean(name, self)
+        return f"{known}; {hint}" if hint else known
+
+
+def published_weights(session: Session) -> AllWeights:
     """The weights that living processes publish, by name."""
     if session.home == session.messenger.endpoint:
         session.service(open_index)
     answer = session.messenger.request(
         session.home, LIST, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=list[PublishedWeights]
     )
-    return {each.name: each for each in answer.result().head}
+    return AllWeights({each.name: each for each in answer.result().head})

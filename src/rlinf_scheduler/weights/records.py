@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.replication import Want
+from rlinf_scheduler.comm.replication import Carrier, Want
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.layout import Manifest, TensorPart, WeightsLayout
 from rlinf_scheduler.weights.sources import Way
@@ -235,10 +235,12 @@ class ReadVersion(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         version: which.
         flows: from which processes, how many bytes, and by which way.
+        carriers: how each of these has come, and why not by something better.
     """
 
     version: int
     flows: tuple[tuple[str, int, Way], ...]
+    carriers: tuple[Carrier, ...] = ()
 
     def bytes_by_way(self) -> dict[str, int]:
         """Return how many bytes came by which way."""

@@ -195,7 +195,7 @@ class Weights:
             began = TIMES.now()
             note.took(delivery.frames, delivery.described() if self._tape.is_recording else None)
             number = delivery.write(target)
-            self.read[name] = ReadVersion(number, delivery.flows)
+            self.read[name] = delivery.read
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
             self._messenger.payloads.release_dropped_soon()
             TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))

@@ -12,7 +12,24 @@ reading.py      the reader's side
 
 from rlinf_scheduler.comm.replication.publisher import Publisher
 from rlinf_scheduler.comm.replication.reading import Reading
-from rlinf_scheduler.comm.replication.records import NOTHING_HEARD, AnswerKind, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import (
+    NOTHING_HEARD,
+    AnswerKind,
+    Carrier,
+    Key,
+    ReaderAnswer,
+    Want,
+)
 from rlinf_scheduler.comm.replication.replicas import Replicas
 
-__all__ = ["NOTHING_HEARD", "AnswerKind", "Key", "Publisher", "ReaderAnswer", "Reading", "Replicas", "Want"]
+__all__ = [
+    "NOTHING_HEARD",
+    "AnswerKind",
+    "Carrier",
+    "Key",
+    "Publisher",
+    "ReaderAnswer",
+    "Reading",
+    "Replicas",
+    "Want",
+]

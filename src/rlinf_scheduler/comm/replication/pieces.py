@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.pull.records import PullOffer
-from rlinf_scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import AnswerKind, Carrier, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 
 # A piece takes a few ms, and what is asked for at a time keeps a link busy while a question is on its way.
@@ -151,12 +151,23 @@ class Copying:
         self._service = ""
         pulls = messenger.pulls
         self._pulls = "" if pulls is None or held.payload.block is None else pulls.stats().stack
+        self._is_made = False
+        self._why_sent = "there is no room in shared memory here" if pulls and pulls.stats().stack else ""
+        if not self._why_sent:
+            self._why_sent = "RLINF_PULL is not 'nixl' here" if pulls is None else pulls.stats().why
         self._piece_bytes = piece_bytes(len(held.row)) * (TIMES_PULLED if self._pulls else 1)
         self._next = 0
         self._asked: dict[int, Promise[Any]] = {}
         self._came: dict[int, int] = {}
         self._patience_s = PIECE_TIMEOUT_S + WINDOW * self._piece_bytes / PIECE_BYTES_PER_S
         self._silence: Timer | None = None
+
+    @property
+    def carrier(self) -> Carrier:
+        """How it comes here."""
+        if self._is_made:
+            return Carrier("what has changed")
+        return Carrier(self._pulls) if self._pulls else Carrier("TCP", self._why_sent)
 
     def begin(self, source: Endpoint, service: str, first: Sequence[Buffer] = ()) -> None:
         """Ask a process for what is missing; the first bytes may have come already."""
@@ -170,6 +181,7 @@ class Copying:
 
     def made(self) -> None:
         """All of it is here, and has been made of what was here before."""
+        self._is_made = True
         self._pieces.advance(self.held, len(self.held.row))
         self._on_end(None)
 
@@ -247,7 +259,7 @@ class Copying:
         else:
             if answer.pull and self._messenger.pulls is not None:
                 self._messenger.pulls.fell_back(source, answer.pull)
-                self._pulls = ""
+                self._pulls, self._why_sent = "", answer.pull
             self._take(begin, end, places, reply.result().frames)
             self._ask_on()
 
@@ -266,11 +278,12 @@ class Copying:
             return
         del self._asked[begin]
         self._hear(self._from)
-        if pulled.exception() is None:
+        error = pulled.exception()
+        if error is None:
             self._take(begin, end, places, places)
             self._ask_on()
         else:
-            self._pulls = ""
+            self._pulls, self._why_sent = "", str(error)
             self._ask(begin, end)
 
     def _take(self, begin: int, end: int, places: Sequence[memoryview], frames: Sequence[Buffer]) -> None:

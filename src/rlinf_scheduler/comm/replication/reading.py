@@ -11,10 +11,11 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.pieces import Copying
-from rlinf_scheduler.comm.replication.records import AnswerKind, Base, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import AnswerKind, Base, Carrier, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.errors import CommTimeout, SharedMemoryUnreadable
 
 logger = Reporter(__name__)
@@ -38,6 +39,9 @@ class Reading:
             nothing if the publisher does not have it (any more).
         heard: called when it is to be waited for, with what is there.
         unreadable: why this process could not open what it was sent before; "" if it was sent nothing.
+
+    Attributes:
+        carrier: how the object has come, once it has.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Reading:
         self._copying: Copying | None = None  # for this machine, from another one
         self._making: DeltaReading | None = None  # that, of the object before
         self._over = False
+        self.carrier = Carrier("shared memory")
 
     def stop(self) -> None:
         """Nobody wants it any more; `done` is not called."""
@@ -134,6 +139,7 @@ class Reading:
             return
         if want is None:
             self._copying = None
+            self.carrier = copying.carrier
             self._replicas.keep(self._publisher, copying, lambda arrived: self._end(key, arrived))
         else:
             self._want = want
@@ -215,6 +221,10 @@ class Reading:
                 self._want.unreadable = error.reason
                 ask_again()
             return
+        if arrived.block is None:
+            is_large = arrived.size_bytes >= SHARED_BYTES
+            why = self._want.unreadable or "its process has no room for it in shared memory"
+            self.carrier = Carrier("a socket", why) if is_large else Carrier("a message")
         self._end(key, arrived)
 
     def _end(

@@ -11,6 +11,7 @@ publisher to replica   Drop
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +19,18 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.pull.records import PullOffer
 
 NOTHING_HEARD = -2
+
+
+class Carrier(NamedTuple):
+    """How an object has come to a reader.
+
+    Attributes:
+        by: what has carried it: "shared memory", "a message", "TCP", or what pulls, such as "nixl 1.5.1".
+        why: why it was not shared memory of its machine, or pulled from another one; "" if it was.
+    """
+
+    by: str
+    why: str = ""
 
 
 class Key(msgspec.Struct, frozen=True, array_like=True):
