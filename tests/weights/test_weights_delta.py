@@ -243,15 +243,17 @@ def test_a_publisher_that_dies_while_it_is_made_leaves_nothing_behind(job, pays)
 
 def test_who_does_not_want_it_any_more_leaves_the_machine_as_it_was(job, pays):
     actor, reader = pair(job)
-    apply, handles = reader._replicas.apply, []
+    apply, handles, begun = reader._replicas.apply, [], threading.Event()
 
     def cancel_and_apply(*args):
+        assert begun.wait(DEADLINE_S)
         handles[0].cancel()
         apply(*args)
 
     reader._replicas.apply = cancel_and_apply
     actor.publish(NAME, sparse(2), 2)
     handles.append(reader.fetch(NAME, sparse(-1), min_version=2, timeout_s=DEADLINE_S))
+    begun.set()
     with pytest.raises(CancelledError):
         handles[0].wait()
     reader._replicas.apply = apply

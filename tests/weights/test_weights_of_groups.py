@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weights_peers
-from rlinf_scheduler.comm.replication import Carrier
+from rlinf_scheduler.comm.replication import CarriedBy
 from rlinf_scheduler.comm.shm.payload import is_descriptor
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, SharedMemoryUnreadable, WeightsError
@@ -66,7 +66,7 @@ def test_a_reader_says_how_shards_have_come_and_why_not_by_something_better(job)
         actor.publish("policy", shard(1, rank), 1)
     for reader in readers:
         fetched(reader)
-    tcp, shared = Carrier("TCP", "RLINF_PULL is not 'nixl' here"), Carrier("shared memory")
+    tcp, shared = CarriedBy("TCP", "RLINF_PULL is not 'nixl' here"), CarriedBy("shared memory")
     assert [reader.read["policy"].carriers for reader in readers] == [(tcp, shared), (shared, shared)]
     read = {f"rollout:{number}": reader.read["policy"] for number, reader in enumerate(readers)}
     lines = str(WeightsPlan("policy", read)).splitlines()
@@ -91,7 +91,7 @@ def test_a_reader_that_opens_no_shared_memory_says_why_a_socket_has_carried_its_
 
     monkeypatch.setattr(Payloads, "receive", refuse)
     fetched(reader)
-    assert reader.read["policy"].carriers == (Carrier("a socket", "no slot is free"),)
+    assert reader.read["policy"].carriers == (CarriedBy("a socket", "no slot is free"),)
 
 
 def test_a_reader_takes_its_own_part_of_other_cuts(job):

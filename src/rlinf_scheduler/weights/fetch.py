@@ -19,7 +19,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.replication import Carrier, Key, ReaderAnswer, Reading, Replicas, Want
+from rlinf_scheduler.comm.replication import CarriedBy, Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
@@ -58,7 +58,7 @@ class Arrival(NamedTuple):
 
     payload: ReceivedPayload
     layout: WeightsLayout
-    carrier: Carrier
+    carrier: CarriedBy
     use: BucketUse | None = None
 
     def way(self, planned: Way) -> Way:
@@ -427,7 +427,7 @@ class Fetch(Transfer):
         self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: BucketUse | None = None
     ) -> None:
         layout = self._known.layouts[found.sources[number].layout]
-        carrier = Carrier("device memory") if use else self._readings[number].carrier
+        carrier = CarriedBy("device memory") if use else self._readings[number].carrier
         self._arrived[number] = Arrival(arrived, layout, carrier, use)
         del self._readings[number]
         self._end_if_all_is_here()

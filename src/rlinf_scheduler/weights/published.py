@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rlinf_scheduler.comm.replication import Carrier
+from rlinf_scheduler.comm.replication import CarriedBy
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.weights.index_service import JOB_READ, open_index
 from rlinf_scheduler.weights.records import LIST, ReadVersion
@@ -26,7 +26,7 @@ class WeightsPlan(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         rows = [("reader", "version", "reads", "from", "by way of")]
-        reasons: dict[Carrier, dict[str, None]] = {}
+        reasons: dict[CarriedBy, dict[str, None]] = {}
         for process, read in sorted(self.readers.items()):
             for (source, size, way), carrier in zip(read.flows, read.carriers, strict=True):
                 rows.append((process, str(read.version), size_text(size), source, f"{way}, {carrier.by}"))

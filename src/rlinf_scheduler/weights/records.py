@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.replication import Carrier, Want
+from rlinf_scheduler.comm.replication import CarriedBy, Want
 from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.layout import Manifest, TensorPart, WeightsLayout
 from rlinf_scheduler.weights.sources import Way
@@ -240,7 +240,7 @@ class ReadVersion(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     flows: tuple[tuple[str, int, Way], ...]
-    carriers: tuple[Carrier, ...] = ()
+    carriers: tuple[CarriedBy, ...] = ()
 
     def bytes_by_way(self) -> dict[str, int]:
         """Return how many bytes came by which way."""

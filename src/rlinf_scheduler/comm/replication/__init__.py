@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.replication.reading import Reading
 from rlinf_scheduler.comm.replication.records import (
     NOTHING_HEARD,
     AnswerKind,
-    Carrier,
+    CarriedBy,
     Key,
     ReaderAnswer,
     Want,
@@ -25,7 +25,7 @@ from rlinf_scheduler.comm.replication.replicas import Replicas
 __all__ = [
     "NOTHING_HEARD",
     "AnswerKind",
-    "Carrier",
+    "CarriedBy",
     "Key",
     "Publisher",
     "ReaderAnswer",

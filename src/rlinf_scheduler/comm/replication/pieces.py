@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.pull.records import PullOffer
-from rlinf_scheduler.comm.replication.records import AnswerKind, Carrier, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import AnswerKind, CarriedBy, Copy, Key, ReaderAnswer, Want
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 
 # A piece takes a few ms, and what is asked for at a time keeps a link busy while a question is on its way.
@@ -163,11 +163,11 @@ class Copying:
         self._silence: Timer | None = None
 
     @property
-    def carrier(self) -> Carrier:
+    def carrier(self) -> CarriedBy:
         """How it comes here."""
         if self._is_made:
-            return Carrier("what has changed")
-        return Carrier(self._pulls) if self._pulls else Carrier("TCP", self._why_sent)
+            return CarriedBy("what has changed")
+        return CarriedBy(self._pulls) if self._pulls else CarriedBy("TCP", self._why_sent)
 
     def begin(self, source: Endpoint, service: str, first: Sequence[Buffer] = ()) -> None:
         """Ask a process for what is missing; the first bytes may have come already."""

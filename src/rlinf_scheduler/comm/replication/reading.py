@@ -11,7 +11,15 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication.pieces import Copying
-from rlinf_scheduler.comm.replication.records import AnswerKind, Base, Carrier, Copy, Key, ReaderAnswer, Want
+from rlinf_scheduler.comm.replication.records import (
+    AnswerKind,
+    Base,
+    CarriedBy,
+    Copy,
+    Key,
+    ReaderAnswer,
+    Want,
+)
 from rlinf_scheduler.comm.replication.replicas import Replicas
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -66,7 +74,7 @@ class Reading:
         self._copying: Copying | None = None  # for this machine, from another one
         self._making: DeltaReading | None = None  # that, of the object before
         self._over = False
-        self.carrier = Carrier("shared memory")
+        self.carrier = CarriedBy("shared memory")
 
     def stop(self) -> None:
         """Nobody wants it any more; `done` is not called."""
@@ -224,7 +232,7 @@ class Reading:
         if arrived.block is None:
             is_large = arrived.size_bytes >= SHARED_BYTES
             why = self._want.unreadable or "its process has no room for it in shared memory"
-            self.carrier = Carrier("a socket", why) if is_large else Carrier("a message")
+            self.carrier = CarriedBy("a socket", why) if is_large else CarriedBy("a message")
         self._end(key, arrived)
 
     def _end(

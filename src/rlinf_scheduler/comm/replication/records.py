@@ -21,7 +21,7 @@ from rlinf_scheduler.comm.pull.records import PullOffer
 NOTHING_HEARD = -2
 
 
-class Carrier(NamedTuple):
+class CarriedBy(NamedTuple):
     """How an object has come to a reader.
 
     Attributes:
