@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import channels
 from actor_worker import ActorWorker
-from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
+from rlinf.scheduler import Channel, Cluster, ComponentPlacement
+from rlinf_scheduler import WorkerGroup
 from rlinf_scheduler.engines import Envs, VectorEnvWorker
 from rlinf_scheduler.worker.group_builder import GroupBuilder
 from rollout_worker import RolloutWorker

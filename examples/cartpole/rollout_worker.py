@@ -66,4 +66,5 @@ class RolloutWorker(Worker):
 
     def _decide(self, questions: Sequence[Observations]) -> list[Decisions]:
         rows = np.concatenate([question.rows for question in questions])
-        return self._policy.decide(rows, version=self._version).split(map(len, questions))
+        decisions: Decisions = self._policy.decide(rows, version=self._version)
+        return decisions.split(map(len, questions))

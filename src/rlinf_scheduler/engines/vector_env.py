@@ -19,7 +19,7 @@ from rlinf_scheduler.errors import ConfigError
 
 MakeEnv = Callable[..., "gymnasium.Env[Any, Any]"]
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
-# Set by a launch where EGL does not say which of its devices a rank's accelerator is.
+# Set by a launch where EGL does not say which of its devices a rank's accelerator is (hardware/egl.py).
 EGL_PROBLEM_VARIABLE = "RLINF_EGL_PROBLEM"
 
 

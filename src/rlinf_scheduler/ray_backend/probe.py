@@ -119,8 +119,11 @@ def probe_this_node(
         interfaces=network_interfaces(),
         variables=tuple((name, environment[name]) for name in hardware_variables() if name in environment),
     )
-    egl_devices = find_egl_devices(found.count, environment) if found.type == NVIDIA and found.count else ()
-    return replace(report, devices=_devices(report, environment), egl_devices=egl_devices)
+    report = replace(report, devices=_devices(report, environment))
+    if found.type != NVIDIA or not found.count:
+        return report
+    egl_devices = find_egl_devices(found.count, environment, accelerators=report.devices)
+    return replace(report, egl_devices=egl_devices)
 
 
 def node_environment(proc: Path = Path("/proc")) -> Mapping[str, str]:
