@@ -3,7 +3,7 @@
 import pytest
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError
+from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError, WeightsReplaced
 from rlinf_scheduler.weights.index import Index, judge
 from rlinf_scheduler.weights.layout import Sharded, layout, sharded, sliced, whole
 from rlinf_scheduler.weights.records import (
@@ -45,8 +45,8 @@ def announce(
     return Announce("policy", version, shards, one.packed, ranks)
 
 
-def find(index, min_version=NO_VERSION, *, exact=False, lost=(), known=b""):
-    return index.find(Find("policy", min_version, exact, 0.0, known, lost))
+def find(index, min_version=NO_VERSION, *, exact=False, lost=(), known=b"", launch=0):
+    return index.find(Find("policy", min_version, exact, 0.0, known, lost, launch))
 
 
 @pytest.fixture
@@ -95,6 +95,17 @@ def test_a_rank_that_is_a_version_ahead_does_not_keep_the_others_from_completing
     assert own.versions == (2, 3, 4)
     ((_, own),) = index.announce(announce(5, 0))
     assert own.versions == (2, 4, 5), "and what is given up is the oldest that nobody can read"
+
+
+def test_who_has_a_version_of_a_launch_that_is_over_is_told_when_it_waits_for_a_later_one(index):
+    index.announce(announce(7, 0, everything(), world_size=1))
+    assert find(index).launch == 1
+    assert find(index, 8, launch=1) is None
+    index.announce(announce(2, 0, everything(), launch=2, world_size=1, process="actor:0 again"))
+    with pytest.raises(WeightsReplaced, match=r"'actor' was launched anew.* without min_version=8"):
+        find(index, 8, launch=1)
+    assert find(index, launch=1).version == 2
+    assert find(index, 3, launch=2) is None
 
 
 def test_replicas_are_sources_too_and_one_of_them_may_die(index):

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from rlinf.scheduler import Worker
-from rlinf_scheduler.errors import PeerDied
+from rlinf_scheduler.errors import PeerDied, WeightsReplaced
 
 DEADLINE_S = 60.0
 VARIABLES = (
@@ -149,7 +149,15 @@ class Together(Worker):
 
 
 class Peer(Worker):
-    """Exchanges messages with ranks that die."""
+    """Exchanges messages with ranks that die, and reads what they publish."""
+
+    def fetch(self, min_version=None):
+        """The version that came; or what the wait ended with."""
+        into = {f"w{rank}": np.zeros(4) for rank in range(2)}
+        try:
+            return self.fetch_weights("together", into, min_version=min_version, timeout_s=DEADLINE_S)
+        except (PeerDied, WeightsReplaced) as error:
+            return type(error).__name__
 
     def receive(self, group, rank, wait_for_return):
         """What came; or what the wait ended with."""

@@ -3,13 +3,15 @@
 import re
 
 import pytest
-from returning_workers import Together
+from returning_workers import Peer, Together
 from test_returning_ranks import KILLED, TWO, Heard
 
-from rlinf.scheduler import Channel
+from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf_scheduler.errors import ConfigError, WorkerDied, WorkerError
 from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from waits import wait_until
+
+ONE = PackedPlacementStrategy(2, 2)
 
 
 def launch(job, name, *args, **options):
@@ -108,6 +110,39 @@ def test_what_the_others_had_on_lease_comes_back_too(forked_job):
         group.execute_on(1).die().wait(60)
     with channel.lease(timeout_s=60) as lease:
         assert (lease.item, lease.attempt) == ("item", 2)
+
+
+def test_weights_of_a_group_before_are_none_of_it_after_and_readers_are_told(forked_job):
+    group = launch(forked_job, "shards")
+    peer = Peer.create_group().launch(forked_job, ONE, name="reader")
+    group.publish(7).wait(60)
+    assert peer.fetch().wait(60) == [7]
+    waiting = peer.fetch(8)
+    with died("shards", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    assert waiting.wait(60) == ["PeerDied"]
+    group.execute_on(0).publish(2).wait(60)
+    assert peer.fetch(8).wait(60) == ["WeightsReplaced"]
+    group.execute_on(1).publish(2).wait(60)
+    assert peer.fetch(8).wait(60) == ["WeightsReplaced"]
+    assert peer.fetch().wait(60) == [2]
+    group.publish(3).wait(60)
+    assert peer.fetch(3).wait(60) == [3]
+
+
+def test_parts_of_a_step_that_was_not_done_are_there_again_for_all_ranks(forked_job):
+    channel = Channel.create("groups")
+    for item in range(8):
+        channel.put(item)
+    channel.end()
+    plan = {"policy": "round_robin", "batch_items": 4}
+    group = launch(forked_job, "parts", "", "groups")
+    first = group.take(plan).wait(60)
+    assert first == [(0, [0, 2]), (0, [1, 3])]
+    with died("parts", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    assert group.take(plan).wait(60) == first
+    assert group.take(plan).wait(60) == [(1, [4, 6]), (1, [5, 7])]
 
 
 def test_options_about_ranks_that_come_back_are_taken_and_words_are_checked(forked_job):

@@ -41,6 +41,7 @@ boundaries through pickle unchanged.
     │   ├── NotServed                       the other side has no such service (any more)
     │   ├── SharedMemoryUnreadable          an object lies in shared memory that the receiver cannot open
     │   ├── WeightsError                    weights cannot be published or fetched
+    │   │   ├── WeightsReplaced             their group was launched anew since they were fetched
     │   │   └── WeightsMismatch             they do not fit where they should go
     │   └── CodecError                      an object cannot be sent
     │       └── BatchUndecodable            some items of a batch cannot be read; it has the others

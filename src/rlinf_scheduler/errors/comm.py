@@ -173,6 +173,27 @@ class WeightsError(CommError):
         return f"weights '{self.name}': {self.problem}"
 
 
+class WeightsReplaced(WeightsError):
+    """The version that this process has is none any more: the group that published it has been launched anew.
+
+    Fetch without `min_version` what the present launch publishes; its versions are counted anew.
+
+    Args:
+        name: what they are published as.
+        group: whose they are.
+        wanted: the least version that was asked for.
+    """
+
+    def __init__(self, name: str, group: str, wanted: int) -> None:
+        problem = f"'{group}' was launched anew, and what this process has is no version of that launch"
+        super().__init__(name, f"{problem}: fetch without min_version={wanted}, or with a number of its own")
+        self.group = group
+        self.wanted = wanted
+
+    def __reduce__(self) -> tuple[type[WeightsReplaced], tuple[str, str, int]]:
+        return WeightsReplaced, (self.name, self.group, self.wanted)
+
+
 class WeightsMismatch(WeightsError):
     """Published weights do not fit where they should go; nothing was written.
 

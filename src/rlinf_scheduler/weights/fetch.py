@@ -154,11 +154,13 @@ class KnownLayouts:
         digest: of all layouts, in their order.
         layouts: these.
         made: where the sources were the last time, and the layouts of these as one.
+        launch: of the group whose version was fetched last; 0 if none was.
     """
 
     digest: bytes = b""
     layouts: Sequence[WeightsLayout] = ()
     made: tuple[tuple[tuple[int, MemoryPlace], ...], Sources] | None = None
+    launch: int = 0
 
     def sources(self, found: FoundVersion) -> Sources:
         """Return the layouts of a version as one, the same object as before where nothing has changed."""
@@ -292,7 +294,9 @@ class Fetch(Transfer):
         left_s = max(0.0, self._timeout_s - self.waited_s()) if self._waits else 0.0
         self._known = self._readers.known.get(self._name) or KnownLayouts()
         digest = self._known.digest
-        question = Find(self._name, self._min_version, self._exact, left_s, digest, tuple(self._lost))
+        question = Find(
+            self._name, self._min_version, self._exact, left_s, digest, tuple(self._lost), self._known.launch
+        )
         self._asked = self._messenger.request(self._readers.home, FIND, question, reply_type=FoundVersion)
         self._asked.add_done_callback(self._answered)
 
@@ -326,7 +330,9 @@ class Fetch(Transfer):
         def make() -> TargetPlan:
             readers = self._readers
             if found.layouts is not None:
-                self._known = readers.known[self._name] = KnownLayouts(found.digest, apart(found.layouts))
+                self._known = readers.known[self._name] = KnownLayouts(
+                    found.digest, apart(found.layouts), launch=self._known.launch
+                )
             sources = self._known.sources(found)
             return self._target.plan(found.version, sources, place, readers.number, readers.count)
 
@@ -438,6 +444,7 @@ class Fetch(Transfer):
         if len(self._arrived) == len(self._plan.needed):
             read = partial(self._devices.read, f"weights '{self._name}'")
             arrived, self._arrived = self._arrived, {}
+            self._known.launch = self._answer.launch
             self.end(FetchedWeights(self._answer, self._plan, arrived, read))
 
     def _what_is_missing(self) -> str:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError
+from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError, WeightsReplaced
 from rlinf_scheduler.weights.layout import Box, WeightsLayout, item_size, uncovered
 from rlinf_scheduler.weights.records import (
     NO_VERSION,
@@ -224,6 +226,7 @@ class Index:
         Raises:
             WeightsError: there is a newer one than exactly the one that is asked for.
             PeerDied: the reader cannot reach a process that alone has some of it.
+            WeightsReplaced: it has a version of another launch, and asks for a later one.
         """
         weights = self._names.get(question.name)
         if weights is None:
@@ -232,6 +235,8 @@ class Index:
             for rank, why in weights.lost.items():
                 if _process_id(weights.newest[rank][1]) in question.lost:
                     raise _died(question.name, weights.newest[rank][1], why)
+            if question.launch not in (0, weights.launch):
+                raise WeightsReplaced(question.name, weights.group, question.min_version)
             return None
         version = weights.complete
         shards = weights.shards[version]
@@ -249,7 +254,8 @@ class Index:
         ):
             lost = next(each for rank, each in shards.items() if rank not in reached)
             raise _died(question.name, lost, "the reader cannot reach it")
-        return _found(version, reached, givers, weights.layouts, question.known)
+        found = _found(version, reached, givers, weights.layouts, question.known)
+        return replace(found, launch=weights.launch)
 
     def missing(self, name: str) -> FoundVersion:
         """Return the newest complete version, which will not do, and why a newer one is not complete."""

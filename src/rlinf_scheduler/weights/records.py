@@ -160,6 +160,7 @@ class Find(msgspec.Struct, frozen=True, array_like=True):
         timeout_s: how long to wait, in seconds.
         known: the digest of the layouts that the reader has from an answer before.
         lost: processes that the reader cannot reach any more.
+        launch: that of the group whose version it has; 0 if it has none.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Find(msgspec.Struct, frozen=True, array_like=True):
     timeout_s: float
     known: bytes = b""
     lost: tuple[str, ...] = ()
+    launch: int = 0
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +204,7 @@ class FoundVersion(msgspec.Struct, frozen=True, array_like=True):
         digest: of all layouts, in their order.
         layouts: these; None if the reader knows them.
         lacks: why a newer one is not complete; "" if there is none.
+        launch: of the group whose it is.
     """
 
     version: int
@@ -209,6 +212,7 @@ class FoundVersion(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
     layouts: Layouts | None = None
     lacks: str = ""
+    launch: int = 0
 
 
 class FetchWeights(msgspec.Struct, array_like=True):
