@@ -1,5 +1,8 @@
 """The example's actor, asked whether its shards and those of the other ranks are one model."""
 
+import os
+import signal
+
 import torch
 
 from post_training.actor_worker import ActorWorker
@@ -26,3 +29,12 @@ class AskedActor(ActorWorker):
             for whole, mine in pairs
             if whole.requires_grad
         )
+
+
+class DyingActor(ActorWorker):
+    """Its second rank dies once in the middle of a step, while the others wait for its gradient."""
+
+    def learn(self, num_written):
+        if self.rank == 1 and self._version == 3 and self.num_restarts == 1:
+            self._learner.add_gradient = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        return super().learn(num_written)

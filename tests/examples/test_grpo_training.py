@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from omegaconf import OmegaConf
-from sharded_actor import AskedActor
+from sharded_actor import AskedActor, DyingActor
 
 from forked_job import ForkedJob
 from killed_ranks import Survival, account_for_prompts, report
@@ -28,6 +28,7 @@ from rlinf.scheduler import Channel, PackedPlacementStrategy, Topology
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelTimeout, ConfigError
+from rlinf_scheduler.events import WorkerReturned
 from rlinf_scheduler.tape.lineage import Recordings
 from waits import wait_until
 
@@ -281,4 +282,37 @@ def test_a_rank_of_the_rollout_that_is_killed_comes_back_and_every_answer_counts
     wait_until(lambda: len(outcome.returns) == 1)
     job.parts.actor.terminate()
     job.parts.rollout.terminate()
+    wait_until(lambda: forked_job.living == 1)  # the channels'
+
+
+def test_an_actor_whose_ranks_are_killed_goes_on_by_itself_from_its_checkpoint(
+    forked_job, settings, tmp_path
+):
+    settings = replace(settings, num_steps=5)
+    heard = []
+    forked_job.session.bus.subscribe(heard.append)
+    with forked_job.starting():
+        actor = DyingActor.create_group(settings).launch(
+            forked_job, PackedPlacementStrategy(2, 3), name="actor", on_failure="restart_group"
+        )
+        job = Job(settings, actor=actor)
+    steps = []
+
+    def kill_before_there_is_a_checkpoint(step):
+        steps.append(step.version)
+        if len(steps) == 1:
+            os.kill(actor.health()[0].pid, signal.SIGKILL)
+
+    training = Training(job.parts, settings, 1, tmp_path / "checkpoint", kill_before_there_is_a_checkpoint)
+    try:
+        training.run()
+    finally:
+        job.stop()
+    # Step 1 anew, since there was no checkpoint; then the rank dies in the step after version 3, the second step.
+    assert steps == [1, 1, 2, 3, 4, 5]
+    assert (training.progress.num_steps, training.progress.first_left) == (5, 20)
+    assert [each.num_restarts for each in actor.health()] == [2, 2]
+    returns = [event.after_s for event in heard if isinstance(event, WorkerReturned)]
+    assert len(returns) == 4
+    actor.terminate()
     wait_until(lambda: forked_job.living == 1)  # the channels'

@@ -50,6 +50,18 @@ class ActorWorker(ModelWorker):
         self._version = progress.num_steps
         return progress
 
+    def go_on(self, path: Path | None, version: int) -> Progress:
+        """Take the place of ranks that died: from a checkpoint, or with the first weights if there is none.
+
+        Args:
+            path: the checkpoint.
+            version: what the weights are published as: the prompts that are under way count on it.
+        """
+        progress = Progress() if path is None else self.restore(path)
+        self._version = version
+        self.publish()
+        return progress
+
     def save(self, path: Path, progress: Progress) -> None:
         """Write a checkpoint after the last step; all ranks gather it, and the first one writes it."""
         state = state_of(self.model, self._learner.optimizer)
@@ -101,7 +113,7 @@ class ActorWorker(ModelWorker):
             lengths=tuple(len(answer.tokens) for group in groups for answer in group.answers),
             num_tokens=sum(group.num_tokens for group in groups),
             imbalance=self._part.imbalance,
-            lag=self._version - oldest,
+            lag=max(0, self._version - oldest),  # weights that are lost may have been ahead
             kl=kl,
             computed_s=computed_s,
         )

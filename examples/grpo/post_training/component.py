@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from post_training.model import ADAPTERS, WEIGHTS, Transformer
@@ -9,8 +11,11 @@ from post_training.report import READING
 from post_training.settings import Settings
 from post_training.task import SortingTask
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.errors import ConfigError, PeerDied, WeightsReplaced
 from rlinf_scheduler.comm import AsyncHandle
+
+# So often a reader asks for weights whose publisher is away.
+AWAY_S = 0.1
 
 
 class ModelWorker(Worker):
@@ -58,8 +63,18 @@ class ModelReader(ModelWorker):
             self._newer = self._expect()
         while self.version < min_version or self._newer.done():
             with self.timer(READING):
-                self.version = self._newer.wait(self.settings.timeout_s)
+                self.version = self._arrived(self._newer)
             self._newer = self._expect()
+
+    def _arrived(self, newer: AsyncHandle[int]) -> int:
+        """The version that has come; while the actor comes back from its checkpoint, the present one goes on."""
+        try:
+            return newer.wait(self.settings.timeout_s)
+        except PeerDied:
+            time.sleep(AWAY_S)
+            return self.version
+        except WeightsReplaced:  # whatever the actor has now
+            return -1
 
     def _expect(self) -> AsyncHandle[int]:
         """Done when there are newer weights than the present ones; they are copied when it is waited for."""

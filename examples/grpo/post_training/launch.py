@@ -78,7 +78,13 @@ def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) 
             ),
             reward=reward.launch(cluster, strategies["reward"], name="reward"),
             inference=inference.launch(cluster, strategies["inference"], name="inference"),
-            actor=actor.launch(cluster, strategies["actor"], name="actor"),
+            actor=actor.launch(
+                cluster,
+                strategies["actor"],
+                name="actor",
+                on_failure="restart_group",
+                max_restarts=settings.max_restarts,
+            ),
             requests=requests,
             groups=groups,
         )

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from post_training.launch import Parts, end_recordings
 from post_training.progress import Progress
 from post_training.records import Request
-from post_training.report import StepReport, mean_reward
+from post_training.report import PartTaken, StepReport, mean_reward
 from post_training.settings import Settings
 from rlinf.scheduler.channel import Slot
-from rlinf.scheduler.errors import ChannelTimeout
+from rlinf.scheduler.errors import ChannelTimeout, WorkerDied
 from rlinf.scheduler.worker import GroupResult, wait_first
 
 R = TypeVar("R")
@@ -49,6 +49,7 @@ class Training:
         self._waits_s = settings.timeout_s + _GRACE_S
         self.steps: list[StepReport] = []
         self.progress = Progress()
+        self._is_saved = False  # this training's checkpoint, and not that of one before
 
     def run(self, *, resume: bool = False) -> None:
         """Train; then wait until every worker has come to rest.
@@ -62,6 +63,7 @@ class Training:
         """
         if resume and self._checkpoint is not None:
             self.progress = self._answer(self._parts.actor.restore(self._checkpoint))[0]
+            self._is_saved = True
         # A rank that dies and comes back goes on serving.
         self._serving["rollout"] = self._parts.rollout.retrying().serve()
         for name in ("reward", "inference"):
@@ -75,28 +77,59 @@ class Training:
             end_recordings()
 
     def _learn(self) -> None:
-        settings, progress = self._settings, self.progress
         self._slots: dict[int, Slot] = {}  # of the prompts under way; whoever puts a group uses one up
+        self._version = self.progress.num_steps
         self._begin_version(begins=True)
-        num_left = (settings.num_steps - progress.num_steps) * settings.grpo.prompts_per_step
-        self._prompts = islice(progress.prompts_left(), max(0, num_left))
-        while progress.num_steps < settings.num_steps and not self._is_good_enough:
+        self._plan()
+        while self.progress.num_steps < self._settings.num_steps and not self._is_good_enough:
             self._request()
-            taken = self._answer(self._parts.actor.take())
-            prompts = list(chain.from_iterable(part.prompts for part in taken))
-            for prompt in prompts:
-                del self._slots[prompt]
-            ranks = self._answer(self._parts.actor.learn(sum(part.num_written for part in taken)))
-            progress.add(prompts)
-            self._begin_version()
-            self.steps.append(StepReport.of(progress.num_steps, ranks))
-            self._save()
-            self._on_step(self.steps[-1])
+            try:
+                self._step()
+            except WorkerDied as death:
+                if death.group != "actor":
+                    raise
+                self._go_on()
+
+    def _plan(self) -> None:
+        """Say which prompts are left to be begun: those that are neither learned from nor under way."""
+        settings, under_way = self._settings, frozenset(self._slots)
+        num_prompts = (settings.num_steps - self.progress.num_steps) * settings.grpo.prompts_per_step
+        new = (prompt for prompt in self.progress.prompts_left() if prompt not in under_way)
+        self._prompts = islice(new, max(0, num_prompts - len(under_way)))
+
+    def _step(self) -> None:
+        taken = self._take()
+        ranks = self._answer(self._parts.actor.learn(sum(part.num_written for part in taken)))
+        prompts = list(chain.from_iterable(part.prompts for part in taken))
+        for prompt in prompts:
+            del self._slots[prompt]
+        self.progress.add(prompts)
+        self._version += 1
+        self._begin_version()
+        self.steps.append(StepReport.of(self.progress.num_steps, ranks))
+        self._save()
+        self._on_step(self.steps[-1])
+
+    def _take(self) -> list[PartTaken]:
+        """What each rank has of the next global batch; after a death some may have parts that others are done with."""
+        taken = self._answer(self._parts.actor.take())
+        newest = max(part.step for part in taken)
+        while behind := [rank for rank, part in enumerate(taken) if part.step < newest]:
+            again = self._answer(self._parts.actor.execute_on(*behind).take())
+            for rank, part in zip(behind, again, strict=True):
+                taken[rank] = part
+        return taken
+
+    def _go_on(self) -> None:
+        """A rank of the actor has died: let all of them, which come back, go on from the checkpoint."""
+        path = self._checkpoint if self._is_saved else None
+        self.progress = self._answer(self._parts.actor.retrying().go_on(path, self._version))[0]
+        self._plan()
 
     def _begin_version(self, *, begins: bool = False) -> None:
         """Say that what is taken from now on is learned from by the newest weights."""
         self._parts.groups.set_version(
-            self.progress.num_steps,
+            self._version,
             batch_items=self._settings.grpo.prompts_per_step,
             begins=begins,
             timeout_s=self._settings.timeout_s,
@@ -127,6 +160,7 @@ class Training:
         is_due = self.progress.num_steps % self._settings.checkpoint_every == 0
         if self._checkpoint is not None and is_due:
             self._answer(self._parts.actor.save(self._checkpoint, self.progress))
+            self._is_saved = True
 
     @property
     def _is_good_enough(self) -> bool:
