@@ -53,6 +53,13 @@ def test_what_a_user_says_of_windows_stays():
     assert dict(config.options) == {"capture-range": "nvtx", "capture-range-end": "stop"}
 
 
+def test_torchs_own_profiler_is_told_steps_and_what_to_record():
+    config = profiling(backend="torch", worker_groups=["actor"], steps=[3], flags=["record_shapes"])
+    assert (config.flags, config.captures(3), config.captures(4)) == (("record_shapes",), True, False)
+    assert "the key 'steps' is missing" in mistake(backend="torch", worker_groups=["actor"])
+    assert "did you mean 'with_stack'?" in mistake(backend="torch", steps=[1], flags=["with_stacks"])
+
+
 def test_the_other_profiler_has_arguments_and_variables():
     config = profiling(backend="rocprof_sys", args={"F": True}, env={"ROCPROFSYS_USE_SAMPLING": 1})
     assert config.options == (("F", "true"),)
@@ -62,8 +69,8 @@ def test_the_other_profiler_has_arguments_and_variables():
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({}, "cluster.profiling.backend: the profiler is missing: it is nsight or rocprof_sys"),
-        ({"backend": "perf"}, "the profiler is 'perf': it is nsight or rocprof_sys"),
+        ({}, "cluster.profiling.backend: the profiler is missing: it is nsight or rocprof_sys or torch"),
+        ({"backend": "perf"}, "the profiler is 'perf': it is nsight or rocprof_sys or torch"),
         ({"backend": "nsight", "worker_group": "a"}, "did you mean 'worker_groups'?"),
         ({"backend": "nsight", "args": {"F": "1"}}, "unknown key 'args'"),
         ({"backend": "nsight", "steps": [-1]}, "cluster.profiling.steps[0]"),

@@ -70,6 +70,31 @@ def test_the_ranks_that_are_named_run_under_the_profiler_and_others_do_not(
         each.shutdown(timeout_s=60)
 
 
+def test_rocms_profiler_has_its_variables_and_the_interpreter_behind_its_options(
+    ray_cluster, settle, tmp_path
+):
+    program = tmp_path / "rocprof-sys-python"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -- ]; do shift; done; shift\n"$@"\n'
+    )
+    program.chmod(0o755)
+    settle(
+        profiling=ProfilingConfig(
+            "rocprof_sys",
+            worker_groups=("all",),
+            ranks=(0,),
+            tool=str(program),
+            output_dir=str(tmp_path),
+            options=(("F", "true"),),
+        )
+    )
+    group = launched(ray_cluster, "rocm")
+    assert [name == str(program) for name in group.program_above().wait()] == [True, False]
+    assert group.environment("ROCPROFSYS_OUTPUT_PATH").wait()[0] == {"ROCPROFSYS_OUTPUT_PATH": str(tmp_path)}
+    assert (tmp_path / "told").read_text().startswith(f"-F true -- {sys.executable}")
+    group.shutdown(timeout_s=60)
+
+
 def test_a_profiler_that_is_not_there_is_told_before_anything_starts(ray_cluster, settle, tmp_path):
     settle(profiling=ProfilingConfig("nsight", worker_groups=("all",), tool=str(tmp_path / "no-nsys")))
     with pytest.raises(ConfigError, match=r"cluster.profiling.tool: .*no-nsys' is not on node 0") as caught:

@@ -11,10 +11,11 @@ from rlinf_scheduler.config.findings import check, shown
 from rlinf_scheduler.config.schema import NodeRanks, Section
 from rlinf_scheduler.errors import ConfigError, raise_config_errors
 from rlinf_scheduler.hardware.kinds import WholeNumber
-from rlinf_scheduler.hardware.profilers import PROGRAMS, ProfilingConfig
+from rlinf_scheduler.hardware.profilers import PROGRAMS, TORCH_FLAGS, ProfilingConfig
+from rlinf_scheduler.wording import did_you_mean
 
 _PATH = "cluster.profiling"
-BACKENDS = tuple(PROGRAMS)
+BACKENDS = (*PROGRAMS, "torch")
 _STOPS = {
     **dict.fromkeys(("true", "1", "yes", "on"), "stop"),
     **dict.fromkeys(("false", "0", "no", "off"), "none"),
@@ -59,6 +60,20 @@ class _RocprofSection(_ProfilingSection):
     env: Texts | None = None
 
 
+class _TorchSection(_ProfilingSection):
+    backend: Literal["torch"]
+    steps: list[Annotated[WholeNumber, Field(ge=0)]]  # it keeps all that it sees in memory
+    flags: Names | None = None
+    tool: None = None
+
+
+_SECTIONS: dict[str, type[_NsightSection | _RocprofSection | _TorchSection]] = {
+    "nsight": _NsightSection,
+    "rocprof_sys": _RocprofSection,
+    "torch": _TorchSection,
+}
+
+
 def read_profiling(value: Any) -> ProfilingConfig | None:
     """The section, checked; None where there is none.
 
@@ -75,11 +90,7 @@ def read_profiling(value: Any) -> ProfilingConfig | None:
     if backend not in BACKENDS:
         found = "is missing" if backend is None else f"is {shown(backend)}"
         raise ConfigError(f"the profiler {found}: it is {' or '.join(BACKENDS)}", path=f"{_PATH}.backend")
-    section: _NsightSection | _RocprofSection | None
-    if backend == "nsight":
-        section, errors = check(_NsightSection, value, _PATH)
-    else:
-        section, errors = check(_RocprofSection, value, _PATH)
+    section, errors = check(_SECTIONS[backend], value, _PATH)
     raise_config_errors(errors)
     if section is None:
         return None  # never: then there are errors
@@ -99,11 +110,17 @@ def read_profiling(value: Any) -> ProfilingConfig | None:
 
 
 def _given_to_tool(
-    section: _NsightSection | _RocprofSection,
+    section: _NsightSection | _RocprofSection | _TorchSection,
 ) -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
     if isinstance(section, _NsightSection):
         return _nsight_options(section), tuple(section.flags or ()), {}
-    return section.args or {}, (), section.env or {}
+    if isinstance(section, _RocprofSection):
+        return section.args or {}, (), section.env or {}
+    flags = tuple(section.flags or ())
+    if unknown := [flag for flag in flags if flag not in TORCH_FLAGS]:
+        problem = f"'{unknown[0]}' is nothing that torch's profiler does; there are {', '.join(TORCH_FLAGS)}"
+        raise ConfigError(problem, path=f"{_PATH}.flags", hint=did_you_mean(unknown[0], TORCH_FLAGS))
+    return {}, flags, {}
 
 
 def _nsight_options(section: _NsightSection) -> dict[str, str]:

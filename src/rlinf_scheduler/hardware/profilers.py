@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-Backend: TypeAlias = Literal["nsight", "rocprof_sys"]
+Backend: TypeAlias = Literal["nsight", "rocprof_sys", "torch"]
+# Those under which a rank is started; torch's profiler is in the rank.
 PROGRAMS: dict[Backend, str] = {"nsight": "nsys", "rocprof_sys": "rocprof-sys-python"}
+# What torch's profiler may be told to do.
+TORCH_FLAGS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 _ALL = "all"
 
 
@@ -21,11 +24,11 @@ class ProfilingConfig:
     """Which ranks are started under a profiler, and how.
 
     Attributes:
-        backend: "nsight" (Nsight Systems) or "rocprof_sys" (ROCm Systems Profiler).
+        backend: "nsight" (Nsight Systems), "rocprof_sys" (ROCm Systems Profiler), or "torch", in the rank itself.
         enabled: whether any is.
         worker_groups: the groups' names, in capitals or not; `all` stands for all of them.
         ranks: of these groups; None: all.
-        steps: at which steps a runner opens a window of capture; None: at every step.
+        steps: at which steps there is a window of capture; None: at every step.
         output_dir: the folder of the reports, on each node; "": its folder for temporary files.
         tool: the profiler's program, by name or path; "": its usual name, looked for in PATH.
         options: what the program is given, by name: one letter becomes `-t value`, a word `--word=value`.
@@ -59,7 +62,7 @@ class ProfilingConfig:
         return rank is None or self.ranks is None or rank in self.ranks
 
     def captures(self, step: int) -> bool:
-        """Whether a runner opens a window of capture at a step."""
+        """Whether there is a window of capture at a step."""
         return self.enabled and (self.steps is None or step in self.steps)
 
     def report_of(self, group: str, rank: int) -> str:

@@ -35,7 +35,7 @@ def profiled_environments(
         ConfigError: the profiler is not on a node of theirs, or its folder of reports cannot be made there.
         LaunchTimeout: a node does not answer in time.
     """
-    if profiling is None or not profiling.profiles(group):
+    if profiling is None or profiling.backend == "torch" or not profiling.profiles(group):
         return {}
     chosen = [placement for placement in placements if profiling.profiles(group, placement.rank)]
     started = {placement.rank: environments.of(placement) for placement in chosen}

@@ -20,7 +20,7 @@ from typing import (
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.errors import ClusterError, ConfigError
-from rlinf_scheduler.host.info import Role, WorkerInfo
+from rlinf_scheduler.host.info import Role, WorkerInfo, job_settings
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
 from rlinf_scheduler.keywords import explains_calls
@@ -289,18 +289,24 @@ class Worker(Routed):
 
     @staticmethod
     def at_step(number: int) -> AbstractContextManager[None]:
-        """A block that belongs to a training step, for the recordings of channels.
+        """A block that belongs to a training step, for recordings of channels, metrics and profilers.
 
             with self.at_step(812):
                 batch = trajectories.get_batch(batch_weight=4096)
 
         What this thread or task takes in it is recorded as taken at that step, and what it puts in it as made at that
         step, of all that it has taken in it. A shard's batches have the shard's step where no block says another.
+        `log_metrics` in it is of that step. Where `cluster.profiling` names this rank and the step, it is profiled.
 
         Args:
             number: the step's.
         """
-        return at_step(number)
+        session = current_or_none()
+        if session is None or job_settings(session).profiling is None:
+            return at_step(number)
+        from rlinf_scheduler.host.profiled_steps import profiled_block  # noqa: PLC0415 - most ranks are not profiled
+
+        return profiled_block(session, number)
 
     def log_metrics(
         self, metrics: Mapping[str, Any], step: int | None = None, *, reduce: Reduction | None = None

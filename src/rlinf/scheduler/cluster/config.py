@@ -99,6 +99,6 @@ def _group_config(group: NodeGroup) -> NodeGroupConfig:
     )
 
 
-def _profile_of(checked: ProfilingConfig) -> ProfileConfig:
-    kind: type[ProfileConfig] = NsightConfig if checked.backend == "nsight" else RocprofSysConfig
-    return kind.of(checked)
+def _profile_of(checked: ProfilingConfig) -> ProfileConfig | None:
+    kinds: dict[str, type[ProfileConfig]] = {"nsight": NsightConfig, "rocprof_sys": RocprofSysConfig}
+    return kinds[checked.backend].of(checked) if checked.backend in kinds else None
