@@ -99,14 +99,18 @@ class Bench:
         ray.get([rank.change.remote(self._version) for rank in self._plain_trainers])
         fetched = self._readers.fetch_counted(self._version)
         self._trainers.publish(self._version).wait(TIMEOUT_S)
-        for rank, copied in enumerate(fetched.wait(TIMEOUT_S)):
+        counted = fetched.wait(TIMEOUT_S)
+        there = self._cluster.weights[self._name]
+        plan = sorted(there.plan().readers.items())
+        for copied, (name, read) in zip(counted, plan, strict=True):
+            planned = sum(size for _, size, _ in read.flows)
             print(
-                f"    reader {rank}: {copied.needed / MIB:.0f} MiB needed, {copied.planned / MIB:.0f} planned,"
+                f"    {name}: {copied.needed / MIB:.0f} MiB needed, {planned / MIB:.0f} planned,"
                 f" {copied.copied / MIB:.0f} copied"
             )
-            if len(set(copied)) > 1:
-                raise RuntimeError(f"not what is needed is copied: {copied}")
-        published = self._cluster.weights[self._name].sources
+            if {*copied} != {planned}:
+                raise RuntimeError(f"not what is needed is copied: {copied}, {planned} planned")
+        published = there.sources
         print(
             "    published: " + ", ".join(f"{name} {size / MIB:.0f} MiB" for name, size in published.items())
         )

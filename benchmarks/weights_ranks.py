@@ -23,7 +23,6 @@ from measure import size_text
 from rlinf.scheduler import Worker
 from rlinf_scheduler.comm.codec.copying import Copy
 from rlinf_scheduler.weights import target as target_module
-from rlinf_scheduler.weights.target import TargetPlan, WeightsTarget
 
 TIMEOUT_S = 300.0
 TRAINERS, READERS = (0, 1), (2, 3)
@@ -36,12 +35,10 @@ class Copied(NamedTuple):
 
     Attributes:
         needed: of the reader's own tensors.
-        planned: by its plan, from all sources.
         copied: really.
     """
 
     needed: int
-    planned: int
     copied: int
 
 
@@ -161,23 +158,19 @@ class Rank(Sharded, Worker):
 
     def fetch_counted(self, version: int) -> Copied:
         """Fetch a version, and count what is copied."""
-        planned, copied = [], []
-        write, copy_all = WeightsTarget.write, target_module.copy_all
-
-        def write_counted(target: WeightsTarget, number: int, plan: TargetPlan, *arrived: Any) -> None:
-            planned.extend(flow.num_bytes for flow in plan.flows)
-            write(target, number, plan, *arrived)
+        copied = []
+        copy_all = target_module.copy_all
 
         def copy_counted(copies: Sequence[Copy]) -> None:
             copied.extend(source.nbytes for _, source in copies)
             copy_all(copies)
 
-        WeightsTarget.write, target_module.copy_all = write_counted, copy_counted
+        target_module.copy_all = copy_counted
         try:
             self.fetch_weights(weights_name(self._size), into=self._places, min_version=version)
         finally:
-            WeightsTarget.write, target_module.copy_all = write, copy_all
-        return Copied(_size(map(_local, self._places.values())), sum(planned), sum(copied))
+            target_module.copy_all = copy_all
+        return Copied(_size(map(_local, self._places.values())), sum(copied))
 
 
 @ray.remote(num_cpus=0)

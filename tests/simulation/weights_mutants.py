@@ -15,7 +15,7 @@ WEIGHTS = (WeightsPart,)
 
 
 def _misses_the_last_shard(_is_complete):
-    return lambda _index, _name, shards, _layouts, _ranks: bool(shards)
+    return lambda _index, _name, shards, _layouts: bool(shards)
 
 
 def _drops_too_early(put):

@@ -4,7 +4,7 @@ import pytest
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.errors import NameTaken, PeerDied, WeightsError, WeightsReplaced
-from rlinf_scheduler.weights.index import Index, judge
+from rlinf_scheduler.weights.index import Index, gap_of, judge
 from rlinf_scheduler.weights.layout import Sharded, layout, sharded, sliced, whole
 from rlinf_scheduler.weights.records import (
     NO_VERSION,
@@ -41,8 +41,8 @@ def announce(
     process = process or f"{group}:{rank}"
     publisher = PublishingRank(endpoint(process, machine), process, group, launch, rank, world_size)
     one = digested(fsdp(rank) if held is None else held)
-    shards = Shards(publisher, one.digest, one.manifest, one.held_bytes, one.total_bytes)
-    return Announce("policy", version, shards, one.packed, ranks)
+    shards = Shards(publisher, one.digest, one.manifest, one.held_bytes, one.total_bytes, "", ranks)
+    return Announce("policy", version, shards, one.packed)
 
 
 def find(index, min_version=NO_VERSION, *, exact=False, lost=(), known=b"", launch=0):
@@ -51,7 +51,7 @@ def find(index, min_version=NO_VERSION, *, exact=False, lost=(), known=b"", laun
 
 @pytest.fixture
 def index():
-    return Index(judge)
+    return Index(judge, gap_of)
 
 
 def processes(found):
@@ -186,6 +186,17 @@ def test_stages_of_whole_tensors_are_complete_when_the_ranks_that_are_named_have
     assert find(index).version == 1
 
 
+def test_ranks_that_name_others_or_none_of_those_that_publish_are_an_error(index):
+    index.announce(announce(1, 0, everything(["w"]), ranks=(0, 1)))
+    told = r"all ranks give the same ranks=; of version 1, 'actor:1' ranks=None and 'actor:0' ranks=\[0, 1\]"
+    with pytest.raises(WeightsError, match=told):
+        index.announce(announce(1, 1, everything(["b"])))
+    assert find(index) is None
+    index.announce(announce(1, 1, everything(["b"]), ranks=(0, 1)))
+    index.announce(announce(2, 1, everything()))
+    assert find(index).version == 2, "and another version may have others"
+
+
 def test_two_shardings_under_one_name_are_an_error_that_says_who_has_what(index):
     index.announce(announce(1, 0))
     other = layout(
@@ -268,7 +279,7 @@ def test_what_is_asked_for_again_has_changed_nothing(index):
             raise later.pop()
         return judge(layouts, names)
 
-    index = Index(judge_later)
+    index = Index(judge_later, gap_of)
     index.announce(announce(1, 0))
     for _ in range(2):
         with pytest.raises(Later):

@@ -160,6 +160,31 @@ def test_tied_parameters_travel_once_and_are_written_once(monkeypatch):
     assert num_bytes == [16 * 16 * 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tied_tensors_get_what_their_publishers_have_untied_only_if_it_is_the_same(dtype):
+    weight, other = torch.full((6, 4), 1.0), torch.full((6, 4), 1.0)
+    other[5, 3] = 2
+    into = {"embed": torch.zeros(6, 4, dtype=dtype)}
+    into["head"] = into["embed"]
+    for rows in (3, 6):  # cut, and not
+        parts = [slice(begin, begin + rows) for begin in range(0, 6, rows)]
+        version = published(
+            *(
+                {
+                    key: Slice(each[part].clone(), (part.start, 0), (6, 4))
+                    for key, each in (("embed", weight), ("head", other))
+                }
+                for part in parts
+            )
+        )
+        told = "'embed' and 'head' are one tensor in the destination, and are published with different values"
+        with pytest.raises(WeightsMismatch, match=told):
+            fetch(version, into)
+        assert not into["embed"].any(), "nothing is written"
+    fetch(published({"embed": weight, "head": weight.clone()}), into)
+    assert (into["head"] == 1).all()
+
+
 # -- which, and from where ------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from rlinf_scheduler.weights import index_service
 from rlinf_scheduler.weights.fetch import Fetch
 from rlinf_scheduler.weights.held import Slice
 from rlinf_scheduler.weights.published import WeightsPlan
-from rlinf_scheduler.weights.records import KEEP
+from rlinf_scheduler.weights.records import KEEP, LIST
 from rlinf_scheduler.weights.state_dicts import encode_held
 from weights_job import DEADLINE_S, parked, wait_until
 
@@ -324,6 +325,43 @@ def test_another_group_is_refused_and_two_shardings_are_an_error(job):
     assert fetched(reader) == 1
 
 
+def test_two_shardings_are_told_with_the_ranks_that_have_them_now(job):
+    for launch in (1, 2):
+        names = [f"actor:{rank} of launch {launch}" for rank in range(2)]
+        actors = [job.rank(rank, 2, launch=launch, name=name) for rank, name in enumerate(names)]
+        actors[0].publish("policy", shard(1, 0), 1)
+        with pytest.raises(WeightsError, match=f"of process '{names[0]}' and .* of process '{names[1]}'"):
+            actors[1].publish("policy", {"w": rows(1)}, 1)
+
+
+def test_what_a_large_version_lacks_is_found_beside_the_io_thread(job, monkeypatch):
+    actor, reader = job.rank(0, 2), job.member("rollout:0")
+    numbers = np.random.default_rng(1).integers(1, 1 << 40, 4000)
+    weights = {f"{each:x}": Slice(np.zeros(1), (0,), (2,)) for each in numbers}
+    threads = []
+    gap_of = index_service.gap_of
+
+    def noted(*args):
+        threads.append(threading.current_thread())
+        return gap_of(*args)
+
+    monkeypatch.setattr(job.index._index, "_gap", partial(job.index._found, noted))
+    actor.publish("policy", weights, 1)
+    with pytest.raises(CommTimeout, match=r"version 1 is not complete: nobody has \[1:2\] of"):
+        fetched(reader, timeout_s=0.2)
+    answer = job.driver.request(job.driver.endpoint, LIST, None, timeout_s=DEADLINE_S)
+    assert "nobody has" in str(answer.result().head)
+    (thread,) = threads
+    assert thread.name != io_thread(job.driver)
+
+
+def io_thread(messenger):
+    name = []
+    messenger.submit(lambda: name.append(threading.current_thread().name))
+    wait_until(lambda: name, messenger)
+    return name[0]
+
+
 def test_stages_are_complete_when_the_ranks_that_are_named_have_published(job):
     actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
     into = {"stage.0": np.zeros(10), "stage.1": np.zeros(10)}
@@ -348,7 +386,7 @@ def test_models_of_many_tensors_are_judged_and_planned_beside_the_io_thread(job,
         judged.append(threading.current_thread().name)
         return judge(*args)
 
-    monkeypatch.setattr(index_service, "judge", note)
+    monkeypatch.setattr(job.index._index, "_judge", partial(job.index._found, note))
     actors, reader = [job.rank(rank, 2) for rank in range(2)], job.member("rollout:0")
     rng = np.random.default_rng(0)
     keys = [rng.bytes(30).hex() for _ in range(600)]

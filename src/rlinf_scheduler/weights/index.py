@@ -44,6 +44,7 @@ Layouts: TypeAlias = Mapping[bytes, PackedLayout]
 # Who is to keep which versions.
 Notice: TypeAlias = tuple[Endpoint, KeptVersions]
 Judge: TypeAlias = Callable[[Layouts, Sequence[str]], Sequence[Problem]]
+FindGap: TypeAlias = Callable[[Layouts, Sequence[str]], tuple[str, list[Box]] | None]
 
 
 class PublishedState(NamedTuple):
@@ -66,7 +67,6 @@ class _Weights:
         newest: the last version that each rank has announced, and its shards, also those of ranks that are lost.
         lost: why the process of a rank is gone, as long as it has no other one.
         layouts: by their digests.
-        ranks: those that have to announce a version; () where its tensors say what is missing.
         complete: the newest complete version.
         holders: the rank that is to hold each rank's shards of that.
         held: of which version another process holds the shards of a process, by its id, and which one does.
@@ -78,7 +78,6 @@ class _Weights:
     newest: dict[int, tuple[int, Shards]] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     layouts: dict[bytes, PackedLayout] = field(default_factory=dict)
-    ranks: tuple[int, ...] = ()
     complete: int = NO_VERSION
     holders: dict[int, int] = field(default_factory=dict)
     held: dict[str, tuple[int, Endpoint]] = field(default_factory=dict)
@@ -128,10 +127,12 @@ class Index:
     Args:
         judge: finds what is wrong with several layouts together, as `judge` does; it may raise, and the same is then
             asked again later: what it is asked for has changed nothing yet.
+        gap: finds what nobody has of several layouts, as `gap_of` does; it may raise, too.
     """
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, gap: FindGap) -> None:
         self._judge = judge
+        self._gap = gap
         self._names: dict[str, _Weights] = {}
 
     @property
@@ -165,15 +166,16 @@ class Index:
             left = weights.without("" if before is None else _process_id(before[1]))
             complete = self._newest_complete(new.name, weights, left)
         there = {**left.get(new.version, {}), rank: new.shards}
+        _check_ranks(new, there.values())
         layouts = (
             weights.layouts if new.layout is None else {**weights.layouts, new.shards.digest: new.layout}
         )
-        if self._is_complete(new.name, there, layouts, new.ranks):
+        if self._is_complete(new.name, there, layouts):
             complete = max(complete, new.version)
         # Nothing is refused from here on.
         complete_before = weights.complete
         replaced = present.living().values() if present is not None and is_new else ()
-        weights.shards, weights.complete, weights.ranks = left, complete, new.ranks
+        weights.shards, weights.complete = left, complete
         weights.shards[new.version] = there
         weights.newest[rank] = new.version, new.shards
         weights.lost.pop(rank, None)
@@ -249,9 +251,7 @@ class Index:
             )
         givers = weights.givers(version, question.lost)
         reached = {rank: shards[rank] for rank in givers}
-        if len(reached) < len(shards) and not self._is_complete(
-            question.name, reached, weights.layouts, weights.ranks
-        ):
+        if len(reached) < len(shards) and not self._is_complete(question.name, reached, weights.layouts):
             lost = next(each for rank, each in shards.items() if rank not in reached)
             raise _died(question.name, lost, "the reader cannot reach it")
         found = _found(version, reached, givers, weights.layouts, question.known)
@@ -261,7 +261,7 @@ class Index:
         """Return the newest complete version, which will not do, and why a newer one is not complete."""
         weights = self._names[name]
         ahead = [version for version in weights.shards if version > weights.complete]
-        return FoundVersion(weights.complete, lacks=_lacks(weights, max(ahead)) if ahead else "")
+        return FoundVersion(weights.complete, lacks=self._lacks(weights, max(ahead)) if ahead else "")
 
     def contents(self) -> list[PublishedState]:
         """Return what is known of all weights."""
@@ -273,7 +273,7 @@ class Index:
                     one.publisher.process: one.held_bytes
                     for one in each.shards.get(each.complete, {}).values()
                 },
-                {version: _lacks(each, version) for version in each.shards if version > each.complete},
+                {version: self._lacks(each, version) for version in each.shards if version > each.complete},
             )
             for name, each in sorted(self._names.items())
         ]
@@ -281,33 +281,31 @@ class Index:
     def _newest_complete(self, name: str, weights: _Weights, left: Mapping[int, Mapping[int, Shards]]) -> int:
         """Return the newest version that is still complete."""
         for version in sorted((each for each in left if each <= weights.complete), reverse=True):
-            if left[version] == weights.shards[version] or self._is_complete(
-                name, left[version], weights.layouts, weights.ranks
-            ):
+            whole = left[version] == weights.shards[version]
+            if whole or self._is_complete(name, left[version], weights.layouts):
                 return version
         return NO_VERSION
 
     def _go_on(self, name: str, weights: _Weights, lost: int, rest: Mapping[int, Shards]) -> bool:
         """Whether the ranks that are left have all that a lost one has had, so that a version needs no successor."""
-        if lost in weights.ranks:
+        shards = weights.newest[lost][1]
+        if lost in shards.ranks:
             return False
-        digest = weights.newest[lost][1].digest
+        digest = shards.digest
         if any(shards.digest == digest for shards in rest.values()):
             return True
         try:
-            return self._is_complete(name, rest, weights.layouts, ())
+            return self._is_complete(name, rest, weights.layouts)
         except WeightsError:  # some have published a version that is cut otherwise
             return False
 
-    def _is_complete(
-        self, name: str, shards: Mapping[int, Shards], layouts: Layouts, ranks: Iterable[int]
-    ) -> bool:
+    def _is_complete(self, name: str, shards: Mapping[int, Shards], layouts: Layouts) -> bool:
         """Whether nothing of a version is missing.
 
         Raises:
             WeightsError: its shards do not go together.
         """
-        if not shards or not all(rank in shards for rank in ranks):
+        if not shards or not all(rank in shards for each in shards.values() for rank in each.ranks):
             return False
         different = {each.digest: each for each in shards.values()}
         one = next(iter(different.values()))
@@ -323,6 +321,20 @@ class Index:
             more = f"; so it is with {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
             raise WeightsError(name, f"'{conflicts[0].key}': {conflicts[0].text}{more}")
         return not problems
+
+    def _lacks(self, weights: _Weights, version: int) -> str:
+        """Say why a version is not complete: what is missing, and which ranks have not published it."""
+        there = weights.shards[version]
+        one = next(iter(there.values()))
+        absent = [rank for rank in one.ranks or range(one.publisher.world_size) if rank not in there]
+        gap = self._gap({each.digest: weights.layouts[each.digest] for each in there.values()}, ())
+        missing = ""
+        if gap is not None:
+            key, boxes = gap
+            missing = f": nobody has {', '.join(map(str, boxes))} of '{key}'"
+            absent = [rank for rank in absent if _had(weights, rank, key, boxes[0])] or absent
+        waits = "; it waits for " + _named(weights, absent) if absent else ""
+        return f"version {version} is not complete{missing}{waits}"
 
 
 # As large as any version.
@@ -352,6 +364,15 @@ def _check_owner(new: Announce, present: _Weights) -> None:
         raise WeightsError(
             new.name,
             f"'{publisher.group}' was launched anew, and publishes them; '{publisher.process}' is of a launch before",
+        )
+
+
+def _check_ranks(new: Announce, there: Iterable[Shards]) -> None:
+    other = next((each for each in there if each.ranks != new.shards.ranks), None)
+    if other is not None:
+        said = [f"'{each.publisher.process}' ranks={[*each.ranks] or None}" for each in (new.shards, other)]
+        raise WeightsError(
+            new.name, f"all ranks give the same ranks=; of version {new.version}, {' and '.join(said)}"
         )
 
 
@@ -414,21 +435,6 @@ def _found(
     return FoundVersion(version, sources, digest, unknown)
 
 
-def _lacks(weights: _Weights, version: int) -> str:
-    """Say why a version is not complete: what is missing, and which ranks have not published it."""
-    there = weights.shards[version]
-    publishers = next(iter(there.values())).publisher
-    absent = [rank for rank in weights.ranks or range(publishers.world_size) if rank not in there]
-    gap = _gap([unpacked(weights.layouts[digest]) for digest in {each.digest for each in there.values()}])
-    missing = ""
-    if gap is not None:
-        key, boxes = gap
-        missing = f": nobody has {', '.join(map(str, boxes))} of '{key}'"
-        absent = [rank for rank in absent if _had(weights, rank, key, boxes[0])] or absent
-    waits = "; it waits for " + _named(weights, absent) if absent else ""
-    return f"version {version} is not complete{missing}{waits}"
-
-
 def _named(weights: _Weights, ranks: Sequence[int]) -> str:
     named = [_rank_text(weights, rank) for rank in ranks[:MOST_NAMED]]
     more = f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
@@ -456,10 +462,10 @@ def _had(weights: _Weights, rank: int, key: str, box: Box) -> bool:
     return any(len(piece.start) == len(box.start) and piece.box.overlaps(box) for piece in part.pieces)
 
 
-def _gap(layouts: Sequence[WeightsLayout]) -> tuple[str, list[Box]] | None:
+def gap_of(layouts: Layouts, _processes: Sequence[str] = ()) -> tuple[str, list[Box]] | None:
     """Return a tensor of which something is missing, and what; None if nothing is."""
     groups: dict[int, list[WeightsLayout]] = {}
-    for layout in layouts:
+    for layout in map(unpacked, layouts.values()):
         groups.setdefault(id(layout.manifest), []).append(layout)
     places: dict[str, list[tuple[list[WeightsLayout], int]]] = {}
     for group in groups.values():

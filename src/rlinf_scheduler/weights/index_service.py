@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 from rlinf_scheduler.comm.gone_names import GoneNames
 from rlinf_scheduler.comm.loop import Timer
@@ -17,7 +18,7 @@ from rlinf_scheduler.errors import PeerDied, PeerNotFound
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.weights.index import Index, Layouts, Notice, judge
+from rlinf_scheduler.weights.index import Index, Layouts, Notice, gap_of, judge
 from rlinf_scheduler.weights.records import (
     ANNOUNCE,
     FIND,
@@ -44,13 +45,19 @@ MAX_JUDGED = 256
 JUDGED_HERE_BYTES = 1 << 14
 
 
+# What is found out of layouts that some processes have, `judge` or `gap_of`.
+_Find: TypeAlias = Callable[[Layouts, Sequence[str]], Any]
+
+
 class _Unjudged(Exception):
     """Some layouts have not been looked at together."""
 
-    def __init__(self, layouts: Layouts, processes: Sequence[str]) -> None:
+    def __init__(self, find: _Find, layouts: Layouts, processes: Sequence[str]) -> None:
         super().__init__()
-        self.layouts = dict(layouts)
+        self.key = find, frozenset(layouts)
+        self.find = partial(find, dict(layouts), list(processes))
         self.processes = list(processes)
+        self.size_bytes = sum(len(each.manifest) + len(each.parts) for each in layouts.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +74,9 @@ class IndexService:
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
-        self._index = Index(self._judged)
-        self._verdicts: OrderedDict[frozenset[bytes], Sequence[Problem]] = OrderedDict()
+        self._index = Index(partial(self._found, judge), partial(self._found, gap_of))
+        # What was found out, and of which processes, by the digests of their layouts.
+        self._verdicts: OrderedDict[tuple[_Find, frozenset[bytes]], tuple[list[str], Any]] = OrderedDict()
         self._gone = GoneNames(messenger.now)
         # The names of what is published, for those that ask for another one.
         self._entries = Names()
@@ -138,6 +146,9 @@ class IndexService:
 
     def _expire(self, reader: _Reader) -> None:
         self._forget(reader)
+        self._do(partial(self._answer_late, reader), reader.request.fail)
+
+    def _answer_late(self, reader: _Reader) -> None:
         name = reader.request.head.name
         if name in self._index.names:
             reader.request.reply(self._index.missing(name))
@@ -156,7 +167,7 @@ class IndexService:
             self._waiting.pop(name, None)
 
     def _on_list(self, request: Request) -> None:
-        request.reply(self._index.contents())
+        self._do(lambda: request.reply(self._index.contents()), request.fail)
 
     def _on_held(self, notice: Request) -> None:
         notice.check_claim(notice.head.holder.process_id, "it holds weights")
@@ -179,14 +190,13 @@ class IndexService:
             for reader in list(self._waiting.get(name, ())):
                 self._fail(reader, error)
 
-    def _do(self, step: Callable[[], None], fail: Callable[[BaseException], object]) -> None:
+    def _do(self, step: Callable[[], object], fail: Callable[[BaseException], object]) -> None:
         """Take a step; if it needs to know what it does not, that is found out first, and it begins anew."""
         try:
             step()
         except _Unjudged as unjudged:
-            size_bytes = sum(len(each.manifest) + len(each.parts) for each in unjudged.layouts.values())
-            if size_bytes <= JUDGED_HERE_BYTES:
-                self._note(unjudged, judge(unjudged.layouts, unjudged.processes))
+            if unjudged.size_bytes <= JUDGED_HERE_BYTES:
+                self._note(unjudged, unjudged.find())
                 self._do(step, fail)
             else:
                 self._messenger.run_beside(self._judge_beside, unjudged, partial(self._do, step, fail))
@@ -195,25 +205,28 @@ class IndexService:
             fail(error)
 
     def _judge_beside(self, unjudged: _Unjudged, again: Callable[[], None]) -> None:
-        problems = judge(unjudged.layouts, unjudged.processes)
+        found = unjudged.find()
 
         def note() -> None:
-            self._note(unjudged, problems)
+            self._note(unjudged, found)
             again()
 
         self._messenger.submit(note)
 
-    def _note(self, unjudged: _Unjudged, problems: Sequence[Problem]) -> None:
-        self._verdicts[frozenset(unjudged.layouts)] = problems
+    def _note(self, unjudged: _Unjudged, found: Any) -> None:
+        self._verdicts[unjudged.key] = unjudged.processes, found
         if len(self._verdicts) > MAX_JUDGED:
             self._verdicts.popitem(last=False)
 
-    def _judged(self, layouts: Layouts, processes: Sequence[str]) -> Sequence[Problem]:
-        digests = frozenset(layouts)
-        if digests not in self._verdicts:
-            raise _Unjudged(layouts, processes)
-        self._verdicts.move_to_end(digests)
-        return self._verdicts[digests]
+    def _found(self, find: _Find, layouts: Layouts, processes: Sequence[str]) -> Any:
+        """Return what is known of layouts; what names processes is known of these alone."""
+        key = find, frozenset(layouts)
+        of, found = self._verdicts.get(key, ([], None))
+        names_them = any(type(each) is Problem for each in found or ())
+        if key not in self._verdicts or (names_them and of != [*processes]):
+            raise _Unjudged(find, layouts, processes)
+        self._verdicts.move_to_end(key)
+        return found
 
 
 def open_index(session: Session) -> IndexService:

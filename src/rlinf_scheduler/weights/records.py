@@ -90,6 +90,7 @@ class Shards(msgspec.Struct, frozen=True, array_like=True):
         held_bytes: how much it has.
         total_bytes: how much all of these tensors are.
         device: the device they lie on; "" for host memory.
+        ranks: the version is complete when these have announced it; (): when nothing of its tensors is missing.
     """
 
     publisher: PublishingRank
@@ -98,6 +99,7 @@ class Shards(msgspec.Struct, frozen=True, array_like=True):
     held_bytes: int
     total_bytes: int
     device: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True):
@@ -108,14 +110,12 @@ class Announce(msgspec.Struct, frozen=True, array_like=True):
         version: which.
         shards: what it has.
         layout: its layout, if it has not announced that before.
-        ranks: the version is complete when these have announced it; (): when nothing of its tensors is missing.
     """
 
     name: str
     version: int
     shards: Shards
     layout: PackedLayout | None = None
-    ranks: tuple[int, ...] = ()
 
 
 class KeptVersions(msgspec.Struct, frozen=True, array_like=True):

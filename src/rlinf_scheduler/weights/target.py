@@ -182,7 +182,8 @@ class WeightsTarget:
         lets something copy from there, may be tensors of bytes on a device.
 
         Raises:
-            WeightsMismatch: something cannot be written to any more; nothing was written.
+            WeightsMismatch: something cannot be written to any more, or what is tied would get different values;
+                nothing was written.
             WeightsError: a payload is not what its source said that it has; nothing was written.
         """
         if unwritable := _why_unwritable({read.into: self._locals[read.into] for read in plan.reads}):
@@ -190,7 +191,9 @@ class WeightsTarget:
         copies: list[Copy] = []
         others: list[Callable[[], None]] = []
         there: dict[int, list[_Move]] = {}
-        for move in self._moves(plan, payloads):
+        moves = list(self._moves(plan, payloads))
+        self._check_tied(version, moves)
+        for move in moves:
             if is_tensor(move.data):
                 there.setdefault(move.read.source, []).append(move)
             else:
@@ -217,6 +220,22 @@ class WeightsTarget:
                     continue
                 written.add(same)
             yield _Move(local, memory[read.into, dtype], dtype, data, read, those)
+
+    def _check_tied(self, version: int, moves: Sequence[_Move]) -> None:
+        """Make sure that what is tied here gets the same values, also where its publishers have untied it."""
+        first: dict[tuple[Any, ...], tuple[_Move, ByteRun]] = {}
+        for move in moves if self._tied else ():
+            for copy, run in zip(move.read.copies, move.runs, strict=True):
+                tied = self._tied.get(move.read.into)
+                if tied is None or is_tensor(move.data):
+                    continue
+                there = first.setdefault((tied, move.dtype, copy.target_start, copy.shape), (move, run))
+                if there[0] is not move and not np.array_equal(_source_of(*there), _source_of(move, run)):
+                    keys = f"'{there[0].read.into}' and '{move.read.into}'"
+                    problem = (
+                        f"{keys} are one tensor in the destination, and are published with different values"
+                    )
+                    raise WeightsMismatch(self._name, version, unfit=(problem,))
 
     def _find_tied(self) -> dict[str, tuple[Any, ...]]:
         """Return where the tensors lie that others are tied to."""
@@ -336,6 +355,10 @@ def copy_of(run: ByteRun, target: Bytes, source: Bytes) -> Copy:
         np.ndarray(shape, np.uint8, target, strides=(*run.target_strides, 1)),
         np.ndarray(shape, np.uint8, source, strides=(*run.source_strides, 1)),
     )
+
+
+def _source_of(move: _Move, run: ByteRun) -> Bytes:
+    return copy_of(run._replace(target_offset=0, target_strides=run.source_strides), move.data, move.data)[1]
 
 
 def _copy_from_device(moves: Sequence[_Move]) -> None:

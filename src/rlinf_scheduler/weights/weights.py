@@ -129,7 +129,7 @@ class Weights:
         note = self._tape.begin("publish", name, encoded)
         new = self._devices.stage(f"weights '{name}'", encoded) or self._packed(name, encoded)
         # The memory of the version before is given back in this thread.
-        self._put(replace(self._announcement(name, number, layout, new), ranks=all_ranks), new, delta)
+        self._put(self._announcement(name, number, layout, new, all_ranks), new, delta)
         note.took()
         TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
@@ -224,13 +224,15 @@ class Weights:
             self._tell_once(name, payload.size_bytes)
         return payload
 
-    def _announcement(self, name: str, version: int, layout: WeightsLayout, new: Packed) -> Announce:
+    def _announcement(
+        self, name: str, version: int, layout: WeightsLayout, new: Packed, ranks: tuple[int, ...] = ()
+    ) -> Announce:
         told = self._layouts.get(name)
         if told is None or told.layout != layout:
             told = self._layouts[name] = digested(layout)
         device = new.device if isinstance(new, StagedPayload) else ""
         shards = Shards(
-            self._publisher, told.digest, told.manifest, told.held_bytes, told.total_bytes, device
+            self._publisher, told.digest, told.manifest, told.held_bytes, told.total_bytes, device, ranks
         )
         return Announce(name, version, shards, told.packed)
 
