@@ -1,56 +1,18 @@
 """What a worker has on its device in its turns only changes places, and stays what it is."""
 
 import copy
-import weakref
 
 import pytest
 import torch
 
 from alarms import interrupted_at
 from rlinf.scheduler import Worker
-from rlinf_scheduler.comm.shm import kernel
-from rlinf_scheduler.comm.shm.maps import map_array
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.host.timing import recording
 from rlinf_scheduler.worker import offload
 from rlinf_scheduler.worker.device_lock import DeviceLock
 from rlinf_scheduler.worker.offload import Offload
-
-
-class SmallDevice:
-    """Memory apart from the rest, of which a process has so much; it is gone when no tensor lies in it any more."""
-
-    def __init__(self, total_bytes=1 << 20):
-        self.free_bytes = total_bytes
-        self._there = {}
-
-    def is_there(self, tensor):
-        return tensor.untyped_storage().data_ptr() in self._there
-
-    def is_in_host(self, tensor):
-        return not self.is_there(tensor)
-
-    def allocate(self, size_bytes):
-        if size_bytes > self.free_bytes:
-            raise MemoryError(f"{size_bytes} bytes of {self.free_bytes}")
-        array = map_array(kernel.create(max(size_bytes, 1)), max(size_bytes, 1))
-        tensor = torch.from_numpy(array)[:size_bytes]
-        self.free_bytes -= size_bytes
-        self._there[tensor.data_ptr()] = size_bytes
-        weakref.finalize(array.base, self._freed, tensor.data_ptr())
-        return tensor
-
-    def _freed(self, address):
-        self.free_bytes += self._there.pop(address)
-
-    def allocate_in_host(self, size_bytes):
-        return torch.empty(size_bytes, dtype=torch.uint8)
-
-    def settle(self):
-        pass
-
-    def trim(self):
-        pass
+from small_device import SmallDevice
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Protocol
 
 from rlinf_scheduler.comm.reports import Reporter
@@ -93,10 +94,11 @@ class Offload:
     """Modules, optimizers and tensors that change places: the same objects, whose memory is elsewhere.
 
     What shares memory before does so afterwards. A move is whole, or it is not made: then everything is where it was.
+    Of what is in shards, this process's shard is moved; a module of FSDP2 that is gathered is in shards again then.
 
     Args:
-        things: modules with their gradients and buffers, optimizers with their state, tensors, and dicts, lists and
-            tuples of them.
+        things: modules with their gradients and buffers, optimizers with their state, tensors, DTensors, and dicts,
+            lists and tuples of them.
         memory: of the device.
 
     Raises:
@@ -121,7 +123,11 @@ class Offload:
         memory.trim()
 
     def _move(self, moves: Callable[[_Tensor], bool], allocate: Callable[[int], _Tensor]) -> None:
-        moving = list({id(tensor): tensor for tensor in self._tensors() if moves(tensor)}.values())
+        for module in self._fsdp_modules():
+            module.reshard()
+        shards = {id(whole): whole for whole in self._tensors() if self._is_sharded(whole)}.values()
+        held = (self._held(tensor) for tensor in chain(self._tensors(), self._padded()))
+        moving = list({id(tensor): tensor for tensor in held if moves(tensor)}.values())
         # Other streams, of other threads perhaps, may still write to it.
         self._memory.settle()
         copies: dict[tuple[int, int], _Tensor] = {}
@@ -132,6 +138,11 @@ class Offload:
                 copies[_key(memory)] = allocate(len(whole)).copy_(whole, non_blocking=True)
         self._memory.settle()
         made = [self._in(copies[_key(tensor.untyped_storage())], tensor) for tensor in moving]
+        there = dict(zip(map(id, moving), made, strict=True))
+        for whole in shards:  # it says itself on which device it is
+            if id(whole._local_tensor) in there:
+                moving.append(whole)
+                made.append(type(whole)(there[id(whole._local_tensor)], whole._spec, requires_grad=False))
         # All at once: no interruption comes between two of them, of which one would be elsewhere than what it shares
         # its memory with, and not share it any more when both have come to the same place again.
         deque(map(setattr, moving, repeat("data"), made), maxlen=0)
@@ -140,6 +151,39 @@ class Offload:
         """A tensor like another one, in a copy of that one's memory."""
         made = self._torch.empty(0, dtype=tensor.dtype, device=copy.device)
         return made.set_(copy.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    # -- what is in shards -----------------------------------------------------------------------
+
+    @staticmethod
+    def _is_sharded(tensor: object) -> bool:
+        loaded = sys.modules.get("torch.distributed.tensor")
+        return loaded is not None and isinstance(tensor, loaded.DTensor)
+
+    def _held(self, tensor: _Tensor) -> _Tensor:
+        """What this process has of a tensor."""
+        return tensor._local_tensor if self._is_sharded(tensor) else tensor
+
+    def _fsdp_modules(self) -> Iterator[Any]:
+        loaded = sys.modules.get("torch.distributed.fsdp")
+        for module in self._modules_of(self._things) if loaded is not None else ():
+            if isinstance(module, loaded.FSDPModule):
+                yield module
+
+    def _modules_of(self, thing: object) -> Iterator[Any]:
+        if isinstance(thing, self._torch.nn.Module):
+            yield from thing.modules()
+        elif isinstance(thing, Mapping | list | tuple):
+            for each in thing.values() if isinstance(thing, Mapping) else thing:
+                yield from self._modules_of(each)
+
+    def _padded(self) -> Iterator[_Tensor]:
+        """The memory in which FSDP2 has the shards, as large as the first rank's, and from which it gathers."""
+        for module in self._fsdp_modules():
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+            for parameter in chain.from_iterable(group.fsdp_params for group in groups if group):
+                if type(parameter._sharded_param_data) is self._torch.Tensor:
+                    yield parameter._sharded_param_data
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -179,8 +223,8 @@ class Offload:
                 if isinstance(value, self._torch.Tensor) and (key != "step" or counts_there):
                     yield self._checked(value)
 
-    def _checked(self, tensor: _Tensor) -> _Tensor:
-        torch = self._torch
+    def _checked(self, whole: _Tensor) -> _Tensor:
+        torch, tensor = self._torch, self._held(whole)
         is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         if (
             not is_plain
@@ -193,7 +237,7 @@ class Offload:
                 f"{_TAKES}; this {type(tensor).__name__} of shape {tuple(tensor.shape)} is more than a view of memory",
                 hint="bring it to the device, and back, by its own `.to(...)` in the block",
             )
-        return tensor
+        return whole
 
 
 def _key(storage: Any) -> tuple[int, int]:
