@@ -2,12 +2,14 @@
 
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from programs import RLINF, run_program
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.comm.replication.deltas import MachineCopies
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.weights import open_weights, published_weights
 
@@ -23,6 +25,8 @@ def job():
         other = Session(session.secret, "rollout:0", home=session.home)
         for name in ("policy", "critic"):
             session.service(open_weights).publish(name, {"w": np.zeros(3)}, 4)
+        copies = session.service(open_weights)._versions._publisher.copies
+        copies["policy"] = MachineCopies(Counter({"delta": 2, "no version before": 1}))
         other.service(open_weights).fetch("policy", {"w": np.zeros(3)}, timeout_s=60).wait()
         yield session
         other.close()
@@ -37,6 +41,8 @@ def test_another_terminal_sees_the_weights_of_a_job(job):
         "'policy': version 4, 24 bytes of 1 process",
         "source  driver     24 bytes",
         "reader  rollout:0  version 4",
+        "copies  driver     2 delta",
+        "copies  driver     1 no version before",
     ]
     assert json.loads(rlinf_weights("--json").stdout)["policy"] == {
         "name": "policy",
@@ -44,6 +50,7 @@ def test_another_terminal_sees_the_weights_of_a_job(job):
         "sources": {"driver": 24},
         "incomplete": {},
         "readers": {"rollout:0": 4},
+        "copies": {"driver": {"delta": 2, "no version before": 1}},
     }
 
 

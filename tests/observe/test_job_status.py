@@ -145,12 +145,14 @@ def test_devices_know_who_sees_them_and_how_full_they_are():
 
 def test_weights_say_who_is_how_far_behind():
     every = look(
-        stats("actor:0", weights=(PublishedVersion("policy", 8, 1 << 20),)),
+        stats("actor:0", weights=(PublishedVersion("policy", 8, 1 << 20, {"delta": 2, "why": 1}, 10),)),
+        stats("actor:1", weights=(PublishedVersion("policy", 8, 1 << 20, {"delta": 1}, 5),)),
         stats("r:0", fetched={"policy": 8}, read_bytes={"policy": {"node": 5}}),
         stats("r:1", fetched={"policy": 5, "old": 2}, read_bytes={"policy": {"network": 2, "node": 1}}),
     )
     old, policy = status_of(every, None, JobFacts()).weights
-    assert (policy.version, policy.publisher, policy.lag, policy.bytes) == (8, "actor:0", 3, 1 << 20)
+    assert (policy.version, policy.publisher, policy.lag, policy.bytes) == (8, "actor:1", 3, 1 << 20)
+    assert (policy.copies, policy.delta_bytes) == ({"delta": 3, "why": 1}, 15)
     assert policy.readers == {"r:0": 8, "r:1": 5}
     assert policy.read_bytes == {"node": 6, "network": 2}
     assert (old.publisher, old.version, old.lag) == ("", 2, 0)

@@ -32,7 +32,11 @@ def whole_job():
         channels=(
             ChannelStatus('odd "name"\n\\', "Channels:0", depth=4, num_put=9, num_got=5, bytes_put=90),
         ),
-        weights=(WeightsStatus("policy", 8, "actor:0", 1 << 20, {"actor:1": 7}, 1, {"node": 1 << 20}),),
+        weights=(
+            WeightsStatus(
+                "policy", 8, "actor:0", 1 << 20, {"actor:1": 7}, 1, {"node": 1 << 20}, {"delta": 3}, 7
+            ),
+        ),
         event_counts={"WorkerLost": 1},
     )
 

@@ -32,8 +32,8 @@ def fetch(reader, version, **options):
 
 def copies(actor):
     """How many machines have made a version of what has changed, and why others have not."""
-    there = actor._versions._publisher.copies.get(NAME, deltas.MachineCopies())
-    return there.by_delta, dict(there.whole)
+    counts = dict(actor.copies(NAME))
+    return counts.pop(deltas.DELTA, 0), counts
 
 
 def pair(job):

@@ -59,11 +59,13 @@ def _show(
 
 
 def _state(each: PublishedWeights) -> _Look:
-    readers = each.readers
+    readers, copies = each.readers, each.copies
     rows = [("source", process, size_text(size)) for process, size in each.sources.items()]
     rows += [("reader", process, f"version {version}") for process, version in sorted(readers.items())]
+    for process, counts in sorted(copies.items()):
+        rows += [("copies", process, f"{number} {how}") for how, number in sorted(counts.items())]
     data = {field: getattr(each, field) for field in each.__struct_fields__}
-    return {**data, "readers": readers}, list(text_table(rows)) if rows else []
+    return {**data, "readers": readers, "copies": copies}, list(text_table(rows)) if rows else []
 
 
 def _plan(each: PublishedWeights) -> _Look:

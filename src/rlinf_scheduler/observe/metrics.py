@@ -227,6 +227,17 @@ FAMILIES = (
         ),
     ),
     _family(
+        "rlinf_weights_copies_total",
+        "Copies of versions that have come to other machines: as a delta, or as a whole, by the reason.",
+        ("how", "weights"),
+        lambda status: (
+            ((how, each.name), number)
+            for each in status.weights
+            for how, number in sorted(each.copies.items())
+        ),
+    ),
+    _of_weights("delta_bytes", "Size of the last deltas.", lambda weights: weights.delta_bytes),
+    _family(
         "rlinf_events_total",
         "Events of the job, by their class.",
         ("kind",),

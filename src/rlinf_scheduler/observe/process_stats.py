@@ -84,11 +84,18 @@ class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedVersion(msgspec.Struct, frozen=True, array_like=True):
-    """Weights that a process publishes: their name, the newest version, -1 for none, and its size in bytes."""
+    """Weights that a process publishes: their name, the newest version, -1 for none, and its size in bytes.
+
+    Attributes:
+        copies: how many copies have come to other machines as "delta", or as a whole, by the reason.
+        delta_bytes: how large the last delta was.
+    """
 
     name: str
     version: int
     size_bytes: int
+    copies: dict[str, int] = {}
+    delta_bytes: int = 0
 
 
 class ProcessStats(msgspec.Struct, frozen=True, array_like=True):

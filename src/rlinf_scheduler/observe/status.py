@@ -240,6 +240,8 @@ class WeightsStatus:
         readers: the newest version that each process has fetched.
         lag: by how much the reader that is farthest behind is behind the newest version; 0 without readers.
         read_bytes: how much all readers have read last, by which way: "device", "node" or "network".
+        copies: how many have come to other machines as "delta", or as a whole, by the reason.
+        delta_bytes: how large the last deltas were, of all publishers.
     """
 
     name: str
@@ -249,6 +251,8 @@ class WeightsStatus:
     readers: dict[str, int] = field(default_factory=dict)
     lag: int = 0
     read_bytes: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+    delta_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -464,6 +464,7 @@ def _weights(stats: Iterable[ProcessStats]) -> tuple[WeightsStatus, ...]:
         publisher, newest = published.get(name, ("", None))
         version = max(readers.get(name, {}).values(), default=-1) if newest is None else newest.version
         oldest = min(readers.get(name, {}).values(), default=version)
+        those = [each for process in every for each in process.weights if each.name == name]
         size_bytes = 0 if newest is None else newest.size_bytes
         found.append(
             WeightsStatus(
@@ -474,6 +475,8 @@ def _weights(stats: Iterable[ProcessStats]) -> tuple[WeightsStatus, ...]:
                 readers.get(name, {}),
                 max(0, version - oldest),
                 sum((Counter(process.read_bytes.get(name)) for process in every), Counter()),
+                sum((Counter(each.copies) for each in those), Counter()),
+                sum(each.delta_bytes for each in those),
             )
         )
     return tuple(found)

@@ -30,14 +30,15 @@ from rlinf_scheduler.weights.records import (
     Find,
     HeldShards,
     ReadVersion,
+    WeightsUse,
     entry_of,
 )
 from rlinf_scheduler.weights.sources import Problem
 
 MAX_KNOWN = 5
 # Levels of every process, and of the job's home, and how long all may take; the question is a name of weights.
-READ = Level("weights.read", tuple[str, ReadVersion | None], str)
-JOB_READ = Level("job.weights", dict[str, ReadVersion], str, "who reads weights")
+READ = Level("weights.read", tuple[str, ReadVersion | None, dict[str, int]], str)
+JOB_READ = Level("job.weights", WeightsUse, str, "who reads weights")
 READERS_TIMEOUT_S = 2.0
 # So many answers of `judge` are kept: a group that publishes asks for the same ones over and over.
 MAX_JUDGED = 256
@@ -232,17 +233,19 @@ class IndexService:
 def open_index(session: Session) -> IndexService:
     """Make the index of a job, in its home; `session.service(open_index)` is always the same."""
     levels = session.service(Levels)
-    levels.add(READ, lambda _name: (session.name, None))
+    levels.add(READ, lambda _name: (session.name, None, {}))
     levels.add(JOB_READ, partial(_ask_readers, session))
     return IndexService(session.messenger)
 
 
-def _ask_readers(session: Session, name: str) -> Promise[dict[str, ReadVersion]]:
-    found: Promise[dict[str, ReadVersion]] = Promise()
+def _ask_readers(session: Session, name: str) -> Promise[WeightsUse]:
+    found: Promise[WeightsUse] = Promise()
 
     def tell(asked: Promise[Poll]) -> None:
         # Processes that have nothing to do with weights answer by an error.
-        found.set_result({process: read for process, read in asked.result(0).heads if read is not None})
+        heads = asked.result(0).heads
+        readers = {process: read for process, read, _ in heads if read is not None}
+        found.set_result(WeightsUse(readers, {process: copies for process, _, copies in heads if copies}))
 
     session.service(Survey).ask(Inquiry(READ, READERS_TIMEOUT_S, name)).add_done_callback(tell)
     return found

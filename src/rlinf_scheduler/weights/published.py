@@ -7,7 +7,7 @@ import msgspec
 from rlinf_scheduler.comm.replication import CarriedBy
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.weights.index_service import JOB_READ, open_index
-from rlinf_scheduler.weights.records import LIST, ReadVersion
+from rlinf_scheduler.weights.records import LIST, ReadVersion, WeightsUse
 from rlinf_scheduler.wording import counted, did_you_mean, list_names, size_text, text_table
 
 ANSWER_TIMEOUT_S = 5.0
@@ -57,11 +57,20 @@ class PublishedWeights(msgspec.Struct, frozen=True, array_like=True):
         """The version that each living process has fetched last."""
         return {process: read.version for process, read in self.plan().readers.items()}
 
+    @property
+    def copies(self) -> dict[str, dict[str, int]]:
+        """How versions came to machines that had the one before, by publisher: as "delta", or whole, and then why."""
+        return self._use().copies
+
     def plan(self) -> WeightsPlan:
         """Return who reads how much from whom and by which way, of all that have fetched them; to be printed."""
+        return WeightsPlan(self.name, self._use().readers)
+
+    def _use(self) -> WeightsUse:
         session = current_session()
         asked = JOB_READ.ask(session.messenger, session.home, self.name, timeout_s=ANSWER_TIMEOUT_S)
-        return WeightsPlan(self.name, JOB_READ.answer_of_home(asked))
+        used: WeightsUse = JOB_READ.answer_of_home(asked)
+        return used
 
     def __str__(self) -> str:
         size = f"{size_text(sum(self.sources.values()))} of {counted(len(self.sources), 'process', 'es')}"

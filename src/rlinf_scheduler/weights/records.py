@@ -251,6 +251,13 @@ class ReadVersion(msgspec.Struct, frozen=True, array_like=True):
         return {way: sum(size for _, size, each in self.flows if each == way) for _, _, way in self.flows}
 
 
+class WeightsUse(msgspec.Struct, frozen=True, array_like=True):
+    """What each process has read last of some weights, and how it has given them to other machines."""
+
+    readers: dict[str, ReadVersion]
+    copies: dict[str, dict[str, int]]
+
+
 class DigestedLayout(NamedTuple):
     """A layout, and what is said of it in every announcement: see `Shards`."""
 

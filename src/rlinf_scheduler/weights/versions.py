@@ -13,6 +13,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
+from rlinf_scheduler.comm.replication.deltas import MachineCopies
 from rlinf_scheduler.comm.replication.publisher import give
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -125,6 +126,10 @@ class Versions:
         newest = self._versions.get(name, {}).get(self.version(name))
         there = None if newest is None else newest.staged or newest.payload
         return 0 if there is None else there.size_bytes
+
+    def copies(self, name: str) -> MachineCopies:
+        """Return how its versions have come to other machines."""
+        return self._publisher.copies.get(name) or MachineCopies()
 
     def put(self, name: str, version: int, new: Packed, delta: DeltaChoice = "auto") -> None:
         """Make a version one that readers can get; `delta` as of `Worker.publish_weights`.

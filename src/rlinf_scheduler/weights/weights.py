@@ -203,6 +203,10 @@ class Weights:
 
         return AsyncHandle(promise, write, f"fetch of weights '{name}'")
 
+    def copies(self, name: str) -> dict[str, int]:
+        """Return how versions of this process have come to other machines, as of `PublishedWeights.copies`."""
+        return dict(self._versions.copies(name).counts)
+
     def add_to(self, doing: Activity) -> Activity:
         """Add what this process publishes to what it says of itself; on the I/O thread."""
         versions = {name: self._versions.version(name) for name in self._versions.names}
@@ -211,7 +215,13 @@ class Weights:
     def add_stats(self, stats: ProcessStats) -> ProcessStats:
         """Add what this process publishes, and what it has fetched; on the I/O thread."""
         published = tuple(
-            PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
+            PublishedVersion(
+                name,
+                self._versions.version(name),
+                self._versions.size_bytes(name),
+                self.copies(name),
+                self._versions.copies(name).delta_bytes,
+            )
             for name in self._versions.names
         )
         versions = {name: each.version for name, each in self.read.items()}
@@ -293,7 +303,9 @@ def open_weights(session: Session) -> Weights:
     weights = Weights(session.messenger, session.home, tape_of(session), devices, rank)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)
-    session.service(Levels).add(READ, lambda name: (session.name, weights.read.get(name)))
+    session.service(Levels).add(
+        READ, lambda name: (session.name, weights.read.get(name), weights.copies(name))
+    )
     return weights
 
 

@@ -17,7 +17,7 @@ COMPARED_BYTES_PER_S = 1 << 30
 FORGIVEN = 1.1
 # What saves less than a tenth of an object is not worth its while.
 WORTH = 0.9
-NO_BASE, TOO_LONG = "no version before", "too much has changed"
+DELTA, NO_BASE, TOO_LONG = "delta", "no version before", "too much has changed"
 
 
 class OpenQuestion(NamedTuple):
@@ -93,15 +93,14 @@ class Pays:
         self._copied[machine_id] = size_bytes / max(took_s, 1e-6)
 
 
+@dataclass(slots=True, eq=False)
 class MachineCopies:
-    """How the objects of one name came to other machines.
+    """How the objects of one name have come to other machines, where deltas were made.
 
     Attributes:
+        counts: how many as `DELTA`, and as a whole for which reason.
         delta_bytes: how large the last delta was.
-        by_delta: how many were made of what has changed.
-        whole: how many came as a whole although the object before was to be had somewhere, by why.
     """
 
-    def __init__(self) -> None:
-        self.delta_bytes = self.by_delta = 0
-        self.whole: Counter[str] = Counter()
+    counts: Counter[str] = field(default_factory=Counter)
+    delta_bytes: int = 0

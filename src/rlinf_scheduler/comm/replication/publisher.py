@@ -11,6 +11,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.replication.deltas import (
+    DELTA,
     NO_BASE,
     TOO_LONG,
     Delta,
@@ -160,7 +161,7 @@ class Publisher:
             return
         delta = published.delta
         if delta is not None and want.refused:
-            self._count_whole(published, want.refused)
+            self._count(published.key, want.refused)
             self._drop_base(delta, want.reader.machine_id)
             published.begun.pop(want.reader.process_id, None)
             delta.given.discard(want.reader.process_id)
@@ -271,7 +272,7 @@ class Publisher:
         if delta is not None:
             self._drop_base(delta, machine_id)
         if delta is not None and process_id in delta.given:
-            self._copies_of(published.key).by_delta += 1
+            self._count(published.key, DELTA)
             return
         self._pays.copied(machine_id, size_bytes, took_s)
         self._slow_bytes_per_s = max(self._slow_bytes_per_s, size_bytes / max(took_s, 1e-6) / TIMES_SLOWER)
@@ -300,7 +301,7 @@ class Publisher:
         if published is None or published.is_released or delta is None:
             return
         if payload is None:
-            self._copies_of(key).whole[TOO_LONG] += len(delta.holders)
+            self._count(key, TOO_LONG, len(delta.holders))
             self._end_delta(published)
         else:
             delta.size_bytes = self._copies_of(key).delta_bytes = payload.size_bytes
@@ -317,16 +318,16 @@ class Publisher:
             return None
         at = delta.holders.get(machine_id)
         if at is None:
-            self._count_whole(published, NO_BASE)
+            self._count(published.key, NO_BASE)
             return None
         if not self._pays.pays(delta, machine_id, published.payload.size_bytes):
-            self._count_whole(published, TOO_LONG)
+            self._count(published.key, TOO_LONG)
             return None
         delta.given.add(want.reader.process_id)
         return Base(delta.base, at)
 
-    def _count_whole(self, published: _Published, why: str) -> None:
-        self._copies_of(published.key).whole[why] += 1
+    def _count(self, key: Key, how: str, number: int = 1) -> None:
+        self._copies_of(key).counts[how] += number
 
     def _copies_of(self, key: Key) -> MachineCopies:
         return self.copies.setdefault(key.name, MachineCopies())
