@@ -3,21 +3,28 @@
 The first rank is in the server's process, and is the only one in half of the stories. The others die, with replicas or
 without, and have successors; a group may be launched anew. Whoever fetches gets what was the newest complete version
 when it asked, or what is newer, as a whole and of one launch; each machine has it once.
+
+In half of the stories a version changes few values of the one before: other machines make it of that. In some, what
+has changed is damaged on its way.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rlinf_scheduler.comm.device import Devices
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Key
+from rlinf_scheduler.comm.replication.deltas import DELTA, NO_BASE, TOO_LONG, delta_of
+from rlinf_scheduler.comm.replication.reading import NO_ROOM
+from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsError
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.held import Slice
@@ -47,6 +54,13 @@ TURN_US = 5_000
 NUM_WAVES, FETCHES_OF_A_WAVE, NUM_ROUNDS, NUM_AUDITORS = 6, 2, 2, 4
 WAVE = 3_000_000
 """The first number of the fetches in waves."""
+# A version changes each value, or one of so many.
+SPREADS = (1, 64)
+# So much of what has changed is damaged, where any is.
+DAMAGED_SHARE = 0.3
+MAX_CHAIN = 2
+# How versions may come where nothing is damaged: not as a whole because something does not fit.
+SOUND = (DELTA, NO_BASE, TOO_LONG, NO_ROOM, "what has changed is gone", "the version before is gone")
 
 
 class StoryWeights(Weights):
@@ -56,6 +70,28 @@ class StoryWeights(Weights):
         devices = Devices(process.messenger, lambda: None)
         super().__init__(process.messenger, process.session.home, devices=devices, rank=rank)
         self.done: Promise[object] = Promise()
+        self.damages = 0.0
+        # The versions of which what has changed was offered.
+        self.offered: set[int] = set()
+        self._draw = process.host.world.randomness(f"damage of {process.host.name}")
+        self._apply, self._replicas.apply = self._replicas.apply, self._apply_some
+        publisher = self._versions._publisher
+        self._offer, publisher.offer_delta = publisher.offer_delta, self._note_offer  # type: ignore[method-assign]
+        self._versions.max_chain = MAX_CHAIN
+
+    def _note_offer(self, key: Key, payload: Payload | None, took_s: float) -> None:
+        if payload is not None:
+            self.offered.add(key.number)
+        self._offer(key, payload, took_s)
+
+    def _apply_some(self, delta: Sequence[Buffer], base: Sequence[Buffer], target: Sequence[Buffer]) -> None:
+        """Apply what has changed, or something else."""
+        frames = [bytearray(each) for each in delta]
+        if self._draw.random() < self.damages:
+            damaged = self._draw.choice([each for each in frames[1:] if each])
+            damaged[self._draw.randrange(len(damaged))] ^= 1 << self._draw.randrange(8)
+        if self._apply is not None:
+            self._apply(frames, base, target)
 
     def _put(self, new: Announce, payload: Packed, delta: DeltaChoice) -> object:
         self.done = self._begin_to_put(new, payload, delta)
@@ -100,8 +136,19 @@ class Rank:
             self.begun = version
             self._group.note_begun()
             state = self._group.shards(self.number, code_of(self._launch, version))
-            self.weights.publish(NAME, state, version)
+            self.weights.publish(NAME, state, version, delta=self._group.delta)
             self.weights.done.add_done_callback(partial(self._published, version))
+
+    def check_deltas(self) -> None:
+        """Check that what has changed was always of what a machine has, and that no chain is too long."""
+        odd = [each for each in self.weights.copies(NAME) if each not in SOUND]
+        if odd and not self._group.damages:
+            raise Violation(f"of {self.host.name} versions come as a whole, for {odd}")
+        chain = 0
+        for version in sorted(self.acknowledged):
+            chain = chain + 1 if version in self.weights.offered else 0
+            if chain > MAX_CHAIN:
+                raise Violation(f"{self.host.name} offers deltas of {chain} versions, one on the other")
 
     def _published(self, version: int, done: Promise[object]) -> None:
         error = done.exception(0)
@@ -126,12 +173,19 @@ class Group:
         complete: the newest complete version of this launch; -1 if there is none.
         complete_us: when each was.
         changes: how many ranks have died, or were launched anew.
+        spread: a version changes one of so many values.
+        delta: whether machines make a version of the one before.
+        damages: how much of what has changed is damaged.
         loss_us: when the last one died that alone had its shards.
     """
 
     def __init__(self, size: int, num_shards: int, num_values: int, world: World) -> None:
         self.size, self._num_shards, self.num_values = size, num_shards, num_values
         self._world = world
+        draw = world.randomness("what changes in weights")
+        self.spread = draw.choice(SPREADS)
+        self.delta: DeltaChoice = draw.choice((True, True, "auto"))
+        self.damages = draw.choice((0.0, 0.0, DAMAGED_SHARE))
         self.launch = self.changes = self.loss_us = 0
         self.ranks: dict[int, Rank] = {}
         self.begun = self.most = self.complete = -1
@@ -208,7 +262,7 @@ class Group:
 
     def shards(self, number: int, code: int) -> dict[str, Any]:
         """Return what a rank has of weights, each value of which is a number."""
-        whole = state_of(code, self.num_values)
+        whole = state_of(code, self.num_values, self.spread)
         if self._num_shards == 1:
             return whole
         size = -(-self.num_values // self._num_shards)
@@ -237,6 +291,7 @@ class WeightsReader(HandleUsers):
         self._is_calm, self._is_connected = is_calm, is_connected
         self.process = process
         self.weights = StoryWeights(process)
+        self.weights.damages = group.damages
         self._group = group
         # What was complete when it asked, of which launch, and how much had changed.
         self._before: dict[int, tuple[int, int, int]] = {}
@@ -302,10 +357,13 @@ class WeightsReader(HandleUsers):
         """Check what was fetched, and return its version."""
         number, group = call.step.number, self._group
         into, (before, launch, changes) = self._into.pop(number), self._before[number]
-        read = {int(each) for values in into.values() for each in (values.min(), values.max())}
         codes = {code_of(each, value) for each in range(launch, group.launch + 1)}
-        if len(read) != 1 or not read <= codes:
-            raise Violation(f"{self.name} is given version {value}, and reads {sorted(read)}", (number,))
+        states = [state_of(each, group.num_values, group.spread) for each in codes]
+        if not any(all(np.array_equal(into[key], state[key]) for key in into) for state in states):
+            read = sorted({int(each) for values in into.values() for each in values})
+            raise Violation(
+                f"{self.name} is given version {value}, and reads {read[:3]} to {read[-3:]}", (number,)
+            )
         is_old = changes == group.changes and value < before
         if is_old or value > group.most or value != self._exact.get(number, value):
             message = f"{self.name} reads version {value}; {before} was there when it asked"
@@ -475,6 +533,7 @@ class WeightsPart(Part):
             if dead := [name for name in sources if not self._cluster.hosts[name].alive]:
                 raise Violation(f"the index sends readers to {dead}, which are gone")
         for rank in group.ranks.values():
+            rank.check_deltas()
             if rank.host.alive and group.complete >= 0 and is_home_alive:
                 self._check_rank(rank)
             for reader in live:
@@ -540,7 +599,8 @@ class WeightsPart(Part):
         """Check that nobody waits, and that what was replaced is gone."""
         versions = rank.weights._versions._versions[NAME]
         questions: list[Any] = [each.unserved for each in versions.values()]
-        questions += [each.questions for each in rank.published.values()]
+        deltas = [each.delta for each in rank.published.values() if each.delta is not None]
+        questions += [each.questions for each in rank.published.values()] + [each.waiting for each in deltas]
         questions.append(self._cluster.processes.index._waiting)
         complete = self._group.complete
         kept = {each for each in rank.acknowledged if each >= complete}
@@ -564,6 +624,10 @@ class WeightsPart(Part):
             if len(set(machines)) < len(machines):
                 raise Violation(f"{ready} keep the same version, two on one machine")
             known |= {key} if reader.process.id in ready else set()
+            delta = published.delta
+            if delta is not None:
+                known |= {delta_of(key)}
+                known |= {delta.base for at in delta.holders.values() if at.process_id == reader.process.id}
         if kept - known:
             raise Violation(f"{reader.name} keeps {kept}, of which nobody knows", (reader.name,))
 
@@ -573,6 +637,7 @@ def code_of(launch: int, version: int) -> int:
     return launch * 1_000_000 + version
 
 
-def state_of(code: int, num_values: int) -> dict[str, Any]:
-    """Return weights, each of which is a number."""
-    return {"weight": np.full(num_values, code, np.int64), "bias": np.full(3, code, np.int64)}
+def state_of(code: int, num_values: int, spread: int = 1) -> dict[str, Any]:
+    """Return weights, each of which is a number: of the last version that has changed it, one of `spread`."""
+    weight = code - (code - np.arange(num_values)) % spread
+    return {"weight": weight, "bias": np.full(3, code, np.int64)}

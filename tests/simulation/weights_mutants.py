@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from product_mutants import Mutant, nothing
 
-from rlinf_scheduler.weights import index
+from rlinf_scheduler.comm.replication import Publisher
+from rlinf_scheduler.comm.replication.reading import DeltaReading
+from rlinf_scheduler.weights import delta, index
 from rlinf_scheduler.weights.fetch import Fetch
 from rlinf_scheduler.weights.index import Index
 from rlinf_scheduler.weights.index_service import IndexService
@@ -50,7 +52,34 @@ def _gives_what_dead_processes_had(_givers):
     }
 
 
+def _keeps_the_first_base(make):
+    def of_the_first(reading, delta, before):
+        make(reading, delta, reading._replicas.__dict__.setdefault("first", before))
+
+    return of_the_first
+
+
+def _forgets_chains(compare):
+    def begin_anew(versions, key, base, *, forced):
+        if base.number in versions._versions[key.name]:
+            versions._versions[key.name][base.number].chain = 0
+        compare(versions, key, base, forced=forced)
+
+    return begin_anew
+
+
+def _tells_no_holder(_drop_base):
+    return lambda _publisher, delta, machine_id: delta.holders.pop(machine_id, None)
+
+
 WEIGHTS_MUTANTS = {
+    "makes a version of another than the one before": Mutant(
+        DeltaReading, "_make_beside", _keeps_the_first_base, WEIGHTS
+    ),
+    "does not look at checksums": Mutant(delta, "_digest", lambda _digest: lambda _tags: b"", WEIGHTS),
+    "makes one version of the other without end": Mutant(Versions, "_compare", _forgets_chains, WEIGHTS),
+    "leaves those that wait for what has changed": Mutant(Publisher, "offer_delta", nothing, WEIGHTS),
+    "keeps versions of which another was made": Mutant(Publisher, "_drop_base", _tells_no_holder, WEIGHTS),
     "calls a version complete without its last shard": Mutant(
         Index, "_is_complete", _misses_the_last_shard, WEIGHTS
     ),

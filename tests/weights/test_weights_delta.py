@@ -140,7 +140,7 @@ def test_other_tensors_go_as_a_whole(job, pays):
 
 
 def test_after_some_versions_one_goes_as_a_whole(job, monkeypatch, pays):
-    monkeypatch.setattr(versions, "MAX_CHAIN", 3)
+    monkeypatch.setattr(versions.Versions, "max_chain", 3)
     actor, reader = pair(job)
     made = []
     for version in range(2, 10):

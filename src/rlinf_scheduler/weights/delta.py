@@ -179,7 +179,7 @@ def apply(delta: Sequence[Buffer], base: Sequence[Buffer], target: Sequence[Buff
     except WrongDelta:
         raise
     except (ValueError, IndexError, StopIteration, msgspec.MsgspecError) as error:
-        raise WrongDelta(f"it is damaged: {error}") from error
+        raise WrongDelta("it is damaged") from error
 
 
 def _apply(delta: Sequence[Buffer], base: Sequence[Buffer], target: Sequence[Buffer]) -> None:

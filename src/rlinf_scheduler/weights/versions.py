@@ -40,9 +40,6 @@ DeltaChoice: TypeAlias = Literal["auto"] | bool
 
 logger = Reporter(__name__)
 
-# After so many versions of which each was made of the one before, one goes as a whole.
-MAX_CHAIN = 32
-
 
 @dataclass(slots=True)
 class _Version:
@@ -97,6 +94,9 @@ class _HeldVersion:
 
 class Versions:
     """Gives readers the versions that this process keeps. All but `version` is on the I/O thread."""
+
+    # After so many versions of which each was made of the one before, one goes as a whole.
+    max_chain = 32
 
     def __init__(self, messenger: Messenger, devices: Devices, home: Endpoint) -> None:
         self._messenger = messenger
@@ -248,7 +248,7 @@ class Versions:
         """Have machines that have the version before get what has changed, if that is known in time to pay."""
         there = self._versions[key.name]
         old, new = there.get(base.number), there[key.number]
-        if old is None or old.payload is None or new.payload is None or old.chain >= MAX_CHAIN:
+        if old is None or old.payload is None or new.payload is None or old.chain >= self.max_chain:
             return
         if list(old.payload.sizes) != list(new.payload.sizes):
             return

@@ -61,36 +61,52 @@ def delta_of(key: Key) -> Key:
 class Pays:
     """Decides by what was measured whether a delta is quicker than a whole object.
 
-    An object of F bytes over a link of r bytes/s takes F / r. Of D bytes that have changed it is made in D / r, and as
-    long again as comparing has taken, F / c each.
+    An object of F bytes over a link of r bytes/s takes F / r. Of D bytes that have changed it takes D / r, beside what
+    comparing takes here and making it there, which grow with F.
     """
 
     def __init__(self) -> None:
-        self._copied: dict[str, float] = {}  # bytes/s of whole objects, by machine
-        self._compared = float(COMPARED_BYTES_PER_S)
+        # Seconds a byte: of whole objects to a machine, of comparing, and of making one on a machine.
+        self._copied: dict[str, float] = {}
+        self._compared = 1 / COMPARED_BYTES_PER_S
+        self._made: dict[str, float] = {}
 
     def limit_bytes(self, delta: Delta, size_bytes: int) -> int:
         """Return how much may have changed, before it is compared; 0: not to compare."""
         if delta.forced:
             return int(size_bytes * WORTH)
-        slowest = min((self._copied.get(machine, 0.0) for machine in delta.holders), default=0.0)
-        limit = size_bytes * (WORTH - 2 * slowest / self._compared)
+        saves = [self._saves(machine) - self._share(machine, self._compared) for machine in delta.holders]
+        limit = int(size_bytes * (min(saves, default=0.0) + WORTH - 1))
         if limit <= 0:
-            self._compared *= FORGIVEN
-        return max(0, int(limit))
+            self._compared /= FORGIVEN
+            self._made = {machine: each / FORGIVEN for machine, each in self._made.items()}
+        return max(0, limit)
 
     def pays(self, delta: Delta, machine_id: str, size_bytes: int) -> bool:
         """Return whether a machine has an object earlier of what has changed, which is known."""
-        there = self._copied.get(machine_id, 0.0)
-        return delta.forced or delta.size_bytes < size_bytes * (1 - there / self._compared)
+        return delta.forced or delta.size_bytes < size_bytes * self._saves(machine_id)
 
     def compared(self, size_bytes: int, took_s: float) -> None:
         """Note how long two whole objects took."""
-        self._compared = size_bytes / max(took_s, 1e-6)
+        self._compared = took_s / size_bytes
 
     def copied(self, machine_id: str, size_bytes: int, took_s: float) -> None:
         """Note how long a whole object took to a machine."""
-        self._copied[machine_id] = size_bytes / max(took_s, 1e-6)
+        self._copied[machine_id] = max(took_s, 1e-6) / size_bytes
+
+    def made(self, delta: Delta, machine_id: str, size_bytes: int, took_s: float) -> None:
+        """Note how long it took until a machine had made an object of what has changed."""
+        link_s = delta.size_bytes * self._copied.get(machine_id, 0.0)
+        self._made[machine_id] = max(0.0, took_s - link_s) / size_bytes
+
+    def _saves(self, machine_id: str) -> float:
+        """Return the share of an object of which the way may be saved, so that making it takes as long."""
+        return 1 - self._share(machine_id, self._made.get(machine_id, self._compared))
+
+    def _share(self, machine_id: str, s_per_byte: float) -> float:
+        """Return which share of an object is copied to a machine meanwhile; none where that is not known."""
+        copied = self._copied.get(machine_id)
+        return 0.0 if copied is None else s_per_byte / copied
 
 
 @dataclass(slots=True, eq=False)

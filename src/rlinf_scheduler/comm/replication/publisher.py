@@ -273,6 +273,7 @@ class Publisher:
             self._drop_base(delta, machine_id)
         if delta is not None and process_id in delta.given:
             self._count(published.key, DELTA)
+            self._pays.made(delta, machine_id, size_bytes, took_s)
             return
         self._pays.copied(machine_id, size_bytes, took_s)
         self._slow_bytes_per_s = max(self._slow_bytes_per_s, size_bytes / max(took_s, 1e-6) / TIMES_SLOWER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from rlinf_scheduler.comm.endpoint import Endpoint
@@ -287,7 +288,7 @@ class DeltaReading:
         )
         self._reading.start()
         if base.at.process_id == here.process_id:
-            self._base_came(self._replicas.held(self._publisher, base.key), "it is not here any more")
+            self._base_came(self._replicas.held(self._publisher, base.key))
             return
         question = Copy(self._publisher.process_id, base.key, Want(here))
         service, limit_s = f"{self._replicas.service}.copy", COPY_TIMEOUT_S
@@ -312,25 +313,23 @@ class DeltaReading:
         return self._messenger.request(self._publisher, service, question, reply_type=ReaderAnswer)
 
     def _delta_came(
-        self, _key: Key | None, arrived: ReceivedPayload | None, error: BaseException | None
+        self, _key: Key | None, arrived: ReceivedPayload | None, _error: BaseException | None
     ) -> None:
         self._delta = arrived
-        self._go_on("" if arrived is not None else f"what has changed does not come: {error or 'it is gone'}")
+        self._go_on("" if arrived is not None else "what has changed is gone")
 
     def _holder_answered(self, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
-        error, arrived = reply.exception(), None
-        if error is None and reply.result().head.kind is AnswerKind.HERE:
-            try:
+        arrived = None
+        if reply.exception() is None and reply.result().head.kind is AnswerKind.HERE:
+            with suppress(SharedMemoryUnreadable):
                 arrived = self._messenger.payloads.receive(reply.result().frames)
-            except SharedMemoryUnreadable as unreadable:
-                error = unreadable
-        self._base_came(arrived, str(error or "it is gone"))
+        self._base_came(arrived)
 
-    def _base_came(self, arrived: ReceivedPayload | None, problem: str) -> None:
+    def _base_came(self, arrived: ReceivedPayload | None) -> None:
         self._before = arrived
-        self._go_on("" if arrived is not None else f"the version before is not to be had: {problem}")
+        self._go_on("" if arrived is not None else "the version before is gone")
 
     def _go_on(self, problem: str) -> None:
         if self._over:
@@ -349,7 +348,7 @@ class DeltaReading:
                     delta.frames(), before.frames(), self._copying.held.payload.bytes_frames()
                 )
         except Exception as error:  # noqa: BLE001 - then it comes as a whole
-            problem = str(error)
+            problem = str(error) if isinstance(error, ValueError) else type(error).__name__
         self._messenger.submit(partial(self._end, problem))
 
     def _end(self, problem: str) -> None:
