@@ -18,11 +18,13 @@ RLINF ?=
 TABLE ?=
 TESTS ?=
 COMPARE ?=
+# What runs real engines has an environment of its own: they bring gigabytes, and versions of their own.
+ENGINES := $(VENV)-engines
 
 # Hundreds of processes start in a run: compiled once, each of them starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pythons soak check types docs bench gpu interrupt fuzz simulate rlinf clean
+.PHONY: help demo test pythons soak check types docs bench engines engine-tests gpu interrupt fuzz simulate rlinf clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -69,6 +71,19 @@ docs: $(VENV)/.docs ## Build the documentation, API reference included, as a sit
 
 bench: $(VENV)/.ready ## Measure against what one would use instead (BENCH=--quick: roughly)
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; echo; done
+
+$(ENGINES)/.ready: pyproject.toml constraints.txt tests/support/install_vllm.py
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --constraint constraints.txt packaging 'torch==2.13.0'
+	$(ENGINES)/bin/python tests/support/install_vllm.py
+	$(ENGINES)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
+	@touch $@
+
+engines: engine-tests ## Install vLLM (1.5 GB) into an environment of its own; run the tests of engines, and GRPO with it (MODE=...)
+	$(ENGINES)/bin/python examples/grpo/main.py --config-name $(MODE) model=transformers training.engine=vllm
+
+engine-tests: $(ENGINES)/.ready
+	$(ENGINES)/bin/python -m pytest tests/engines tests/examples/test_grpo_parts.py
 
 gpu: $(VENV)/.ready ## Try and measure all that needs an accelerator, in ten minutes; RESULTS=outputs/gpu has what came of it (KILLS=10)
 	PYTHON=$(BIN)/python KILLS=$(KILLS) sh benchmarks/on_a_device.sh $(RESULTS)

@@ -16,7 +16,7 @@ from post_training.grpo import (
     objective,
     proximal_log_probs,
 )
-from post_training.model import Transformer
+from post_training.model import Transformer, make_model
 from post_training.progress import Progress
 from post_training.records import Group, Request
 from post_training.settings import parse_settings
@@ -33,10 +33,12 @@ def plain_settings():
     return OmegaConf.to_container(OmegaConf.load(BASE).training)
 
 
-@pytest.fixture
-def settings():
+@pytest.fixture(params=["own", "transformers"])
+def settings(request):
+    if request.param != "own":
+        pytest.importorskip(request.param)
     loaded = parse_settings(plain_settings())
-    return replace(loaded, model=replace(loaded.model, width=16))
+    return replace(loaded, model=replace(loaded.model, width=16, kind=request.param))
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +57,9 @@ def task(settings):
 
 @pytest.fixture
 def model(settings):
-    model = Transformer(settings.model, settings.task)
-    torch.nn.init.normal_(model.head.weight, std=0.5)  # not all tokens equally likely
+    model = make_model(settings.model, settings.task)
+    head = model.head if isinstance(model, Transformer) else model.lm_head
+    torch.nn.init.normal_(head.weight, std=0.5)  # not all tokens equally likely
     return model
 
 

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from post_training.model import ADAPTERS, WEIGHTS, Transformer
+from post_training.model import ADAPTERS, WEIGHTS, make_model
 from post_training.report import READING
 from post_training.settings import Settings
 from post_training.task import SortingTask
@@ -32,7 +32,7 @@ class ModelWorker(Worker):
         self.settings = settings
         self.device = self._device(settings.device)
         self.task = SortingTask(settings.task, settings.seed)
-        self.model = Transformer(settings.model, settings.task).to(self.device)
+        self.model = make_model(settings.model, settings.task).to(self.device)
         # Which weights learn, and so have to be handed over; None for all.
         self.learned = ADAPTERS if settings.model.lora_rank else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from post_training import channels
 from post_training.actor_worker import ActorWorker
@@ -21,7 +22,7 @@ RETURN_S = 120.0
 class Parts:
     """The groups, the channel that the driver puts into, and the one whose items it admits."""
 
-    rollout: WorkerGroup[RolloutWorker]
+    rollout: WorkerGroup[Any]
     reward: WorkerGroup[RewardWorker]
     inference: WorkerGroup[InferenceWorker]
     actor: WorkerGroup[ActorWorker]
@@ -51,6 +52,16 @@ def end_recordings() -> None:
         Channel.connect(name).record(None)
 
 
+def _rollout(settings: Settings, *, sleeps: bool) -> tuple[Any, Any]:
+    """The group of the rollout, not launched yet, and what a rank does that comes back, before it serves."""
+    if settings.engine == "own":
+        return RolloutWorker.create_group(settings), RolloutWorker.catch_up
+    # Loads transformers.
+    from post_training.engine_rollout_worker import EngineRolloutWorker  # noqa: PLC0415
+
+    return EngineRolloutWorker.create_group(settings, sleeps=sleeps), None
+
+
 def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) -> Parts:
     """Start all groups and channels side by side, because each takes seconds to import what it needs.
 
@@ -59,7 +70,7 @@ def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) 
     """
     sizes = {name: placement.get_world_size(name) for name in COMPONENTS}
     strategies = {name: placement.get_strategy(name) for name in COMPONENTS}
-    rollout = RolloutWorker.create_group(settings)
+    rollout, catch_up = _rollout(settings, sleeps=placement.shares("rollout", "actor"))
     reward = RewardWorker.create_group(settings)
     inference = InferenceWorker.create_group(settings)
     actor = ActorWorker.create_group(settings)
@@ -74,7 +85,7 @@ def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) 
                 name="rollout",
                 on_failure="restart",
                 max_restarts=settings.max_restarts,
-                ready_when=RolloutWorker.catch_up,
+                ready_when=catch_up,
             ),
             reward=reward.launch(cluster, strategies["reward"], name="reward"),
             inference=inference.launch(cluster, strategies["inference"], name="inference"),

@@ -137,3 +137,12 @@ class Transformer(nn.Module):
         for block, cached in zip(self.blocks, cache.values[:, :, : len(tokens)], strict=True):
             x = block(x, cached, index, seen)
         return self.head(self.last(x))[:, 0]
+
+
+def make_model(settings: ModelSettings, task: TaskSettings) -> Transformer:
+    """The model that the settings ask for; one of another kind has what is used of a `Transformer`."""
+    if settings.kind == "own":
+        return Transformer(settings, task)
+    from post_training.llama import Llama  # noqa: PLC0415 - transformers is not needed otherwise
+
+    return Llama(settings, task)

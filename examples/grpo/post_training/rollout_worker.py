@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
 import torch
 
 from post_training import channels
 from post_training.component import ModelReader
+from post_training.leased import Taken
 from post_training.records import Answer, Request
 from post_training.settings import Settings
 from post_training.writer import Writer
-from rlinf.scheduler.channel import Lease, LeaseContext
-from rlinf.scheduler.errors import BatchTimeout, ChannelClosed, LeaseExpired
+from rlinf.scheduler.errors import BatchTimeout, ChannelClosed
 from rlinf_scheduler.comm import AsyncHandle
-from rlinf_scheduler.queueing.ids import ItemId
-
-
-@dataclass(slots=True)
-class _Taken:
-    """A request on lease: it is acknowledged when its answer is handed over, so that it outlives this process.
-
-    Attributes:
-        leasing: keeps the lease.
-        lease: of this request and others.
-        place: which of them it is.
-    """
-
-    leasing: LeaseContext
-    lease: Lease
-    place: int
-
-    @property
-    def sources(self) -> Sequence[ItemId]:
-        """Which item it is, where the channel is recorded."""
-        return self.lease.ids[self.place : self.place + 1]
-
-    def acknowledge(self) -> None:
-        """It is done with."""
-        with suppress(LeaseExpired):  # this process was silent for long, and another one answers too
-            self.lease.ack(only=self.place)
 
 
 class RolloutWorker(ModelReader):
@@ -58,8 +30,8 @@ class RolloutWorker(ModelReader):
         self._requests = self.connect_channel(channels.REQUESTS, timeout_s=settings.timeout_s)
         self._answers = self.connect_channel(channels.ANSWERS, timeout_s=settings.timeout_s)
         # By prompt and sample.
-        self._taken: dict[tuple[int, int], _Taken] = {}
-        self._sent: list[tuple[_Taken, AsyncHandle[None]]] = []
+        self._taken: dict[tuple[int, int], Taken] = {}
+        self._sent: list[tuple[Taken, AsyncHandle[None]]] = []
 
     def catch_up(self) -> None:
         """Get the newest weights: what a rank does that takes the place of one that died."""
@@ -107,7 +79,7 @@ class RolloutWorker(ModelReader):
                 return ()
         requests: Sequence[Request] = lease.items
         for place, request in enumerate(requests):
-            self._taken[request.prompt, request.sample] = _Taken(leasing, lease, place)
+            self._taken[request.prompt, request.sample] = Taken(leasing, lease, place, request)
         return requests
 
     def _begin(self, requests: Sequence[Request]) -> None:
@@ -116,7 +88,7 @@ class RolloutWorker(ModelReader):
         for request in requests:
             self._writer.begin(request, self.version)
 
-    def _hand_over(self, answer: Answer, taken: _Taken) -> AsyncHandle[None]:
+    def _hand_over(self, answer: Answer, taken: Taken) -> AsyncHandle[None]:
         return self._answers.put(
             answer,
             weight=len(answer.tokens),

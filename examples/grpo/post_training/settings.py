@@ -35,6 +35,7 @@ class ModelSettings:
     """The transformer.
 
     Args:
+        kind: "own": that of model.py; "transformers": a Llama of that library.
         width: of its layers.
         num_layers: how many there are.
         num_heads: of attention.
@@ -45,6 +46,11 @@ class ModelSettings:
     num_layers: PositiveInt
     num_heads: PositiveInt
     lora_rank: NonNegativeInt = 0
+    kind: Literal["own", "transformers"] = "own"
+
+    def __post_init__(self) -> None:
+        if self.lora_rank and self.kind != "own":
+            raise ValueError("only a model of the kind 'own' has adapters: lora_rank is 0 for others")
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -87,6 +93,7 @@ class Settings:
 
     Args:
         seed: of prompts, first weights and sampling.
+        engine: what writes answers: "own", the rollout itself; "vllm", for a model of the kind "transformers".
         device: "cpu", or "cuda" for the devices of the placement.
         num_steps: training ends after so many at the latest.
         stop_reward: training ends once the mean reward over `window` steps reaches it.
@@ -120,6 +127,13 @@ class Settings:
     rollout: RolloutSettings
     grpo: GRPOSettings
     record: str | None = None
+    engine: Literal["own", "vllm"] = "own"
+
+    def __post_init__(self) -> None:
+        if self.engine != "own" and self.model.kind != "transformers":
+            raise ValueError(
+                f"engine '{self.engine}' writes with a model of the kind 'transformers' (training.model.kind)"
+            )
 
 
 def parse_settings(section: Any) -> Settings:
