@@ -89,18 +89,18 @@ class ActorWorker(ModelWorker):
             num_written: tokens that the answers of the global batch have, of all ranks together.
         """
         part = self._part
-        # Not within the turn: who waits for other ranks there may keep a third one from letting them have theirs.
-        with self.timer("gather shards"):
-            gather(self.model)
-        began = time.process_time()
-        with self.device_lock(self.settings.timeout_s), self.timer("compute gradient"):
-            batches = micro_batches(part, self.settings.grpo.token_budget)
-            kl = sum(self._learner.add_gradient(each, num_written) for each in batches)
-        computed_s = time.process_time() - began
-        with self.timer("reduce gradient"):
-            reduce(self.model)
-        with self.timer("step"):
-            self._learner.step()
+        with self.device_lock(self.settings.timeout_s, group=True):  # there are collectives inside
+            with self.timer("gather shards"):
+                gather(self.model)
+            began = time.process_time()
+            with self.timer("compute gradient"):
+                batches = micro_batches(part, self.settings.grpo.token_budget)
+                kl = sum(self._learner.add_gradient(each, num_written) for each in batches)
+            computed_s = time.process_time() - began
+            with self.timer("reduce gradient"):
+                reduce(self.model)
+            with self.timer("step"):
+                self._learner.step()
         report = self._report(part, kl, computed_s)
         self._version += 1
         self.publish()

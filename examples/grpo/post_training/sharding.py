@@ -1,4 +1,4 @@
-"""A model in shards (FSDP2), whose ranks compute in turns: what they do together stands outside of these."""
+"""A model in shards (FSDP2), whose ranks gather it once for all micro-batches of a step, however many each has."""
 
 from __future__ import annotations
 

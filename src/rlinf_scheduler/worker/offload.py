@@ -164,10 +164,11 @@ class Offload:
         return tensor._local_tensor if self._is_sharded(tensor) else tensor
 
     def _fsdp_modules(self) -> Iterator[Any]:
-        loaded = sys.modules.get("torch.distributed.fsdp")
-        for module in self._modules_of(self._things) if loaded is not None else ():
-            if isinstance(module, loaded.FSDPModule):
-                yield module
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+        if fsdp is not None:
+            for module in self._modules_of(self._things):
+                if isinstance(module, fsdp.FSDPModule):
+                    yield module
 
     def _modules_of(self, thing: object) -> Iterator[Any]:
         if isinstance(thing, self._torch.nn.Module):

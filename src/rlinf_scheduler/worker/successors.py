@@ -64,7 +64,8 @@ class _Attempt:
     @property
     def name(self) -> str:
         """Return how they are called, for messages."""
-        return ", ".join(str(rank.address) for rank in self.before)
+        address = self.before[0].address
+        return f"'{address}'" if len(self.before) == 1 else f"all of '{address.group}'"
 
 
 class Successors:
@@ -205,7 +206,7 @@ class Successors:
                 raise
             except (SchedulerError, RayError) as error:
                 problem = str(error)
-                _log.warning("'%s' does not come back yet: %s", attempt.name, problem)
+                _log.warning("%s does not come back yet: %s", attempt.name, problem)
         often = f"it was started again {count.most} times in {seconds_text(count.within_s)} already (max_restarts)"
         raise _GivenUp(f"{often}; {problem}" if problem else often)
 
@@ -217,7 +218,8 @@ class Successors:
 
     def _tell_given_up(self, attempt: _Attempt, error: BaseException) -> None:
         first, newline, more = attempt.reason.partition("\n")
-        why = f"{first}; it is not started again: {error}{newline}{more}"
+        name = "it is" if len(attempt.before) == 1 else f"{attempt.name} are"
+        why = f"{first}; {name} not started again: {error}{newline}{more}"
         self._session.messenger.submit(partial(self._on_given_up, attempt, why))
 
 
