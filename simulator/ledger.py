@@ -175,14 +175,14 @@ class Ledger:
         if known.behind == math.inf:
             known.behind = len(self._items)
 
-    def takes(self, client: str, items: Sequence[int], queue: QueueName | None = None) -> None:
+    def takes(self, client: str, items: Sequence[int], now_us: int, queue: QueueName | None = None) -> None:
         """Items become a user's."""
         if queue != TAP and any(self._items[item].size_bytes > MARKED_BYTES for item in items):
             self._beside_marked.update(items)
         for item in items:
             known = self._seen(item) if queue == TAP else self._items[item]
             known.taken_by.append(client)
-            known.taken_us = min(known.taken_us, self._now_us)
+            known.taken_us = min(known.taken_us, now_us)
             live = [taker for taker in known.taken_by if taker not in self._gone]
             if len(live) > 1:
                 raise Violation(f"item {item} is taken by {' and '.join(live)}", (item,))

@@ -246,7 +246,7 @@ class MailUsers(HandleUsers):
         if call.step.kind == "send":
             self.sent[call.step.number].outcome = call.outcome
         elif call.outcome == "taken" and call.items is not None:
-            self.ledger.takes(self.name, call.items)
+            self.ledger.takes(self.name, call.items, self.world.now_us)
 
     # -- checks --------------------------------------------------------------------------------------
 

@@ -375,7 +375,7 @@ class ChannelUsers:
                 self._ledger.trains(self.name, SHARDS, step.weight, call.part_step, items)
             self.ranks[step.weight].ended(call)
         elif items and call.lease is None:
-            self._ledger.takes(self.name, items, step.queue)
+            self._ledger.takes(self.name, items, self.world.now_us, step.queue)
         if step.blocking:
             self._thread.popleft()
             if self._thread:

@@ -49,8 +49,8 @@ ENOUGH_US = 900_000
 SOON_US = 50_000
 # No successor is started later than that.
 LAST_US = 4_000_000
-# A rank that is too far ahead looks again after so long.
-TURN_US = 5_000
+# A rank that is too far ahead looks again after so long, and then less and less often.
+TURN_US, MAX_TURN_US = 5_000, 500_000
 NUM_WAVES, FETCHES_OF_A_WAVE, NUM_ROUNDS, NUM_AUDITORS = 6, 2, 2, 4
 WAVE = 3_000_000
 """The first number of the fetches in waves."""
@@ -125,13 +125,12 @@ class Rank:
         published: dict[Key, Any] = self.weights._versions._publisher._published
         return {key: each for key, each in published.items() if key.name == NAME}
 
-    def publish(self, version: int) -> None:
+    def publish(self, version: int, turn_us: int = TURN_US) -> None:
         """Publish its shards of a version."""
         others = self._group.living() if self._launch == self._group.launch else ()
         if any(each.begun < version - 1 for each in others):
-            self.host.later(
-                TURN_US, self.publish, version
-            )  # as a trainer that waits for the others' gradients
+            # As a trainer that waits for the others' gradients.
+            self.host.later(turn_us, self.publish, version, min(2 * turn_us, MAX_TURN_US))
         elif version > self.begun:
             self.begun = version
             self._group.note_begun()
