@@ -68,6 +68,7 @@ OUTCOMES: dict[type[BaseException], str] = {
     ChannelEmpty: "empty",
     ChannelLost: "lost",
     ItemsLost: "lost",
+    LeaseExpired: "expired",
     ChannelUnanswered: "unanswered",
     ChannelTimeout: "timed out",
     BatchImpossible: "impossible",

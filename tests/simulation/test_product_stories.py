@@ -69,6 +69,33 @@ def test_a_request_whose_process_stood_still_takes_no_longer_than_its_time_once_
     assert [event[-1] for event in report.history if event[2:5] == ("ends", "join", 1)] == ["unanswered"]
 
 
+def leased_from_a_holder(seed, *faults, drop="", ttl_us=20_000_000):
+    """A lease of an item that its producer's node holds, so that it comes after its lease has begun."""
+    steps = (
+        Call(1_000, 1, 1, "put", "q0", 1, 300_000, None, True, ""),
+        Call(21_000, 2, 0, "lease", "q0", 1, 10, None, True, drop, ttl_us=ttl_us),
+        *faults,
+        Call(3_000_000, 3, 1, "get", "q0", 0, 10, 5_000_000, True, ""),
+    )
+    script = replace(draw_script(139), seed=seed, steps=steps, max_attempts=0)
+    assert script.has_holders
+    return run_script(script, None, PRODUCT)
+
+
+def test_a_lease_that_is_left_before_its_items_are_here_is_forgotten():
+    assert leased_from_a_holder(40, drop="later").violation is None
+
+
+def test_a_lease_that_lapses_before_its_items_are_here_says_that_it_has_expired():
+    ends = set()
+    for seed in range(20):
+        stands_still = Fault(21_000 + 20 * seed, "pause", 0, 2_000_000)
+        report = leased_from_a_holder(seed, stands_still, ttl_us=30_000)
+        assert report.violation is None
+        ends |= {event[5] for event in report.history if event[1:5] == ("client0", "ends", "lease", 2)}
+    assert ends == {"taken", "expired"}
+
+
 def test_a_story_leaves_nothing_behind_but_the_last_one():
     for seed in range(12):
         simulate(seed)

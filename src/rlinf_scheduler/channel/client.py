@@ -355,7 +355,7 @@ class ChannelClient:
         self._carry_out(self._state.granted(answer.ticket))
 
     def _on_refused(self, answer: wire.Refused) -> None:
-        withdrawn = answer.reason == Reason.CANCELLED.value
+        withdrawn = answer.reason == Reason.CANCELLED.value and self._state.is_withdrawn(answer.ticket)
         detail = answer.state if withdrawn else (answer.reason, answer.state)
         self._answer((answer.ticket,), self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
 

@@ -7,6 +7,7 @@ does not come to an end, is given back here, when its `work_deadline_s` is over.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -20,8 +21,8 @@ from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.errors import ChannelError
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.errors import ChannelError, LeaseExpired, SchedulerError
+from rlinf_scheduler.queueing import QueueName, Reason
 from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, MoveDead, OnLease, Settle
 
 if TYPE_CHECKING:
@@ -67,13 +68,19 @@ class LeaseOperation(BatchOperation):
         get.grant = self.terms
         return get
 
+    def refusal(self, channel: str, reason: str, state: str) -> SchedulerError | None:
+        """Return the error of a lease that was over before its items were here."""
+        if reason == Reason.CANCELLED.value:
+            return LeaseExpired(channel, self.queue_name, state)
+        return None
+
     def arriving(self, client: ClientParts, told: wire.Delivered) -> None:
-        """Keep alive what is on its way."""
-        client.feature(LeaseRenewal).begin(self, told)
+        """Keep alive what is on its way, which nobody works at yet."""
+        client.feature(LeaseRenewal).begin(self, told, math.inf)
 
     def delivered(self, client: ClientParts, told: wire.Delivered) -> None:
         """Keep it alive: its server keeps the items, wherever they are, until they are settled."""
-        client.feature(LeaseRenewal).begin(self, told)
+        client.feature(LeaseRenewal).begin(self, told, self.keep_s)
         client.deliveries.look_later()
 
     def unwanted(self, client: ClientParts) -> None:
@@ -134,11 +141,11 @@ class LeaseRenewal:
         self._kept: dict[int, _Kept] = {}
         client.on_lost.append(self.close)
 
-    def begin(self, operation: LeaseOperation, told: wire.Delivered) -> None:
-        """Items came on lease."""
+    def begin(self, operation: LeaseOperation, told: wire.Delivered, keep_s: float) -> None:
+        """Keep alive for so long what comes on lease."""
         if told.grant is not None:
             lease = OnLease(*told.grant)
-            kept = _Kept(self._messenger.now(), lease.generation, operation.terms.ttl_s, operation.keep_s)
+            kept = _Kept(self._messenger.now(), lease.generation, operation.terms.ttl_s, keep_s)
             self._kept[operation.ticket] = kept
             self._plan(operation.ticket)
 

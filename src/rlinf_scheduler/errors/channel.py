@@ -148,7 +148,7 @@ class QueueError(ChannelError):
 
 
 class LeaseExpired(QueueError):
-    """Items are settled, or kept longer, that are not on lease any more; they are in their queue, or another has them.
+    """Items come, are settled or kept longer that are not on lease any more: their queue or another has them.
 
     `problem` says why the lease is over.
     """

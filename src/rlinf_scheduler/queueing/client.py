@@ -284,6 +284,11 @@ class ClientState:
         """Return whether something of an operation is still to come, from the server or from its caller."""
         return ticket in self._operations
 
+    def is_withdrawn(self, ticket: int) -> bool:
+        """Return whether an operation was given up, and the server has not said yet what became of it."""
+        operation = self._operations.get(ticket)
+        return operation is not None and operation.phase is _Phase.LEAVING
+
     def _leave(self, ticket: int, ending: Ending) -> list[ClientInstruction]:
         operation = self._operations.get(ticket)
         if operation is None or operation.phase is _Phase.LEAVING:
