@@ -201,6 +201,20 @@ def test_what_is_replaced_does_not_stay_for_ever(job, monkeypatch):
     assert numbers_in(into) == {2}
 
 
+def test_what_is_replaced_stays_as_long_as_a_slow_link_carries_pieces_of_it(job, monkeypatch):
+    monkeypatch.setattr(publisher, "COPY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(publisher, "COPY_BYTES_PER_S", 1 << 40)
+    actor, reader = job.member("actor:0"), job.member("rollout:0", "there")
+    SlowLink(job.messengers["actor:0"], "weights.piece", 0.1)
+    actor.publish("policy", large(1), 1)
+    handle = fetching(reader, into := large(-1))
+    wait_until(lambda: held_by(reader) and held_by(reader)[0][0] > 0, job.messengers["actor:0"])
+    actor.publish("policy", large(2), 2)
+    assert handle.wait() == 1
+    assert numbers_in(into) == {1}
+    wait_until(lambda: len(published_by(actor)) == 1, job.messengers["actor:0"])
+
+
 def test_without_shared_memory_pieces_are_handed_on_all_the_same(job):
     actor = job.member("actor:0", arena_limit_bytes=0)
     actor.publish("policy", large(1), 1)

@@ -57,11 +57,16 @@ class ByteRow:
 
 @dataclass(slots=True, eq=False)
 class HeldObject:
-    """An object of which the first `filled` bytes are here, and who waits for others, with what ends its wait."""
+    """An object of which the first `filled` bytes are here, and who waits for others, with what ends its wait.
+
+    Attributes:
+        num_asked: how many pieces of it have been asked for.
+    """
 
     payload: Payload
     row: ByteRow
     filled: int
+    num_asked: int = 0
     waiting: dict[Request, Timer] = field(default_factory=dict)
 
 
@@ -99,7 +104,9 @@ class ObjectPieces:
         held = self.held.get((asked.publisher_id, asked.key))
         if held is None or not 0 <= asked.begin < asked.end <= len(held.row):
             request.reply(ReaderAnswer(AnswerKind.GONE, asked.key))
-        elif asked.end <= held.filled:
+            return
+        held.num_asked += 1
+        if asked.end <= held.filled:
             self._answer(held, request, AnswerKind.HERE)
         else:
             wait = partial(self._answer, held, request, AnswerKind.WAIT)

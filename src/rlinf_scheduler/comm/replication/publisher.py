@@ -38,7 +38,7 @@ from rlinf_scheduler.comm.shm.sent_payload import Payload
 # A machine that has not copied after so long, while all is there where it copies from, holds up those behind it: it
 # is so much slower than the quickest, or than this as long as no machine has copied anything.
 SLOW_S, TIMES_SLOWER, SLOW_BYTES_PER_S = 2.0, 4, 25 << 20
-# What is replaced stays so long for those that copy it; the slowest links of clusters carry ten times as much.
+# What is replaced stays so long for those that copy it, and as long as they ask for pieces of it.
 COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 10 << 20
 
 
@@ -112,9 +112,20 @@ class Publisher:
         self._forget_unless_copied(published)
         if key in self._published:
             limit_s = COPY_TIMEOUT_S + published.payload.size_bytes / COPY_BYTES_PER_S
-            self._messenger.call_later(limit_s, partial(self._forget, key))
+            self._messenger.call_later(limit_s, partial(self._forget_unless_asked, key, self._num_asked(key)))
         for question in (*questions.values(), *waiting):
             question.gone()
+
+    def _num_asked(self, key: Key) -> int:
+        held = self._pieces.held.get((self._messenger.endpoint.process_id, key))
+        return 0 if held is None else held.num_asked
+
+    def _forget_unless_asked(self, key: Key, before: int) -> None:
+        """Forget an object of which no piece has been asked for here for a while: who copies it has stopped."""
+        if (num_asked := self._num_asked(key)) > before:
+            self._messenger.call_later(COPY_TIMEOUT_S, partial(self._forget_unless_asked, key, num_asked))
+        else:
+            self._forget(key)
 
     def _forget_unless_copied(self, published: _Published) -> None:
         if published.is_released and not published.publication.is_busy:
