@@ -48,11 +48,15 @@ class ShardBatch(Batch):
         """The sum of the items' weights."""
         return sum(self.weights)
 
-    def split(self, max_weight: float) -> list[list[Any]]:
+    def split(self, max_weight: float, count: int = 0) -> list[list[Any]]:
         """Return micro-batches: runs of items of at most this weight, or of one heavier item.
 
-        >>> ShardBatch("abcd", weights=[3, 4, 9, 1]).split(8)
-        [['a', 'b'], ['c'], ['d']]
+        Args:
+            max_weight: of a micro-batch.
+            count: how many there are at least, for ranks that need the same number; the last ones are empty then.
+
+        >>> ShardBatch("abcd", weights=[3, 4, 9, 1]).split(8, count=4)
+        [['a', 'b'], ['c'], ['d'], []]
         """
         runs: list[list[Any]] = []
         room: float = 0
@@ -62,7 +66,7 @@ class ShardBatch(Batch):
                 room = max_weight
             runs[-1].append(item)
             room -= weight
-        return runs
+        return runs + [[] for _ in range(count - len(runs))]
 
 
 class ShardOperation(Operation):
