@@ -41,12 +41,17 @@ def came(job, actor, expected):
     wait_until(lambda: copies(actor) == expected, job.messengers["actor:0"])
 
 
-def publish(job, actor, version, **options):
-    """Publish a version, once no machine copies the one before."""
+def settled(job, actor):
+    """Return when no machine copies anything of a publisher."""
     there = actor._versions._publisher._published
     wait_until(
         lambda: not any(each.publication.is_busy for each in list(there.values())), job.messengers["actor:0"]
     )
+
+
+def publish(job, actor, version, **options):
+    """Publish a version, once no machine copies the one before."""
+    settled(job, actor)
     actor.publish(NAME, sparse(version), version, **options)
 
 
@@ -136,6 +141,7 @@ def test_what_else_it_may_be_is_said(job):
 def test_where_too_much_has_changed_it_goes_as_a_whole(job, pays):
     actor, reader = pair(job)
     new = {key: value + 1 for key, value in sparse(1).items()}
+    settled(job, actor)
     actor.publish(NAME, new, 2)
     into = sparse(-1)
     assert reader.fetch(NAME, into, min_version=2, timeout_s=DEADLINE_S).wait() == 2
@@ -146,6 +152,7 @@ def test_where_too_much_has_changed_it_goes_as_a_whole(job, pays):
 
 def test_other_tensors_go_as_a_whole(job, pays):
     actor, reader = pair(job)
+    settled(job, actor)
     actor.publish(NAME, {"other": np.ones(ELEMENTS)}, 2)
     into = {"other": np.zeros(ELEMENTS)}
     assert reader.fetch(NAME, into, min_version=2, timeout_s=DEADLINE_S).wait() == 2
@@ -275,19 +282,23 @@ def test_who_does_not_want_it_any_more_leaves_the_machine_as_it_was(job, pays):
 
 
 def test_a_link_on_which_copying_is_quicker_gets_whole_versions():
-    pays = deltas.Pays()
+    pays, size = deltas.Pays(), 1 << 30
     delta = deltas.Delta(None, {"there": None}, forced=False)
-    size = 1 << 30
-    assert pays.limit_bytes(delta, size) == int(0.9 * size), "nothing is known of the link"
-    pays.compared(size, 0.25)
-    pays.copied("there", size, 10)
-    assert 0.8 * size < pays.limit_bytes(delta, size) < 0.9 * size
+    assert pays.limit_bytes(delta, size) == int(0.75 * size), "nothing is known of the link"
+    for _ in range(10):
+        pays.compared(size, 0.25)
+        pays.copied("there", size, 10)
+    assert 0.65 * size < pays.limit_bytes(delta, size) < 0.75 * size
     delta.size_bytes = size // 2
     assert pays.pays(delta, "there", size)
-    pays.copied("there", size, 0.4)
+    # Over a link of which copying takes half as long as making it takes.
+    pays.made(delta, "there", size, 12)
     assert not pays.pays(delta, "there", size)
+    assert pays.limit_bytes(delta, size) > 0
+    for _ in range(10):
+        pays.copied("there", size, 0.4)
     assert pays.limit_bytes(delta, size) == 0
     # It is tried again now and then.
-    assert any(pays.limit_bytes(delta, size) for _ in range(10))
+    assert any(pays.limit_bytes(delta, size) for _ in range(100))
     forced = deltas.Delta(None, {"there": None}, forced=True)
     assert pays.limit_bytes(forced, size) == int(0.9 * size)
