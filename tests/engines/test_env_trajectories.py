@@ -149,12 +149,15 @@ def test_both_ways_of_an_environment_of_gymnasiums_give_the_same_first_episodes(
     assert returns(SAME) == returns(NEXT)
 
 
-def test_an_answer_with_too_few_rows_is_refused():
+def test_an_answer_with_too_few_rows_or_other_columns_is_refused():
     envs = stepped(SAME, 2)
     with pytest.raises(ConfigError, match="has 1 rows of 'actions', and the question has 2"):
         envs.check(Decisions(np.zeros(1)), 2)
     with pytest.raises(ConfigError, match="has 2 rows of 'values', and the question has 4"):
         envs.check(Decisions(np.zeros(4), {"values": np.zeros(2)}), 4)
+    envs.check(Decisions(np.zeros(2), {"values": np.zeros(2)}), 2)
+    with pytest.raises(ConfigError, match=r"has the columns \['value'\], and others \['values'\]"):
+        envs.check(Decisions(np.zeros(2), {"value": np.zeros(2)}), 2)
     with pytest.raises(ConfigError, match="answered by Decisions, not a list"):
         envs.check([1, 2], 2)
 

@@ -93,6 +93,24 @@ def test_the_number_of_open_steps_is_bounded(steps):
     assert [row.step for row in rows] == list(range(10))
 
 
+def test_a_step_that_never_ends_is_written_now_and_then(steps):
+    rows = []
+    for now in range(0, 2000, 10):
+        rows += steps.add(sample(0, 1, world_size=1, seen_count=1), now) + steps.due(now)
+    assert [row.values["actor/seen_count"] for row in rows] == [61, 61, 61]
+
+
+@pytest.mark.parametrize(
+    ("values", "largest", "smallest"),
+    [([1, 3, 2], 3, 1), ([3, 1, 2], 3, 1), ([-1], -1, -1), ([float("nan"), 2, 1], 2, 1)],
+)
+def test_the_largest_and_the_smallest_value(steps, values, largest, smallest):
+    for value in values:
+        steps.add(sample(0, 1, world_size=1, a_max=value, a_min=value), 0)
+    (row,) = steps.close()
+    assert row.values == {"actor/a_max": largest, "actor/a_min": smallest}
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.floats(0, 50))))
 def test_every_value_is_written_once(logged):
     steps, now, rows = OpenSteps(WAIT_S, lambda: 0.0), 0.0, []

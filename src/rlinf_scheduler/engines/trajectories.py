@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from rlinf_scheduler.errors import ConfigError
+
+# So many steps have room in the beginning.
+_FIRST_ROOM = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +105,27 @@ class Trajectory:
         return 0.0 if self.terminated else float(self.next_columns[column])
 
 
-class _VectorStep(NamedTuple):
-    """A step of all environments; `acted` are those that did not only begin anew."""
+class _Tape:
+    """The steps of a collection, all environments side by side; its arrays are used again."""
 
-    observations: Any
-    decisions: Decisions
-    rewards: NDArray[Any]
-    acted: NDArray[np.bool_]
+    def __init__(self) -> None:
+        self._arrays: Any = None
+        self._room = 0
+        self.num_steps = 0
+
+    def write(self, batch: Any) -> None:
+        if self._arrays is None:
+            self._room = _FIRST_ROOM
+            self._arrays = _map(lambda each: np.empty((self._room, *each.shape), each.dtype), batch)
+        elif self.num_steps == self._room:
+            self._room *= 2
+            self._arrays = _map(lambda each: np.concatenate([each, np.empty_like(each)]), self._arrays)
+        _map(lambda array, each: array.__setitem__(self.num_steps, each), self._arrays, batch)
+        self.num_steps += 1
+
+    def cut(self, first: int, env: int) -> Any:
+        """Copy what an environment did since a step, because the arrays are written over."""
+        return _map(lambda each: each[first : self.num_steps, env].copy(), self._arrays)
 
 
 class SteppedEnvs:
@@ -134,7 +151,9 @@ class SteppedEnvs:
             raise ConfigError(f"autoreset mode {mode}: the environments must reset themselves when they end")
         self._same_step = mode == AutoresetMode.SAME_STEP
         self._numbers = np.arange(first_env, first_env + num_envs)
-        self._steps: list[_VectorStep] = []
+        self._tape = _Tape()
+        self._versions: list[int] = []
+        self._columns: set[str] | None = None
         self._starts = [0] * num_envs
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
         self._resets = np.zeros(num_envs, np.bool_)
@@ -154,13 +173,14 @@ class SteppedEnvs:
         """Step once; return the trajectories that are whole now."""
         whole = list(self._judged(decisions))
         num_envs, before, acted = self.envs.num_envs, self._rows, ~self._resets
-        actions = _row(decisions.actions, slice(num_envs))
+        actions, columns = _row((decisions.actions, decisions.columns), slice(num_envs))
         self._rows, rewards, terminated, truncated, info = self.envs.step(actions)
-        self._steps.append(_VectorStep(before, decisions, rewards, acted))
+        self._tape.write((before, actions, columns, rewards.astype(np.float32)))
+        self._versions.append(decisions.version)
         self._returns += np.where(acted, rewards, 0)
         self._lengths += acted
         for idle in map(int, np.flatnonzero(~acted)):
-            self._starts[idle] = len(self._steps)
+            self._starts[idle] = self._tape.num_steps
         ended = terminated | truncated
         self._resets = np.zeros_like(ended) if self._same_step else ended
         self._begins = ended if self._same_step else ~acted
@@ -177,10 +197,11 @@ class SteppedEnvs:
         """End the collection: cut all that is open, and judge its next states by `decisions`, without a step."""
         whole = list(self._judged(decisions))
         for env in range(self.envs.num_envs):
-            if self._starts[env] < len(self._steps):
+            if self._starts[env] < self._tape.num_steps:
                 cut = self._cut(env, _row(self._rows, env))
                 whole.append(replace(cut, next_columns=_row(decisions.columns, env)))
-        self._steps.clear()
+        self._tape.num_steps = 0
+        self._versions.clear()
         self._starts = [0] * self.envs.num_envs
         return whole
 
@@ -197,6 +218,13 @@ class SteppedEnvs:
             has = _num_rows(decisions.actions if name == "actions" else decisions.columns[name])
             if has < needs:
                 raise ConfigError(f"an answer has {has} rows of '{name}', and the question has {needs}")
+        names = set(decisions.columns)
+        if self._columns is None:
+            self._columns = names
+        elif names != self._columns:
+            raise ConfigError(
+                f"an answer has the columns {sorted(names)}, and others {sorted(self._columns)}"
+            )
         return decisions
 
     def _judged(self, decisions: Decisions) -> Iterator[Trajectory]:
@@ -218,21 +246,20 @@ class SteppedEnvs:
         return ended
 
     def _cut(self, env: int, after: Any) -> Trajectory:
-        steps = self._steps[self._starts[env] :]
-        self._starts[env] = len(self._steps)
-        decisions = [step.decisions for step in steps]
+        first, self._starts[env] = self._starts[env], self._tape.num_steps
+        observations, actions, columns, rewards = self._tape.cut(first, env)
         return Trajectory(
-            observations=_stacked([_row(step.observations, env) for step in steps]),
-            actions=_stacked([_row(each.actions, env) for each in decisions]),
-            rewards=np.array([step.rewards[env] for step in steps], np.float32),
-            columns=_stacked([_row(each.columns, env) for each in decisions]),
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            columns=columns,
             terminated=False,
             truncated=False,
             next_observation=after,
             next_columns={},
             episode_return=None,
             episode_steps=None,
-            version=min(each.version for each in decisions),
+            version=min(self._versions[first:]),
             env=int(self._numbers[env]),
         )
 
@@ -248,25 +275,23 @@ def seeds_of(seed: int, numbers: range, num_restarts: int = 0) -> list[int]:
     ]
 
 
-def _row(batch: Any, index: int | slice) -> Any:
+def _map(function: Callable[..., Any], batch: Any, *others: Any) -> Any:
+    """Call a function with each array of a dict, or a tuple, of arrays, and with those of others beside it."""
     if isinstance(batch, Mapping):
-        return {name: _row(each, index) for name, each in batch.items()}
-    return tuple(_row(each, index) for each in batch) if isinstance(batch, tuple) else batch[index]
+        return {
+            name: _map(function, each, *(other[name] for other in others)) for name, each in batch.items()
+        }
+    if isinstance(batch, tuple):
+        return tuple(_map(function, *each) for each in zip(batch, *others, strict=True))
+    return function(batch, *others)
 
 
-def _stacked(rows: Sequence[Any]) -> Any:
-    first = rows[0]
-    if isinstance(first, Mapping):
-        return {name: _stacked([row[name] for row in rows]) for name in first}
-    return tuple(map(_stacked, zip(*rows, strict=True))) if isinstance(first, tuple) else np.stack(rows)
+def _row(batch: Any, index: int | slice) -> Any:
+    return _map(lambda each: each[index], batch)
 
 
 def _joined(batch: Any, rows: Sequence[Any]) -> Any:
-    if isinstance(batch, Mapping):
-        return {name: _joined(each, [row[name] for row in rows]) for name, each in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_joined(each, own) for each, own in zip(batch, zip(*rows, strict=True), strict=True))
-    return np.concatenate([batch, np.stack(rows)])
+    return _map(lambda each, *added: np.concatenate([each, np.stack(added)]), batch, *rows)
 
 
 def _num_rows(batch: Any) -> int:

@@ -10,12 +10,28 @@ from rlinf_scheduler.metrics.samples import Logged, Reduction, Sample
 
 # So many steps of a group may be incomplete; the one that was begun first makes room.
 MAX_OPEN = 64
-_REDUCE: dict[Reduction, Callable[[list[float]], float]] = {
-    "mean": lambda values: sum(values) / len(values),
-    "sum": sum,
-    "max": max,
-    "min": min,
-}
+# A step to which values come all the time is written after so many times the wait.
+MAX_WAITS = 10
+
+
+class _Reduced:
+    """The values of one name, as one number."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
+        self._count = 0
+        self._so_far = 0.0
+
+    def add(self, value: float) -> None:
+        so_far, self._count = self._so_far, self._count + 1
+        if self._reduction in ("mean", "sum"):
+            self._so_far = so_far + value
+        elif self._count == 1 or so_far != so_far or (value > so_far) == (self._reduction == "max"):
+            self._so_far = value
+
+    @property
+    def value(self) -> float:
+        return self._so_far / self._count if self._reduction == "mean" else self._so_far
 
 
 class MetricsRow(NamedTuple):
@@ -37,16 +53,18 @@ class MetricsRow(NamedTuple):
 class _OpenStep:
     """A step of which values may still come."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.members: set[str] = set()
-        self.values: dict[str, tuple[Reduction, list[float]]] = {}
-        self.last_s = 0.0
+        self.values: dict[str, _Reduced] = {}
+        self.began_s = self.last_s = now
 
     def add(self, member: str, values: tuple[Logged, ...], now: float) -> None:
         self.members.add(member)
         self.last_s = now
         for name, value, reduction in values:
-            self.values.setdefault(name, (reduction, []))[1].append(value)
+            if name not in self.values:
+                self.values[name] = _Reduced(reduction)
+            self.values[name].add(value)
 
 
 class _GroupSteps:
@@ -73,7 +91,7 @@ class _GroupSteps:
         if self.expected is not None:
             self.expected.add(sample.member)
         is_late = sample.step in self._written and sample.step not in self.open
-        self.open.setdefault(sample.step, _OpenStep()).add(sample.member, sample.values, now)
+        self.open.setdefault(sample.step, _OpenStep(now)).add(sample.member, sample.values, now)
         return is_late
 
     def whole(self, step: int) -> bool:
@@ -89,7 +107,7 @@ class _GroupSteps:
         """Return a step as it is, which is not open any more."""
         taken = self.open.pop(step)
         self._written.append(step)
-        values = {f"{self.prefix}{name}": _REDUCE[how](each) for name, (how, each) in taken.values.items()}
+        values = {f"{self.prefix}{name}": each.value for name, each in taken.values.items()}
         return MetricsRow(step, values, len(taken.members), time_s)
 
 
@@ -136,7 +154,8 @@ class OpenSteps:
 
     def _due_of(self, group: _GroupSteps, now: float) -> Iterator[MetricsRow]:
         for step, each in list(group.open.items()):
-            if step in group.open and now - each.last_s >= self._wait_s:
+            is_due = now - each.last_s >= self._wait_s or now - each.began_s >= MAX_WAITS * self._wait_s
+            if step in group.open and is_due:
                 group.expected = set(each.members)
                 yield group.take(step, self._wall())
                 yield from self._whole_of(group)
