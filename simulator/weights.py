@@ -154,6 +154,7 @@ class Rank:
         if error is None:
             self.acknowledged.add(version)
             self.host.world.note(self.host.name, "publishes", version)
+            self._group.known_launch = max(self._group.known_launch, self._launch)
             self._group.note_complete()
             self._group.check_kept()
         elif isinstance(error, WeightsError) and self._launch == self._group.launch:
@@ -165,7 +166,8 @@ class Group:
 
     Attributes:
         size: how many ranks it has.
-        launch: how often it was launched anew.
+        launch: how often it was launched anew,
+        known_launch: and when the index last heard so.
         ranks: their processes.
         begun: the newest version of this launch that any rank publishes, or is about to publish,
         most: and of any launch.
@@ -185,7 +187,7 @@ class Group:
         self.spread = draw.choice(SPREADS)
         self.delta: DeltaChoice = draw.choice((True, True, "auto"))
         self.damages = draw.choice((0.0, 0.0, DAMAGED_SHARE))
-        self.launch = self.changes = self.loss_us = 0
+        self.launch = self.known_launch = self.changes = self.loss_us = 0
         self.ranks: dict[int, Rank] = {}
         self.begun = self.most = self.complete = -1
         self.complete_us = {-1: 0}
@@ -303,7 +305,7 @@ class WeightsReader(HandleUsers):
         """Return the handle of what a user asks for."""
         step, group = call.step, self._group
         newest = self._wanted[step.number] = group.complete
-        self._before[step.number] = newest, group.launch, group.changes
+        self._before[step.number] = newest, group.known_launch, group.changes
         into = self._into[step.number] = state_of(-1, group.num_values)
         limit_s = None if step.timeout_us is None else step.timeout_us / 1e6
         fetch = partial(self.weights.fetch, NAME, into, timeout_s=limit_s)
