@@ -1,5 +1,7 @@
 """Routing by RLinf's names: the plans, and environments, rollout and actor that exchange uneven batches."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,15 @@ def test_a_sender_and_a_receiver_have_the_same_entries():
     assert sent[1].entries[0] == RouteEntry(0, 10, ("scheduler_route", "env", "rollout", "obs", "1", 1, 0))
     with pytest.raises(TypeError, match="a route has no 'route_kee'"):
         build_send_plan(**sizes, src_rank=0, route_kee=1)
+    del sizes["src_group_name"]
+    for plan in (
+        partial(build_send_plan, src_rank=0),
+        partial(build_recv_plan, dst_rank=0),
+        partial(decoupled_build_send_plan, src_rank=0),
+        partial(decoupled_build_recv_plan, recv_rank=0),
+    ):
+        with pytest.raises(TypeError, match="a route needs 'src_group_name'"):
+            plan(**sizes)
 
 
 def test_keys_have_a_default_tag_and_keys_of_any_kind():

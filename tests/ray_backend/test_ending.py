@@ -107,6 +107,12 @@ def test_the_status_of_an_interruption_is_its_own_whatever_is_compiled_at_the_en
     assert run(tmp_path / "log", signal.SIGINT, end=end)[1] == -signal.SIGINT
 
 
+def test_an_interruption_asks_no_object_for_its_class(tmp_path):
+    asking = "Odd = type('Odd', (), {'__class__': property(lambda _: print('asked', flush=True)), '__slots__': ['it']})"
+    end = f"{asking}; odd = Odd(); odd.it = [odd]; told.set(); {WAIT}"
+    assert "asked" not in run(tmp_path / "log", signal.SIGINT, end=end)[0]
+
+
 def test_an_interruption_that_the_program_handles_is_its_own_affair(tmp_path):
     end = f"""
 try:

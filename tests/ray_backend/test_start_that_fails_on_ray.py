@@ -24,14 +24,18 @@ PROGRAM = Path(__file__).with_name("ray_that_fails.py")
     [
         ("nodes", "ClusterError: Ray does not say which nodes there are: Ray's own"),
         ("interrupted", "KeyboardInterrupt: "),
-        ("silent", "ClusterTimeout: what listens at 127.0.0.1:PORT does not answer as a Ray does, after 3 s"),
+        (
+            "silent",
+            "ClusterTimeout: what listens at 127.0.0.1:PORT does not answer as a Ray does, after SOME s",
+        ),
     ],
 )
 def test_a_start_that_fails_or_is_interrupted_leaves_nothing(what, told):
     done = run_program(PROGRAM, what, with_ray=True, timeout=240)
     assert done.returncode == 0, done.stderr
     left = "left: ['RaySystemError', [], False, None, True]"
-    said = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", done.stdout).splitlines()
+    said = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", done.stdout)
+    said = re.sub(r"after [0-3]\.\d s", "after SOME s", said).splitlines()  # what is left of its 3 s
     assert said == [told.rstrip("\n"), left], done.stderr
 
 

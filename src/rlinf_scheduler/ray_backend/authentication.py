@@ -142,7 +142,7 @@ def _patient_answer(address: str, timeout_s: float) -> GcsAnswer:
                 if answer is GcsAnswer.NOBODY
                 else f"what listens at {address} does not answer as a Ray does"
             )
-            raise ClusterTimeout(f"{what}, after {timeout_s:.0f} s")
+            raise ClusterTimeout(f"{what}, after {timeout_s:.1f} s")
         pause.wait(min(_ATTEMPT_PAUSE_S, max(0.0, deadline - time.monotonic())))
 
 

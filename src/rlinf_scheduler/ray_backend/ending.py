@@ -166,6 +166,6 @@ def _end_by(number: signal.Signals) -> None:
 
 def _flush_streams() -> None:
     for stream in gc.get_objects():
-        if isinstance(stream, io.IOBase):
+        if issubclass(type(stream), io.IOBase):  # of some objects `__class__` is a property that warns
             with contextlib.suppress(Exception):  # it is closed, or its reader is gone
                 stream.flush()

@@ -209,19 +209,19 @@ def decoupled_build_recv_plan(
     *, recv_rank: int | None, recv_queue_size: int = 0, **groups: Unpack[RoutedGroups]
 ) -> RoutePlan:
     """Return the messages of a receiver: those for it, or for anybody where `recv_rank` is None."""
-    key = _key(None, recv_rank, **groups)
     every = CommMapper.decoupled_get_batch_size(*_sizes(groups), recv_queue_size)
+    key = _key(None, recv_rank, **groups)
     return RoutePlan([RouteEntry(None, rows, key) for rows in every])
 
 
 def _sizes(groups: RoutedGroups) -> tuple[int, int, int]:
+    odd = (groups.keys() | {"route_key"}) ^ RoutedGroups.__annotations__.keys()
+    if odd:
+        raise TypeError(f"a route {'has no' if min(odd) in groups else 'needs'} '{min(odd)}'")
     return groups["batch_size"], groups["src_world_size"], groups["dst_world_size"]
 
 
 def _key(src_rank: int | None, dst_rank: int | None, **groups: Unpack[RoutedGroups]) -> RouteKey:
-    unknown = groups.keys() - RoutedGroups.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"a route has no '{min(unknown)}'")
     names = groups["src_group_name"], groups["dst_group_name"]
     return build_route_channel_key(*names, src_rank, dst_rank, groups["tag"], groups.get("route_key"))
 
