@@ -4,7 +4,7 @@ import re
 
 import pytest
 from returning_workers import Peer, Together
-from test_returning_ranks import KILLED, TWO, Heard
+from test_returning_ranks import KILLED, TWO, Heard, groups_named
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf_scheduler.errors import ConfigError, WorkerDied, WorkerError
@@ -87,6 +87,20 @@ def test_a_group_that_dies_too_often_is_given_up_as_a_whole(forked_job):
     with pytest.raises(WorkerDied, match="on_failure='restart_group', the whole group ends with it"):
         group.execute_on(0).who()
     group.terminate()
+
+
+def test_the_others_are_dead_for_their_own_reason(forked_job):
+    group = launch(forked_job, "reasons")
+    other = forked_job.session.messenger.peers
+    (process_id,) = (
+        rank.endpoint.process_id
+        for rank in groups_named(forked_job, "reasons").ranks
+        if rank.address.rank == 0
+    )
+    with died("reasons", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    group.who().wait(60)
+    assert "all of 'reasons' starts anew with rank 1: process" in other.why_lost(process_id)
 
 
 def test_terminate_ends_what_is_coming_back(forked_job):

@@ -179,14 +179,14 @@ class Successors:
 
     def _bury(self, attempt: _Attempt) -> None:
         """See that nothing the dead ones still do has an effect, wherever they are."""
-        first = attempt.reason.partition("\n")[0]
-        cause = f"{first}, at {clock_text(time.time())}"
-        for before in attempt.before:
-            self._kill(before)
-        for before in attempt.before:
+        for before in attempt.before:  # first: everybody hears this reason, and not that a connection broke
             if before.endpoint is not None:
+                reason = before.gone.result(0) if before.gone.done() else attempt.reason
+                cause = f"{reason.partition(chr(10))[0]}, at {clock_text(time.time())}"
                 death = Death(before.endpoint.process_id, str(before.address), cause)
                 self._session.deaths.declare_and_wait(death)
+        for before in attempt.before:
+            self._kill(before)
         deadline = time.monotonic() + ENDED_WITHIN_S
         for before in attempt.before:
             try:
