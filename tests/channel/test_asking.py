@@ -429,3 +429,41 @@ def test_a_question_that_somebody_has_is_answered_though_nobody_waits(in_process
         handle.wait(DEADLINE_S)
     request.reply("because")
     wait_until(lambda: channel.stats().num_leased == 0)
+
+
+def test_a_coroutine_waits_for_the_next_request_and_who_gives_up_takes_none(backend):
+    channel = Channel.create(backend.name())
+
+    async def serve():
+        given_up = asyncio.ensure_future(channel.next_request(async_op=True).async_wait())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        waiting = channel.next_request(async_op=True, timeout_s=DEADLINE_S)
+        handles = [channel.ask(number, async_op=True) for number in range(3)]
+        first = await waiting
+        second = await channel.next_request(async_op=True, timeout_s=DEADLINE_S)
+        assert (first.item, second.item) == (0, 1)
+        dropped = channel.next_request(async_op=True)
+        del second, dropped
+        first.reply("first")
+        again = [await channel.next_request(async_op=True, timeout_s=DEADLINE_S) for _ in range(2)]
+        for request in again:
+            request.reply(request.item)
+        return [await handle for handle in handles]
+
+    answers = asyncio.run(serve())
+    assert answers == ["first", 1, 2]
+    with pytest.raises(ChannelTimeout):
+        asyncio.run(channel.next_request(async_op=True, timeout_s=0.01).async_wait())
+
+
+def test_a_question_that_is_cancelled_leaves_its_queue_though_its_handle_is_kept(in_process):
+    channel = in_process.create()
+    cancelled, kept = (channel.ask(item, async_op=True) for item in ("cancelled", "kept"))
+    assert cancelled.cancel()
+    wait_until(lambda: channel.qsize() == 1)
+    request = channel.next_request(timeout_s=DEADLINE_S)
+    assert request.item == "kept"
+    request.reply("so")
+    assert kept.wait(DEADLINE_S) == "so"

@@ -74,7 +74,13 @@ def vllm_engine(folder, **options):
     return VllmEngine(folder, **given, **options)
 
 
-ENGINES = {"vllm": vllm_engine}
+def transformers_engine(folder, **options):
+    from rlinf_scheduler.engines import TransformersEngine
+
+    return TransformersEngine(folder, **options)
+
+
+ENGINES = {"transformers": transformers_engine, "vllm": vllm_engine}
 
 
 class EngineRank(Worker):

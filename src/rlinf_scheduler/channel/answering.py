@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack, overload
 
 from rlinf_scheduler.channel.access import OfServer
 from rlinf_scheduler.channel.arguments import (
@@ -17,6 +17,7 @@ from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
@@ -29,6 +30,15 @@ from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import current_session
 
 
+class RequestOptions(TypedDict, total=False):
+    """What `Channel.next_request` takes besides the queue; as of `lease`."""
+
+    ttl_s: float
+    work_deadline_s: float | None
+    timeout_s: float | None
+    key: QueueName | None
+
+
 class Answering(Leasing):
     """The part of `Channel` that answers."""
 
@@ -38,34 +48,47 @@ class Answering(Leasing):
         ("requests", "questions"),
     )
 
+    @overload
+    def next_request(
+        self,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        **options: Unpack[RequestOptions],
+    ) -> ChannelRequest: ...
+    @overload
+    def next_request(
+        self,
+        queue_name: QueueName = ...,
+        *,
+        async_op: Later,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncHandle[ChannelRequest]: ...
+
     def next_request(
         self,
         queue_name: QueueName = DEFAULT_QUEUE,
-        *,
-        ttl_s: float = LEASE_S,
-        work_deadline_s: float | None = None,
-        timeout_s: float | None = None,
-        key: QueueName | None = None,
-    ) -> ChannelRequest:
+        async_op: bool = False,
+        **options: Unpack[RequestOptions],
+    ) -> Any:
         """Return the next question of a queue, on lease: `request.reply(answer)` or `request.fail(error)`.
 
         A request that is dropped unanswered, or whose process dies or hangs, is given to the next consumer.
 
         Args:
             queue_name: the queue.
-            ttl_s: as of `lease`, like the next two.
-            work_deadline_s: seconds.
-            timeout_s: how long to wait for a question, in seconds.
-            key: another name of `queue_name`.
+            async_op: return a handle at once; one that is cancelled or dropped takes nothing.
+            options: `ttl_s`, `work_deadline_s`, `timeout_s` and `key` of `lease`.
 
         Raises:
             ChannelTimeout, ChannelClosed: as of `lease`.
             ChannelArgumentError: the next item was put, and not asked; it stays where it is.
         """
-        (request,) = self._requests(
-            self.lease(queue_name, ttl_s=ttl_s, work_deadline_s=work_deadline_s, timeout_s=timeout_s, key=key)
-        )
-        return request
+        context = self.lease(queue_name, **options)
+        if not async_op:
+            (request,) = self._requests(context)
+            return request
+        messenger, name = current_session().messenger, self._name
+        return context.of_questions().begin(lambda lease: open_requests(messenger, name, context, lease)[0])
 
     def next_requests(
         self,
@@ -237,7 +260,7 @@ class ChannelRequest:
         return True
 
     def abandon(self, reason: str) -> None:
-        """Give it back, if it has no answer, as an attempt that has failed; not for users."""
+        """Give it back, if it has no answer, as an attempt that has failed: another consumer gets it."""
         if self._context is not None:
             with suppress(ChannelError, CommError):
                 self._lease.nack(only=self._place, reason=reason, async_op=True)

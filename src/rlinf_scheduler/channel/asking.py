@@ -70,9 +70,15 @@ class Pending(Promise[ReceivedPayload]):
     __slots__ = ("_queue", "_started", "note", "now", "number", "ref", "wake")
 
     def __init__(
-        self, ref: ChannelRef, queue: QueueName, number: int, wake: Wake, now: Callable[[], float]
+        self,
+        ref: ChannelRef,
+        queue: QueueName,
+        number: int,
+        wake: Wake,
+        now: Callable[[], float],
+        cancelled: Callable[[], None],
     ) -> None:
-        super().__init__()
+        super().__init__(cancelled)
         self.ref = ref
         self.number = number
         self.wake = wake
@@ -131,7 +137,8 @@ class Asking:
     def begin(self, connection: ChannelConnection, queue: QueueName, item: Any) -> tuple[Question, Pending]:
         """A question about `item`, to be put into the channel, and its answer to come."""
         number = _next_number()
-        pending = Pending(connection.ref, queue, number, Wake(self._on_dropped), self._messenger.now)
+        wake, cancelled = Wake(self._on_dropped), partial(self._give_up, number)
+        pending = Pending(connection.ref, queue, number, wake, self._messenger.now, cancelled)
         ref = PromiseRef(pending, self._dropped.append)
         ref.ticket = number
         self._asked[number] = _Asked(ref, connection, queue)
@@ -173,7 +180,10 @@ class Asking:
 
     def give_up(self, pending: Pending) -> None:
         """Nobody waits for an answer any more; from any thread."""
-        self._messenger.submit(partial(self._retract, pending.number))
+        self._give_up(pending.number)
+
+    def _give_up(self, number: int) -> None:
+        self._messenger.submit(partial(self._retract, number))
 
     def _on_dropped(self) -> None:
         with suppress(CommError):  # a forked child has none of its parent's questions

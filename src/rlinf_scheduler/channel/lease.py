@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
@@ -28,6 +28,7 @@ from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.queueing.leases import Extend, LeaseTerms, OnLease, Settle
 from rlinf_scheduler.session import current_session
 
+R = TypeVar("R")
 LEASE_S = 60.0
 LEFT = "the loop was left before it was acknowledged"
 MAX_REASON = 500
@@ -312,6 +313,21 @@ class LeaseContext:
             raise
         finally:
             self._leave(lease._operation, error)
+
+    def begin(self, opened: Callable[[Lease], R]) -> AsyncHandle[R]:
+        """Ask for the items; the handle of what `opened` makes of the lease."""
+        operation = self._begin()
+
+        def load(delivery: Delivery) -> R:
+            try:
+                return opened(self._open(operation, delivery))
+            except BaseException as error:
+                self._leave(operation, error)
+                raise
+
+        promise = self._promise = self._connection.start(operation)
+        # Waiting for it takes nothing.
+        return AsyncHandle(promise, load, operation.describe, ConsumedFlag())
 
     def decline(self) -> None:
         """Give everything back at once; this was no attempt."""

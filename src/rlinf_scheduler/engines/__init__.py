@@ -19,25 +19,43 @@ if TYPE_CHECKING:
         Tokens,
         collect,
     )
+    from rlinf_scheduler.engines.rollout_client import Conversation, PendingRollout, RolloutClient
+    from rlinf_scheduler.engines.rollout_worker import (
+        RolloutAnswer,
+        RolloutOptions,
+        RolloutWorker,
+        Served,
+        WeightsUpdate,
+    )
     from rlinf_scheduler.engines.trajectories import Decisions, Observations, Trajectory
+    from rlinf_scheduler.engines.transformers import TransformersEngine
     from rlinf_scheduler.engines.vector_env import Collected, Envs, VectorEnvWorker, Video
     from rlinf_scheduler.engines.vllm import VllmEngine
 
 __all__ = [
     "Collected",
+    "Conversation",
     "Decisions",
     "EngineLoad",
     "Envs",
     "Generation",
     "GenerationRequest",
     "Observations",
+    "PendingRollout",
+    "RolloutAnswer",
+    "RolloutClient",
     "RolloutEngine",
+    "RolloutOptions",
+    "RolloutWorker",
     "Sampling",
+    "Served",
     "Tokens",
     "Trajectory",
+    "TransformersEngine",
     "VectorEnvWorker",
     "Video",
     "VllmEngine",
+    "WeightsUpdate",
     "collect",
 ]
 

@@ -1,0 +1,414 @@
+"""A rank of a rollout service: an engine, and the requests of a channel that it answers as it has room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from rlinf_scheduler import Channel, Worker
+from rlinf_scheduler.engines.protocol import (
+    EngineLoad,
+    Generation,
+    GenerationRequest,
+    PauseMode,
+    RolloutEngine,
+    Tokens,
+)
+from rlinf_scheduler.errors import ChannelClosed, ChannelError, EngineDead, EngineError
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.channel import ChannelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOptions:
+    """How a rank of a rollout service takes requests.
+
+    Attributes:
+        max_tokens: how many tokens the requests that run may have together, prompts and `max_tokens` of their outputs;
+            None: any number.
+        max_requests: how many requests run at a time.
+        weights: the name of weights that an engine gets before its first request; None: it begins with its own.
+        keep_every: after so many tokens of a request what it has so far is kept in the channel, so that another rank
+            goes on there if this one dies; None: another one begins anew.
+    """
+
+    max_tokens: int | None = None
+    max_requests: int = 64
+    weights: str | None = None
+    keep_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "max_requests", "keep_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: it is at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutAnswer:
+    """What a rank answers to a request.
+
+    Attributes:
+        generation: the output; if its finish reason is "abort", the rank was drained, and `RolloutClient` goes on.
+        answered_by: the rank's name, e.g. "rollout:3".
+        attempt: how often the request was given out, 1 the first time.
+    """
+
+    generation: Generation
+    answered_by: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsUpdate:
+    """What an update of weights came to: the version in use, and for how long the engine generated nothing."""
+
+    version: int
+    paused_s: float
+
+
+@dataclass(slots=True)
+class Served:
+    """What a rank has answered.
+
+    Attributes:
+        num_handed_back: requests that were answered with what they had, to go on elsewhere.
+        num_resumed: requests that went on where a rank that died had kept them.
+        most_tokens: the most tokens that the requests running at one time were counted with.
+    """
+
+    num_answered: int = 0
+    num_failed: int = 0
+    num_tokens: int = 0
+    num_handed_back: int = 0
+    num_resumed: int = 0
+    most_tokens: int = 0
+
+
+class RolloutWorker(Worker):
+    """A rank that has an engine, and answers the requests of a channel.
+
+        rollout = RolloutWorker.create_group(make_engine).launch(cluster, strategy, name="rollout")
+        serving = rollout.serve(channel)
+        answers = RolloutClient(channel).generate([1, 2, 3], Sampling(max_tokens=32), n=8)
+
+    A request belongs to the channel until it is answered: if this process or its engine dies, another rank gets it.
+
+    Args:
+        make_engine: makes the engine, in the rank; picklable, such as `functools.partial(TransformersEngine, config)`.
+        options: limits, and what is done for requests whose rank dies.
+    """
+
+    def __init__(
+        self, make_engine: Callable[[], RolloutEngine], options: RolloutOptions | None = None
+    ) -> None:
+        super().__init__()
+        self._make_engine = make_engine
+        self._options = options or RolloutOptions()
+        self._engine: RolloutEngine | None = None
+        self._starting = asyncio.Lock()
+        self._service: _Serving | None = None
+
+    async def start(self) -> int:
+        """Start the engine, with the newest `weights`, if that is not done; the version in use."""
+        async with self._starting:
+            if self._engine is None:
+                engine = self._make_engine()
+                with self.timer("start"):
+                    await engine.start()
+                if self._options.weights is not None:
+                    await engine.update_weights(self._options.weights)
+                self._engine = engine
+        return self._engine.version
+
+    async def serve(self, channel: Channel | str, queue_name: str = "default") -> Served:
+        """Answer the requests of a queue until it ends, its channel is closed, or `drain` is called.
+
+        Raises:
+            EngineDead: the engine died; others get its requests. Called again, it serves with a new engine.
+            EngineError: this rank serves already.
+        """
+        if self._service is not None:
+            raise EngineError(f"{self.address} serves channel '{self._service.channel.name}' already")
+        await self.start()
+        where = self.connect_channel(channel) if isinstance(channel, str) else channel
+        service = self._service = _Serving(self._running, self._options, where, queue_name, str(self.address))
+        try:
+            await service.run()
+        except EngineDead:
+            await self.close()
+            raise
+        finally:
+            self._service = None
+            service.over.set()
+        return service.served
+
+    async def drain(self, *, finish: bool = True, timeout_s: float | None = None) -> None:
+        """Take no further request, and wait until `serve` has ended.
+
+        Args:
+            finish: generate what runs to its end; False: hand it back with what it has, to go on elsewhere.
+            timeout_s: after so long what still runs is handed back, in seconds; None: as long as it takes.
+        """
+        if self._service is not None:
+            await self._service.end(finish=finish, timeout_s=timeout_s)
+
+    async def update_weights(
+        self,
+        name: str,
+        min_version: int | None = None,
+        *,
+        mode: PauseMode = "keep",
+        timeout_s: float | None = None,
+    ) -> WeightsUpdate:
+        """Take the newest published weights while requests run; they go on with these.
+
+        Args:
+            name: what they were published as.
+            min_version: wait for this version or a newer one; None: for any.
+            mode: what becomes of requests that run: "keep": they wait; "finish": they are finished first; "abort": they
+                begin again after the tokens that they have, with nothing in the engine's cache of older weights.
+            timeout_s: how long it may take, in seconds.
+
+        Raises:
+            UpdateFailed: the version before is in use.
+            EngineDead: the engine cannot go on.
+        """
+        await self.start()
+        engine = self._running
+        before_s = (await engine.load()).paused_s
+        with self.timer("update weights"):
+            if mode == "keep":
+                version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
+            else:
+                await engine.pause(mode)
+                try:
+                    version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
+                finally:
+                    await engine.resume()
+        return WeightsUpdate(version, (await engine.load()).paused_s - before_s)
+
+    async def load(self) -> EngineLoad:
+        """Return how much the engine has to do."""
+        await self.start()
+        return await self._running.load()
+
+    async def sleep(self) -> None:
+        """Give the engine's memory back; requests that run go on after `wake`."""
+        await self.start()
+        await self._running.sleep()
+
+    async def wake(self) -> None:
+        """Take the memory again, and generate."""
+        await self._running.wake()
+
+    async def close(self) -> None:
+        """End the engine. It is made anew when it is needed again."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    @property
+    def _running(self) -> RolloutEngine:
+        if self._engine is None:
+            raise EngineError(f"{self.address} has no engine that runs: call start() first")
+        return self._engine
+
+
+@dataclass(slots=True)
+class _Serving:
+    """The requests of one queue in a rank's engine; on the event loop.
+
+    Attributes:
+        over: set when it has ended.
+    """
+
+    engine: RolloutEngine
+    options: RolloutOptions
+    channel: Channel
+    queue_name: str
+    name: str
+    served: Served = field(default_factory=Served)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _taking: asyncio.Future[ChannelRequest] | None = None
+    _num_running: int = 0
+    _num_tokens: int = 0
+    _must_wait: bool = False
+    _is_ending: bool = False
+    _hands_back: bool = False
+
+    async def run(self) -> None:
+        """Take requests and answer them, until none come and the last one is answered."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while (request := await self._next()) is not None:
+                    if size := self._reserve(request):
+                        tasks.create_task(self._answer(request, size))
+                    del (
+                        request
+                    )  # one that finds no room goes back to the head of its queue: others may have some
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def end(self, *, finish: bool, timeout_s: float | None) -> None:
+        """Take no further request; see `RolloutWorker.drain`."""
+        self._is_ending = True
+        self._changed.set()
+        if self._taking is not None:
+            self._taking.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s if finish else 0):
+                await self.over.wait()
+        if not self.over.is_set():
+            self._hands_back = True
+            await self.engine.abort()
+            await self.over.wait()
+
+    async def _next(self) -> ChannelRequest | None:
+        """Wait for room, then for a request; None if no more come."""
+        while self._is_full and not self._is_ending:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._is_ending:
+            return None
+        asked = self.channel.next_request(self.queue_name, async_op=True)
+        self._taking = asyncio.ensure_future(asked.async_wait())
+        del asked
+        try:
+            return await self._taking
+        except ChannelClosed:
+            return None
+        except asyncio.CancelledError:
+            if self._taking.cancelled() and not _is_cancelled():  # by `end`
+                return None
+            raise
+        finally:
+            self._taking = None
+
+    @property
+    def _is_full(self) -> bool:
+        return self._must_wait or self._num_running >= self.options.max_requests
+
+    def _reserve(self, request: ChannelRequest) -> int:
+        """Make room for a request, and return how many tokens that is; 0 if it is refused, or there is none now."""
+        wanted, limit = request.item, self.options.max_tokens
+        if not isinstance(wanted, GenerationRequest):
+            request.fail(EngineError(f"a request is a GenerationRequest, not {type(wanted).__name__}"))
+            return 0
+        size = len(wanted.prompt_ids) + wanted.sampling.max_tokens
+        if limit is not None and size > limit:
+            problem = (
+                f"a prompt of {len(wanted.prompt_ids)} tokens with max_tokens={wanted.sampling.max_tokens}"
+            )
+            request.fail(EngineError(f"{problem} is more than the {limit} tokens that {self.name} takes"))
+            return 0
+        if limit is not None and self._num_tokens + size > limit:
+            self._must_wait = True
+            return 0
+        self._num_running += 1
+        self._num_tokens += size
+        self.served.most_tokens = max(self.served.most_tokens, self._num_tokens)
+        return size
+
+    async def _answer(self, request: ChannelRequest, size: int) -> None:
+        try:
+            generation = await self._generate(request)
+        except EngineDead as error:
+            request.abandon(str(error))
+            raise
+        except Exception as error:  # noqa: BLE001 - it is the asker's
+            self.served.num_failed += 1
+            request.fail(error)
+        else:
+            self.served.num_answered += 1
+            self.served.num_handed_back += generation.finish_reason == "abort"
+            self.served.num_tokens += len(generation.token_ids)
+            request.reply(RolloutAnswer(generation, self.name, request.attempt))
+        finally:
+            self._num_running -= 1
+            self._num_tokens -= size
+            self._must_wait = False
+            self._changed.set()
+
+    async def _generate(self, request: ChannelRequest) -> Generation:
+        """Generate the output, on through pauses that abort; with "abort" what is handed back."""
+        wanted: GenerationRequest = request.item
+        kept = _KeptOutput(self.channel, wanted.request_id, self.options.keep_every)
+        if request.attempt > 1 and (found := await kept.find()) is not None:
+            self.served.num_resumed += 1
+            wanted = wanted.after(found)
+        # A rank that was given up for lost too early may have a request of the same name still.
+        wanted = replace(wanted, request_id=f"{wanted.request_id}/{request.attempt}")
+        generation = _so_far(wanted, [])
+        while not self._hands_back:
+            parts: list[Tokens] = []
+            async for tokens in self.engine.generate(wanted):
+                parts.append(tokens)
+                if kept.is_due(len(tokens.token_ids)) and tokens.finish_reason is None:
+                    await kept.keep(_so_far(wanted, parts))
+            generation = Generation.of(wanted, parts)
+            if len(generation.token_ids) >= wanted.sampling.max_tokens or generation.finish_reason != "abort":
+                break
+            wanted = wanted.after(generation)
+        await kept.forget()
+        return generation
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _so_far(wanted: GenerationRequest, parts: list[Tokens]) -> Generation:
+    return Generation.of(wanted, [*parts, Tokens((), (), 0, "abort")])
+
+
+@dataclass(slots=True)
+class _KeptOutput:
+    """What a request has so far, in a queue of its own: one item, the newest, that other ranks find."""
+
+    channel: Channel
+    request_id: str
+    every: int | None
+    _num_new: int = 0
+    _is_there: bool = False
+
+    @property
+    def _queue(self) -> tuple[str, str]:
+        return ("partial", self.request_id)
+
+    def is_due(self, num_tokens: int) -> bool:
+        """Count further tokens; whether they are to be kept."""
+        self._num_new += num_tokens
+        return self.every is not None and self._num_new >= self.every
+
+    async def keep(self, generation: Generation) -> None:
+        """Put what there is, then take what was there before: whoever looks finds one of them, whole."""
+        self._num_new = 0
+        with suppress(
+            ChannelError
+        ):  # one that is closed takes nothing any more; what runs is answered all the same
+            await self.channel.put(generation, queue_name=self._queue, async_op=True)
+            if self._is_there:
+                await self.channel.get(queue_name=self._queue, async_op=True)
+            self._is_there = True
+
+    async def find(self) -> Generation | None:
+        """Return the most that a rank before has kept."""
+        found = await asyncio.to_thread(self.channel.drain, self._queue)
+        if not found:
+            return None
+        most: Generation = max(found, key=lambda each: len(each.token_ids))
+        await self.keep(most)
+        return most
+
+    async def forget(self) -> None:
+        """Leave nothing behind."""
+        if self._is_there:
+            self._is_there = False
+            await asyncio.to_thread(self.channel.drain, self._queue)

@@ -1,0 +1,29 @@
+"""Workers of the tests of rollout services; in a module of their own, so that ranks import them by name."""
+
+import os
+
+import torch
+
+from rlinf.scheduler import Worker
+from rlinf_scheduler.engines import RolloutWorker
+
+
+class Rank(RolloutWorker):
+    """A rank that says what it is at."""
+
+    def pid(self):
+        return os.getpid()
+
+    async def tokens(self):
+        return (await self.load()).tokens
+
+
+class Actor(Worker):
+    """Publishes steps: version 3 counts by 3."""
+
+    def publish(self, *versions):
+        for version in versions:
+            self.publish_weights("policy", {"step": torch.tensor([version])}, version)
+
+    def publish_other(self, version):
+        self.publish_weights("other", {"stride": torch.tensor([version])}, version)

@@ -1,0 +1,241 @@
+"""A group of engines as a service: real processes, killed, drained and updated while they generate."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from functools import partial
+
+import pytest
+from rollout_roles import Actor, Rank
+
+pytest.importorskip("torch")
+
+from rlinf.scheduler import Channel, PackedPlacementStrategy
+from rlinf_scheduler.engines import (
+    RolloutClient,
+    RolloutOptions,
+    Sampling,
+)
+from rlinf_scheduler.errors import EngineError, WorkerDied, WorkerError
+from tiny_engine import KILLER, TinyEngine
+from waits import wait_until
+
+DEADLINE_S = 60.0
+COUNTS = partial(TinyEngine, step=1)  # without weights of somebody else's it counts by one
+SLOW = partial(TinyEngine, token_s=0.002, step=1)
+
+
+class Service:
+    """A group that serves, a channel, and who asks."""
+
+    def __init__(self, job, num_ranks=2, engine=COUNTS, on_failure="ignore", **options):
+        self.channel = Channel.create("requests")
+        self.client = RolloutClient(self.channel)
+        builder = Rank.create_group(engine, RolloutOptions(**options))
+        placement = PackedPlacementStrategy(0, num_ranks - 1)
+        self.group = builder.launch(job, placement, name="rollout", on_failure=on_failure)
+        self.serving = self.group.serve(self.channel)
+
+    def ask(self, start, num_tokens, **sampling):
+        return self.client.begin([start], Sampling(num_tokens, **sampling))[0]
+
+    def end(self):
+        self.channel.close()
+        return self.serving.results(return_exceptions=True, timeout_s=DEADLINE_S)
+
+
+def counted(answer, start, step=1):
+    tokens = answer.generation.token_ids
+    return tokens == tuple(range(start + step, start + step * len(tokens) + 1, step))
+
+
+def test_samples_are_answered_with_tokens_versions_and_why_they_end(job):
+    service = Service(job)
+    answers = service.client.generate([7], Sampling(4), n=3, timeout_s=DEADLINE_S)
+    assert [answer.generation.token_ids for answer in answers] == [(8, 9, 10, 11)] * 3
+    generation = answers[0].generation
+    assert (generation.versions, generation.finish_reason) == ((0, 0, 0, 0), "length")
+    assert len(generation.logprobs) == 4
+    stopped = service.client.generate([7], Sampling(9, stop_token_ids=(9,)), timeout_s=DEADLINE_S)[0]
+    assert (stopped.generation.token_ids, stopped.generation.finish_reason) == ((8, 9), "stop")
+    assert asyncio.run(service.client.generate_async([1], Sampling(1), n=2))[1].generation.token_ids == (2,)
+    served = service.end()
+    assert sum(each.num_answered for each in served) == 6
+    assert sum(each.num_tokens for each in served) == 3 * 4 + 2 + 2
+
+
+def test_a_short_sample_does_not_wait_for_a_long_one(job):
+    service = Service(job, 1, SLOW)
+    long = service.ask(0, 5000)
+    assert service.ask(0, 3).wait(DEADLINE_S).generation.token_ids == (1, 2, 3)
+    assert not long.done()
+    long.cancel()
+    service.group.drain(finish=False).wait(DEADLINE_S)
+
+
+def test_what_cannot_be_answered_fails_alone(job):
+    service = Service(job, 1, max_tokens=100)
+    with pytest.raises(EngineError, match="with max_tokens=100 is more than the 100 tokens"):
+        service.ask(0, 100).wait(DEADLINE_S)
+    with pytest.raises(EngineError, match="a request is a GenerationRequest, not str"):
+        service.channel.ask("count", timeout_s=DEADLINE_S)
+    assert service.ask(0, 99).wait(DEADLINE_S).generation.finish_reason == "length"
+    assert service.end()[0].num_answered == 1
+
+
+def test_requests_are_taken_by_their_tokens_and_what_finds_no_room_waits_for_nobody_who_is_full(job):
+    service = Service(job, 2, SLOW, max_tokens=100)
+    large = [service.ask(0, 89) for _ in range(2)]  # one fills a rank
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 0)
+    small = [service.ask(0, 19) for _ in range(12)]
+    assert all(answer.wait(DEADLINE_S).generation.finish_reason == "length" for answer in small)
+    assert {each.wait(DEADLINE_S).answered_by for each in large} == {"rollout:0", "rollout:1"}
+    served = service.end()
+    assert max(each.most_tokens for each in served) <= 100
+    assert sum(each.num_answered for each in served) == 14
+
+
+def test_a_bound_on_requests_is_kept(job):
+    service = Service(job, 1, SLOW, max_requests=3)
+    asked = [service.ask(0, 20) for _ in range(9)]
+    for each in asked:
+        each.wait(DEADLINE_S)
+    assert service.end()[0].most_tokens == 3 * 21
+
+
+def test_what_a_killed_rank_had_is_answered_by_another(job):
+    service = Service(job, 2, SLOW)
+    asked = [service.ask(start, 150) for start in range(0, 1600, 100)]
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 10)
+    os.kill(service.group.pid().wait(DEADLINE_S)[1], signal.SIGKILL)
+    answers = [each.wait(DEADLINE_S) for each in asked]
+    assert all(counted(answer, start) for answer, start in zip(answers, range(0, 1600, 100), strict=True))
+    assert [len(answer.generation.token_ids) for answer in answers] == [150] * 16
+    assert Counter(answer.answered_by for answer in answers) == {"rollout:0": 16}
+    assert {answer.attempt for answer in answers} == {1, 2}
+    died = service.end()[1]
+    assert isinstance(died, WorkerDied)
+
+
+def test_a_request_goes_on_with_the_tokens_that_its_dead_rank_has_kept(job):
+    service = Service(job, 2, SLOW, keep_every=5)
+    actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
+    asked = service.client.begin([0], Sampling(400))[0]
+    partial_queue = ("partial", asked.request.request_id)
+    wait_until(lambda: service.channel.qsize(partial_queue) > 0)
+    tokens = service.group.tokens().wait(DEADLINE_S)
+    rank = tokens.index(max(tokens))
+    actor.publish(3).wait(DEADLINE_S)
+    service.group.execute_on(1 - rank).update_weights("policy").wait(DEADLINE_S)
+    os.kill(service.group.execute_on(rank).pid().wait(DEADLINE_S)[0], signal.SIGKILL)
+    answer = asked.wait(DEADLINE_S)
+    generation = answer.generation
+    assert (answer.answered_by, answer.attempt) == (f"rollout:{1 - rank}", 2)
+    num_kept = generation.versions.count(0)
+    assert num_kept >= 5
+    assert generation.versions == (0,) * num_kept + (3,) * (400 - num_kept)
+    assert generation.token_ids == steps_of(0, generation.versions, {0: 1})
+    wait_until(lambda: service.channel.qsize(partial_queue) == 0)
+    assert service.end()[1 - rank].num_resumed == 1
+
+
+def steps_of(start, versions, steps=()):
+    """What is counted from there under these versions, each of which counts by itself."""
+    tokens = []
+    for version in versions:
+        start += dict(steps).get(version, version)
+        tokens.append(start)
+    return tuple(tokens)
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort"])
+def test_every_token_has_the_version_that_made_it_when_weights_change_under_load(job, mode):
+    service = Service(job, 2, partial(TinyEngine, token_s=0.001), weights="policy")
+    actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
+    actor.publish(1).wait(DEADLINE_S)
+    asked = [service.ask(start, 300) for start in range(12)]
+    paused_s = []
+    for version in (2, 3, 4, 5):
+        before = sum(service.group.tokens().wait(DEADLINE_S))
+        wait_until(lambda before=before: sum(service.group.tokens().wait(DEADLINE_S)) > before)
+        updates = service.group.update_weights("policy", version, mode=mode)
+        actor.publish(version).wait(DEADLINE_S)
+        for update in updates.wait(DEADLINE_S):
+            assert update.version == version
+            paused_s.append(update.paused_s)
+    answers = [each.wait(DEADLINE_S) for each in asked]
+    for start, answer in enumerate(answers):
+        versions = answer.generation.versions
+        assert list(versions) == sorted(versions)
+        assert answer.generation.token_ids == steps_of(start, versions)
+        assert answer.generation.finish_reason == "length"
+    assert any(len(set(answer.generation.versions)) > 2 for answer in answers)
+    assert all(0 < each < DEADLINE_S for each in paused_s)
+    service.end()
+
+
+def test_an_update_that_fails_leaves_the_version_before_in_use(job):
+    service = Service(job, 1, SLOW)
+    actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
+    actor.publish_other(7).wait(DEADLINE_S)
+    asked = service.ask(0, 200)
+    with pytest.raises(WorkerError, match=r"version 0 is in use: .*does not fit"):
+        service.group.update_weights("other").wait(DEADLINE_S)
+    generation = asked.wait(DEADLINE_S).generation
+    assert set(generation.versions) == {0}
+    service.end()
+
+
+def test_a_rank_is_drained_and_what_it_hands_back_goes_on_elsewhere(job):
+    service = Service(job, 2, SLOW)
+    asked = [service.ask(0, 300) for _ in range(8)]
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
+    service.group.execute_on(0).drain(finish=False).wait(DEADLINE_S)
+    answers = [each.wait(DEADLINE_S) for each in asked]
+    assert {answer.answered_by for answer in answers} == {"rollout:1"}
+    assert all(counted(answer, 0) and len(answer.generation.token_ids) == 300 for answer in answers)
+    first, second = service.end()
+    assert first.num_handed_back == first.num_answered > 0
+    assert (second.num_answered, second.num_handed_back) == (8, 0)
+
+
+def test_a_drained_rank_finishes_what_it_has_if_it_may(job):
+    service = Service(job, 1, SLOW)
+    asked = [service.ask(0, 100) for _ in range(4)]
+    wait_until(lambda: service.group.tokens().wait(DEADLINE_S)[0] > 8)
+    service.group.drain().wait(DEADLINE_S)
+    assert service.serving.wait(DEADLINE_S)[0].num_answered == 4
+    assert all(each.done() or each.wait(DEADLINE_S) for each in asked)
+    late = service.ask(0, 1)
+    again = service.group.serve(service.channel)
+    assert late.wait(DEADLINE_S).generation.token_ids == (1,)
+    service.group.drain(timeout_s=0).wait(DEADLINE_S)
+    assert again.wait(DEADLINE_S)[0].num_answered == 1
+
+
+def test_an_engine_that_dies_is_named_and_its_requests_go_elsewhere(job):
+    service = Service(job, 2, SLOW)
+    asked = [service.ask(0, 200) for _ in range(8)]
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
+    with pytest.raises(WorkerError, match="rollout:0 serves channel 'requests' already"):
+        service.group.execute_on(0).serve(service.channel, "first").wait(DEADLINE_S)
+    poison = service.ask(KILLER, 1)
+    failed = service.serving.results(return_exceptions=True, timeout_s=DEADLINE_S)
+    assert ["the counter is gone: it was told to die" in str(each) for each in failed] == [True] * 2, failed
+    poison.cancel()
+    again = service.group.serve(service.channel)
+    assert all(counted(each.wait(DEADLINE_S), 0) for each in asked)
+    service.channel.close()
+    again.wait(DEADLINE_S)
+
+
+def test_a_conversation_with_tools_goes_on_where_it_was(job):
+    service = Service(job, 2)
+    conversation = service.client.conversation([5])
+    assert conversation.generate(Sampling(2), DEADLINE_S).generation.token_ids == (6, 7)
+    conversation.extend([100])
+    assert asyncio.run(conversation.generate_async(Sampling(2))).generation.token_ids == (101, 102)
+    assert conversation.token_ids == [5, 6, 7, 100, 101, 102]
+    assert len(conversation.answers) == 2
+    service.end()
