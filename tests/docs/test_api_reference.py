@@ -9,6 +9,7 @@ import pytest
 
 import rlinf.scheduler
 import rlinf.testing
+import rlinf_scheduler
 import rlinf_scheduler.placement
 from rlinf_scheduler import engines, errors, events
 
@@ -74,10 +75,12 @@ def is_documented(thing):
 def members(thing):
     """What a page shows of it, by name: its own, and that of a class of ours which no page describes."""
     found = {}
-    for base in reversed(thing.__mro__ if inspect.isclass(thing) else []):
-        if base is thing or (
-            base.__module__.startswith(("rlinf.", "rlinf_scheduler.")) and base not in documented()
-        ):
+    bases = thing.__mro__ if inspect.isclass(thing) else ()
+    for base in reversed(bases):
+        is_ours = base.__module__.startswith(("rlinf.", "rlinf_scheduler."))
+        # The page of `Worker` shows what it inherits, too.
+        of_worker = rlinf_scheduler.Worker in bases[1:] and issubclass(rlinf_scheduler.Worker, base)
+        if base is thing or (is_ours and base not in documented() and not of_worker):
             found |= {name: getattr(thing, name) for name in vars(base)}
     return found or vars(thing)
 
