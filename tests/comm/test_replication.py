@@ -104,6 +104,19 @@ def test_nobody_else_copies_from_who_was_too_slow_but_its_own_machine():
     assert publication.ready() == [b.process_id]
 
 
+def test_who_finds_one_after_the_other_too_slow_has_a_slow_link_itself():
+    publication = Publication("a", replicated=True, num_pieces=64)
+    b, c, d, e, f = readers_of("bcdef")
+    copied_from(publication, b, c)
+    publication.kept(b.process_id)
+    publication.kept(c.process_id)
+    assert copied_from(publication, d, e) == [FROM_PUBLISHER, b.process_id]
+    publication.slow(b.process_id, e.process_id)
+    assert publication.move(Reader(9, e.process_id, "e")) == [Refer(9, c.process_id, keep=True)]
+    publication.slow(c.process_id, e.process_id)
+    assert copied_from(publication, f) == [b.process_id], "nobody else has to do without either"
+
+
 def test_who_takes_too_long_is_to_blame_only_if_all_is_there_where_it_copies_from():
     publication = Publication("a", replicated=True, num_pieces=64)
     b, c, d = readers_of("bcd")
@@ -218,7 +231,7 @@ class World:
         if self.copying():
             process = self.random.choice(self.copying())
             if self.publication.copies_from(process, self.sources[process]):
-                self.publication.slow(self.sources[process])
+                self.publication.slow(self.sources[process], process)
             self.follow(self.publication.move(self.question(process, self.machines[process])))
 
     def overdue(self):

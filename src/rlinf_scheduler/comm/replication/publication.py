@@ -41,6 +41,7 @@ class _Source:
         depth: through so many hands a piece comes to it.
         copies_from: where it gets the object from; None if it takes nobody's time for that.
         is_open: others may be sent to it.
+        blames: whom it has called too slow.
     """
 
     process_id: str
@@ -50,6 +51,7 @@ class _Source:
     copies: int = 0
     is_ready: bool = False
     is_open: bool = True
+    blames: _Source | None = None
 
     def delay(self, num_pieces: int) -> int:
         """When one more machine would have the last piece from here, in the time that a piece takes on a link."""
@@ -141,12 +143,21 @@ class Publication:
         replica, source = self._replica(process_id), self._replica(source_id)
         return replica is not None and source is not None and replica.copies_from is source
 
-    def slow(self, process_id: str) -> None:
-        """Nobody else is to copy from a process, which is too slow; of its own machine it stays the replica."""
-        replica = self._replica(process_id)
-        if replica is not None:
-            replica.is_open = False
-            self._detach(replica)
+    def slow(self, process_id: str, reader_id: str = "") -> None:
+        """Nobody else is to copy from a process, which is too slow; of its own machine it stays the replica.
+
+        A reader that says so of one after the other has a slow link itself, and the first one is no worse than others.
+        """
+        replica, reader = self._replica(process_id), self._replica(reader_id)
+        if replica is None:
+            return
+        if reader is not None and reader.blames not in (None, replica):
+            reader.blames.is_open = True
+            return
+        if reader is not None:
+            reader.blames = replica
+        replica.is_open = False
+        self._detach(replica)
 
     def overdue(self, process_id: str) -> list[str] | None:
         """A process takes longer to copy than it may: give those that copy from it, which are to go on elsewhere.

@@ -381,7 +381,7 @@ class Publisher:
         if want.was_to_keep and not publication.copies_from(want.reader.process_id, want.avoid):
             return
         if want.was_late and want.was_to_keep:
-            publication.slow(want.avoid)
+            publication.slow(want.avoid, want.reader.process_id)
         else:
             self._drop(published, want.avoid)
             self._lose(published, want.avoid)
