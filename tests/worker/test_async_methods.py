@@ -58,6 +58,11 @@ class Mixed(Worker):
     def say(self, word):
         self.heard.set_result(word)
 
+    def say_later(self, word):
+        loop = self.heard.get_loop()
+        loop.call_later(0.01, self.heard.set_result, "not this").cancel()
+        loop.call_later(0.02, self.heard.set_result, word)
+
     async def wait_for(self, number):
         self.present = getattr(self, "present", 0) + 1
         while self.present < number:
@@ -87,8 +92,12 @@ def test_an_async_generator_runs_while_a_plain_method_blocks(group):
     blocked.wait(DEADLINE_S)
 
 
-def test_a_plain_method_cancels_a_task_and_answers_a_future_of_the_loop_that_sleeps(group):
-    for waiting, ending, comes in (("stay", group.end_stay, "left"), ("hear", partial(group.say, "a"), "a")):
+def test_a_plain_method_cancels_a_task_answers_a_future_and_sets_a_timer_of_the_loop_that_sleeps(group):
+    for waiting, ending, comes in (
+        ("stay", group.end_stay, "left"),
+        ("hear", partial(group.say, "a"), "a"),
+        ("hear", partial(group.say_later, "b"), "b"),
+    ):
         waited_for = getattr(group, waiting)()
         for worker in group.workers:
             assert worker.inside.wait(DEADLINE_S)

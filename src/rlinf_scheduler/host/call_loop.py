@@ -364,8 +364,8 @@ class CallLoop:
 class _CallsEventLoop(asyncio.SelectorEventLoop):
     """The event loop of `async def` methods, which the plain methods of the same worker may use, too.
 
-    Under Ray alone both run on one thread, so programs cancel a task, or answer a future, from a plain method. asyncio
-    does not wake a loop that sleeps for what another thread does so.
+    Under Ray alone both run on one thread, so programs cancel a task, answer a future, or set a timer, from a plain
+    method. asyncio does not wake a loop that sleeps for what another thread does so.
     """
 
     def __init__(self) -> None:
@@ -387,6 +387,26 @@ class _CallsEventLoop(asyncio.SelectorEventLoop):
         if threading.get_ident() != self._runs_on:
             return self.call_soon_threadsafe(callback, *args, context=context)
         return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Args]], object],
+        *args: *_Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call something in the loop at a time of its clock; from any thread."""
+        if threading.get_ident() == self._runs_on:
+            return super().call_at(when, callback, *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        ring = partial(_ring, timer, partial(callback, *args))
+        self.call_soon_threadsafe(partial(super().call_at, when, ring, context=context))
+        return timer
+
+
+def _ring(timer: asyncio.TimerHandle, callback: Callable[[], object]) -> None:
+    if not timer.cancelled():
+        callback()
 
 
 @lru_cache(maxsize=1024)
