@@ -10,6 +10,7 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
+from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.errors import (
     CallArgumentError,
     CallCancelled,
@@ -132,6 +133,16 @@ def test_a_rank_that_is_gone_is_named_to_those_who_wait_for_it(job):
     assert len(job.session.service(DeviceLockServer)._turns) == 0
     with pytest.raises(WorkerError, match="'actor:1' is gone"):  # it was so before, too
         actor.execute_on(0).meet(DEADLINE_S).wait(DEADLINE_S)
+
+
+def test_a_worker_below_a_rank_is_in_no_group_and_one_alone_needs_nobody(job):
+    (worker,) = job.launch(Sharer, 1, name="actor", placements=on(0)).workers
+    with worker.device_lock(DEADLINE_S, group=True), Sharer().device_lock(group=True):
+        pass
+    role = worker._rlinf_role
+    worker._rlinf_role = replace(role, info=replace(role.info, address=WorkerAddress("actor", (0, 1))))
+    with pytest.raises(ConfigError, match="'actor:0/1' is a rank of no group"):
+        worker.device_lock(group=True)
 
 
 def free(group):

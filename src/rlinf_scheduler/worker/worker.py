@@ -408,11 +408,9 @@ class Worker(Routed):
             ConfigError: there is something in `offload` that cannot be moved; or this worker is a rank of no group.
         """
         session, info = self._rlinf_session, self._rlinf_role.info
-        place = None
-        if group and session is not None and info.world_size > 1:
-            place = session.fact(GroupMembership)
-            if place is None:
-                raise ConfigError(f"device_lock(group=True): '{session.name}' is a rank of no group")
+        if group and info.address.parent is not None:
+            raise ConfigError(f"device_lock(group=True): '{info.address}' is a rank of no group")
+        place = session.fact(GroupMembership) if group and session is not None else None
         placement = info.placement
         numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
