@@ -21,7 +21,11 @@ from rlinf_scheduler.engines import Tokens
 
 START_S = 300.0
 DEADLINE_S = 120.0
-NEEDS = {"vllm": ("vllm", "transformers"), "transformers": ("transformers",)}
+NEEDS = {
+    "vllm": ("vllm", "transformers"),
+    "openai": ("vllm", "transformers", "aiohttp"),  # the example, at vLLM's own server
+    "transformers": ("transformers",),
+}
 
 pytestmark = pytest.mark.timeout(START_S + DEADLINE_S)
 
@@ -209,9 +213,12 @@ def test_every_token_has_the_version_that_made_it_while_weights_are_updated_unde
     job.update()
     last = job.last + 5
     asking, slow = job.begin("keep_asking", 6, last), job.begin("slow_reader", last)
+    job.run("busy", 5)
     for _ in range(5):
         version = job.publish()
         assert job.update(min_version=version) == version
+        (mark,) = job.run("generate", asked(f"mark {version}"))
+        assert set(mark.versions) == {version}
     generated = [*asking.wait(DEADLINE_S)[0], *slow.wait(DEADLINE_S)]
     pairs = {pair for each in generated for pair in zip(each.token_ids, each.versions, strict=True)}
     assert all(token == version for token, version in pairs)

@@ -7,6 +7,8 @@ import asyncio
 import importlib
 import os
 import signal
+import socket
+import sys
 from contextlib import aclosing
 from pathlib import Path
 
@@ -20,9 +22,11 @@ PROMPT = (1, 2, 3, 4)
 
 
 def save_model(folder):
-    """A Llama of two layers, without a tokenizer, of random weights."""
+    """A Llama of two layers, of random weights; as text, each token is its number."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -36,6 +40,8 @@ def save_model(folder):
     )
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
+    words = WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0")
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)).save_pretrained(folder)
 
 
 def random_weights(folder, seed):
@@ -80,7 +86,23 @@ def transformers_engine(folder, **options):
     return TransformersEngine(folder, **options)
 
 
-ENGINES = {"transformers": transformers_engine, "vllm": vllm_engine}
+def openai_engine(folder):
+    """The example's, at a server of vLLM's own that it starts."""
+    sys.path.append(str(Path(__file__).parents[2] / "examples" / "engines"))
+    from openai_engine import OpenAIEngine
+
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
+    os.environ.update(VLLM_SERVER_DEV_MODE="1", VLLM_WORKER_MULTIPROC_METHOD="spawn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = f"--model {folder} --host 127.0.0.1 --port {port} --enforce-eager --dtype float32 --max-model-len {LONGEST}"
+    transfer = ["--weight-transfer-config", '{"backend": "rlinf"}', "--uvicorn-log-level", "error"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words.split(), *transfer]
+    return OpenAIEngine(f"http://127.0.0.1:{port}", folder, command=command)
+
+
+ENGINES = {"openai": openai_engine, "transformers": transformers_engine, "vllm": vllm_engine}
 
 
 class EngineRank(Worker):
@@ -253,6 +275,12 @@ async def keep_asking(engine, num, stop_at):
     return generated
 
 
+async def busy(engine, num):
+    """Wait until so many requests are there."""
+    while (load := await engine.load()).running + load.waiting < num:
+        await asyncio.sleep(0.01)
+
+
 async def slow_reader(engine, stop_at):
     """What a reader gets who reads one output, and the rest when the engine has a version."""
     request, seen = asked("slow", 150), []
@@ -281,17 +309,16 @@ async def health(engine):
     return ""
 
 
-async def killed(engine, number):
-    """Requests at an engine whose process is killed, by its number: what each of them is told, and what died."""
+async def killed(engine, pid):
+    """What requests are told at an engine of which a process is killed, and what the engine says of itself."""
     tasks = await begun(engine, *(asked(f"request {n}", 200) for n in range(3)))
-    process = engine._processes._processes[number]
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     told = await asyncio.gather(*tasks, return_exceptions=True)
-    return (
-        (process.name, process.pid),
-        [f"{type(each).__name__}: {each}" for each in told],
-        await health(engine),
-    )
+    return [f"{type(each).__name__}: {each}" for each in told], await health(engine)
+
+
+async def refused_after_death(engine):
+    return await refused(engine, asked("late"))
 
 
 async def closed(engine):

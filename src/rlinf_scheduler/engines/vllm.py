@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,7 +17,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from rlinf.scheduler import Worker
@@ -73,6 +73,7 @@ class VllmEngine:
         self._llm: AsyncLLM | None = None
         self._processes: EngineProcesses | None = None
         self._dead: EngineDead | None = None
+        self._is_asleep = False
         self._paused_at: float | None = None
         self._paused_s = 0.0
         self._updating = asyncio.Lock()
@@ -171,7 +172,7 @@ class VllmEngine:
                 self._requests[name] = begun + made
         except EngineDeadError as error:
             raise await self._death() from error
-        except (VLLMClientError, ValueError) as error:
+        except (VLLMClientError, EngineGenerateError, ValueError) as error:
             raise EngineError(f"vLLM does not take request '{name}': {error}") from error
         finally:
             del self._requests[name]
@@ -198,11 +199,13 @@ class VllmEngine:
         vLLM gives back what it was started with `enable_sleep_mode=True` for, on accelerators; elsewhere it pauses.
         """
         await self._alive(self._running().sleep(1, "abort"))
+        self._is_asleep = True
         self._end_pause()
 
     async def wake(self) -> None:
         """Take memory again, and generate."""
         await self._alive(self._running().wake_up())
+        self._is_asleep = False
 
     def _end_pause(self) -> None:
         if self._paused_at is not None:
@@ -217,29 +220,40 @@ class VllmEngine:
         All of it is on this machine, and is known to fit, before requests wait. Those that run go on with caches that
         are computed anew.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
         async with self._updating:
-            self._running()
+            began = time.monotonic()
+            stream = await self._arrived(name, min_version, timeout_s)
+            left_s = None if timeout_s is None else max(began + timeout_s - time.monotonic(), 0.0)
             try:
-                stream = await asyncio.to_thread(
-                    Worker().stream_weights, name, min_version=min_version, timeout_s=timeout_s
-                )
-            except SchedulerError as error:
-                raise UpdateFailed(name, self.version, str(error)) from error
-            try:
-                left_s = None if until is None else max(until - time.monotonic(), 0.0)
-                try:
-                    await self._call_workers("rlinf_hold", name, stream.version, left_s)
-                except EngineError as error:
-                    if isinstance(error, EngineDead):
-                        raise
-                    await self._call_workers("rlinf_drop")
-                    raise UpdateFailed(name, self.version, str(error)) from error
-                # Once begun it is finished, whoever waits for it.
-                await asyncio.shield(asyncio.ensure_future(self._replace(name, stream.version)))
+                await self._hold(name, stream.version, left_s)
+                await _uncancelled(self._replace(name, stream.version))
             finally:
                 stream.close()
         return self.version
+
+    async def _arrived(self, name: str, min_version: int | None, timeout_s: float | None) -> Any:
+        """Return a stream of a version that has come to this machine; nothing of it is read here."""
+        self._running()
+        if self._is_asleep:
+            raise UpdateFailed(
+                name, self.version, "vLLM sleeps, and its weights have no memory: wake it first"
+            )
+        try:
+            return await asyncio.to_thread(
+                Worker().stream_weights, name, min_version=min_version, timeout_s=timeout_s
+            )
+        except SchedulerError as error:
+            raise UpdateFailed(name, self.version, str(error)) from error
+
+    async def _hold(self, name: str, version: int, timeout_s: float | None) -> None:
+        """Let every worker hold a version, or none."""
+        try:
+            await self._call_workers("rlinf_hold", name, version, timeout_s)
+        except EngineDead:
+            raise
+        except EngineError as error:
+            await self._call_workers("rlinf_drop")
+            raise UpdateFailed(name, self.version, str(error)) from error
 
     async def _replace(self, name: str, version: int) -> None:
         """Let workers load what they hold, while no request runs."""
@@ -277,6 +291,8 @@ class VllmEngine:
             return await call
         except EngineDeadError as error:
             raise await self._death() from error
+        except Exception as error:
+            raise EngineError(f"vLLM: {error}") from error
 
     def _running(self) -> AsyncLLM:
         if self._dead is not None:
@@ -311,6 +327,16 @@ class _LatestStats(StatLoggerBase):
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
+
+
+async def _uncancelled(call: Coroutine[Any, Any, None]) -> None:
+    """Await a coroutine to its end, also if the waiter is cancelled meanwhile."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _check_vllm() -> None:

@@ -1,0 +1,119 @@
+"""What is vLLM's own: its processes are members of the job, their deaths are named, and nothing of them is left."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_contract import DEADLINE_S, Job, folder  # noqa: F401
+
+from rlinf_scheduler import errors
+from rlinf_scheduler.observe.status_service import begin_status, received
+
+pytestmark = [
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of what vLLM imports
+]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "engines" / "rollout_with_vllm.py"
+
+
+def engine(*args, **options):
+    from rlinf_scheduler.engines import VllmEngine
+
+    return VllmEngine(*args, **options)
+
+
+def left_behind():
+    """Shared memory, and folders of sockets."""
+    return {
+        name for path in ("/dev/shm", "/tmp") for name in os.listdir(path) if name[:5] in ("psm_", "rlinf")
+    }
+
+
+def is_there(pid):
+    """Whether a process runs; one that has ended may wait for a parent that asks for its status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def rows_of(job):
+    """The processes of a job that a look at it shows, by their addresses."""
+    status = received(begin_status(job.job.session))
+    return {rank.address: rank for group in status.groups for rank in group.ranks}
+
+
+def processes_below(pid):
+    """The processes below one, by their names."""
+    found = {}
+    children = " ".join(each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/children"))
+    for child in map(int, children.split()):
+        command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        found |= {command: child} | processes_below(child)
+    return {name: child for name, child in found.items() if "resource_tracker" not in name}
+
+
+@pytest.mark.parametrize("killed", ["VLLM::EngineCore", "rollout:0/0"])
+def test_a_process_that_is_killed_is_named_and_nothing_is_left_of_the_others(folder, killed):  # noqa: F811
+    before = left_behind()
+    job = Job("vllm", folder)
+    try:
+        job.publish()
+        job.update()
+        rows = rows_of(job)
+        pids = processes_below(rows["rollout:0"].pid)
+        assert rows["rollout:0/0"].pid in pids.values()
+        (pid,) = (pid for name, pid in pids.items() if name.startswith(killed))
+        told, health = job.run("killed", pid)
+        assert f"of vLLM (pid {pid}) is gone" in health
+        # How a child's child has ended only its own parent is told.
+        assert ("SIGKILL" in health) == (killed == "VLLM::EngineCore")
+        assert told == [f"EngineDead: {health}"] * 3
+        job.rank.close().wait(DEADLINE_S)
+        assert {name: pid for name, pid in pids.items() if is_there(pid)} == {}
+        assert left_behind() == before
+        assert f"pid {pid}" in job.run("refused_after_death")
+    finally:
+        job.close()
+
+
+def test_arguments_that_the_engine_sets_itself_are_refused():
+    with pytest.raises(errors.EngineError, match="worker_extension_cls: VllmEngine sets this itself"):
+        engine("model", worker_extension_cls="mine.Worker")
+
+
+def test_a_vllm_that_is_too_old_is_named(monkeypatch):
+    monkeypatch.setattr("vllm.__version__", "0.31.2")
+    with pytest.raises(errors.EngineError, match=r"vLLM 0\.31\.2 is too old.*0\.32 does"):
+        engine("model")
+
+
+def test_a_plug_in_that_vllm_will_not_find_is_named(monkeypatch):
+    monkeypatch.setattr("rlinf_scheduler.engines.vllm.entry_points", lambda group: ())
+    with pytest.raises(errors.EngineError, match="does not find the plug-in 'rlinf'"):
+        engine("model")
+
+
+def test_the_plug_in_may_be_loaded_again_and_loads_nothing():
+    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+
+    from rlinf_scheduler.engines import vllm_plugin
+
+    vllm_plugin.register()
+    vllm_plugin.register()
+    assert vllm_plugin.BACKEND in WeightTransferEngineFactory._registry
+
+
+@pytest.mark.ray(own=True)
+@pytest.mark.timeout(500)
+def test_the_example_updates_while_it_generates():
+    ran = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=480)
+    assert ran.returncode == 0, ran.stderr
+    assert re.findall(r"version (\d): requests", ran.stdout) == ["1", "2"]
+    assert re.findall(r"400 tokens, by version: .*2: \d+", ran.stdout)
