@@ -16,6 +16,8 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import NamedTuple
 
+_KILLED_WITHIN_S = 10.0
+
 
 class _Process(NamedTuple):
     """One of them, by a descriptor that is of no later process with its number."""
@@ -91,7 +93,7 @@ class EngineProcesses:
             if not _has_ended(each.descriptor, until - time.monotonic()):
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(each.descriptor, signal.SIGKILL)
-                _has_ended(each.descriptor, timeout_s)
+                _has_ended(each.descriptor, _KILLED_WITHIN_S)
             os.close(each.descriptor)
         for name in self._memory:
             with suppress(FileNotFoundError):
