@@ -79,6 +79,8 @@ class OpenAIEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Tokens]:
         name = request.request_id
+        if self._session is None:
+            raise EngineError("the engine is not started, or was closed")
         if name in self._running:
             raise EngineError(f"request '{name}' runs already")
         running = self._running[name] = _Running(len(request.prompt_ids) + len(request.output_ids))
