@@ -43,7 +43,8 @@ class OpenAIEngine:
         self._paused_s, self._paused_at = 0.0, math.inf
 
     async def start(self) -> None:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        # Servers may close a connection behind an error that they have answered: none is used twice.
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         if self._command:
             self._server = subprocess.Popen(self._command)
         until = time.monotonic() + self._start_timeout_s
@@ -220,9 +221,13 @@ class OpenAIEngine:
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
         if self._session is None:
             raise EngineError("the engine is not started, or was closed")
-        async with self._session.post(self._url + path, json=body) as response:
-            if response.status >= 300:
-                raise EngineError(f"{path}: {(await response.text())[:500]}")
+        try:
+            async with self._session.post(self._url + path, json=body) as response:
+                said = "" if response.status < 300 else (await response.text())[:500]
+        except aiohttp.ClientError as error:
+            raise EngineError(f"{path}: {type(error).__name__}: {error}") from error
+        if said:
+            raise EngineError(f"{path}: {said}")
 
     async def _answers(self) -> bool:
         if self._session is None:
