@@ -15,7 +15,9 @@ LIMIT_S = 600.0
 
 @pytest.mark.ray(own=True)
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize(("engine", "mode"), [("own", "hybrid"), ("vllm", "collocated")])
+@pytest.mark.parametrize(
+    ("engine", "mode"), [("own", "hybrid"), ("transformers", "disaggregated"), ("vllm", "collocated")]
+)
 def test_answers_of_an_engine_are_learned_from(engine, mode, tmp_path):
     for needed in {"transformers", engine} - {"own"}:
         if importlib.util.find_spec(needed) is None:

@@ -6,6 +6,8 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, assert_never
 
+import torch
+
 from post_training.llama import llama_config
 from post_training.settings import Settings
 
@@ -13,10 +15,9 @@ if TYPE_CHECKING:
     from rlinf_scheduler.engines import RolloutEngine
 
 
-def make_engine(settings: Settings, rank: int) -> RolloutEngine:
+def make_engine(settings: Settings, rank: int, device: torch.device) -> RolloutEngine:
     """An engine with a model as the settings have it; its weights are those that it is given first."""
-    folder = tempfile.mkdtemp(prefix="grpo-model-")
-    llama_config(settings.model, settings.task).save_pretrained(folder)
+    config = llama_config(settings.model, settings.task)
     match settings.engine:
         case "vllm":
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
@@ -24,6 +25,8 @@ def make_engine(settings: Settings, rank: int) -> RolloutEngine:
             os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
             from rlinf_scheduler.engines import VllmEngine  # noqa: PLC0415 - only where it is installed
 
+            folder = tempfile.mkdtemp(prefix="grpo-model-")
+            config.save_pretrained(folder)
             return VllmEngine(
                 folder,
                 load_format="dummy",
@@ -35,6 +38,10 @@ def make_engine(settings: Settings, rank: int) -> RolloutEngine:
                 max_num_seqs=settings.rollout.num_slots,
                 enable_sleep_mode=settings.device != "cpu",
             )
+        case "transformers":
+            from rlinf_scheduler.engines import TransformersEngine  # noqa: PLC0415 - as above
+
+            return TransformersEngine(config, device=device, max_requests=settings.rollout.num_slots)
         case "own":
             raise ValueError("the rollout's own writer is no engine")
         case _:

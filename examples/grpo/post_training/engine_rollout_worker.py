@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
+import torch
 
 from post_training import channels
 from post_training.engine import make_engine
@@ -68,7 +69,8 @@ class EngineRolloutWorker(Worker):
         try:
             if self._engine is None:
                 with self.timer("start engine"):
-                    self._engine = engine = make_engine(self.settings, self.rank)
+                    device = torch.device("cpu") if self.settings.device == "cpu" else self.torch_device
+                    self._engine = engine = make_engine(self.settings, self.rank, device)
                     await engine.start()
             elif self._sleeps:
                 with self.timer("wake"):

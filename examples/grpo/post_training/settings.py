@@ -93,7 +93,7 @@ class Settings:
 
     Args:
         seed: of prompts, first weights and sampling.
-        engine: what writes answers: "own", the rollout itself; "vllm", for a model of the kind "transformers".
+        engine: what writes answers: "own", the rollout itself; "transformers" or "vllm", for a model of that kind.
         device: "cpu", or "cuda" for the devices of the placement.
         num_steps: training ends after so many at the latest.
         stop_reward: training ends once the mean reward over `window` steps reaches it.
@@ -127,7 +127,7 @@ class Settings:
     rollout: RolloutSettings
     grpo: GRPOSettings
     record: str | None = None
-    engine: Literal["own", "vllm"] = "own"
+    engine: Literal["own", "transformers", "vllm"] = "own"
 
     def __post_init__(self) -> None:
         if self.engine != "own" and self.model.kind != "transformers":
