@@ -9,7 +9,7 @@ import pytest
 
 import weights_peers
 from rlinf_scheduler.comm.codec import Encoded
-from rlinf_scheduler.comm.replication import deltas, reading
+from rlinf_scheduler.comm.replication import deltas, publisher, reading
 from rlinf_scheduler.errors import PeerDied, WeightsError
 from rlinf_scheduler.weights import versions
 from weights_job import DEADLINE_S, answer_of, wait_until
@@ -92,7 +92,14 @@ def test_any_process_of_a_machine_makes_it_of_what_another_one_there_has(job, pa
         wait_until(lambda number=number: held(job, f"rollout:{number}") <= 2, job.driver)
 
 
-def test_machines_hand_on_what_has_changed_and_one_that_joins_gets_it_as_a_whole(job, pays):
+@pytest.mark.parametrize("size", ["comes with the answer", "is asked for", "goes from hand to hand"])
+def test_machines_hand_on_what_has_changed_and_one_that_joins_gets_it_as_a_whole(
+    job, pays, monkeypatch, size
+):
+    if size != "comes with the answer":
+        monkeypatch.setattr(publisher, "MIN_PIECE_BYTES", 0)
+    if size == "goes from hand to hand":
+        monkeypatch.setattr(publisher, "SHARED_BYTES", 1)
     actor, first = pair(job)
     second, late = job.member("rollout:1", "elsewhere"), job.member("rollout:2", "late")
     fetch(second, 1)

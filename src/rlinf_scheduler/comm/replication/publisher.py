@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.replication.deltas import (
@@ -117,8 +118,9 @@ class Publisher:
             question.gone()
 
     def _num_asked(self, key: Key) -> int:
-        held = self._pieces.held.get((self._messenger.endpoint.process_id, key))
-        return 0 if held is None else held.num_asked
+        here, held = self._messenger.endpoint.process_id, self._pieces.held
+        those = [held.get((here, each)) for each in (key, delta_of(key))]
+        return sum(each.num_asked for each in those if each is not None)
 
     def _forget_unless_asked(self, key: Key, before: int) -> None:
         """Forget an object of which no piece has been asked for here for a while: who copies it has stopped."""
@@ -221,10 +223,13 @@ class Publisher:
         of_here = self._pieces.hold(here.process_id, key, published.payload, is_whole=True)
         at = published.replicas[process_id] if process_id else here
         begins_here = not process_id and not question.want.was_to_keep
-        first = of_here.row.stretch(0, min(MIN_PIECE_BYTES, of_here.filled)) if begins_here else []
+        first: list[Buffer] = (
+            [*of_here.row.stretch(0, min(MIN_PIECE_BYTES, of_here.filled))] if begins_here else []
+        )
         base = self._base_for(published, question.want)
         if base is not None:
-            first = []
+            delta = self._published[delta_of(key)].payload
+            first = delta.bytes_frames() if delta.size_bytes <= MIN_PIECE_BYTES else []
         answer = ReaderAnswer(AnswerKind.FROM, key, at, sizes=tuple(published.payload.sizes), base=base)
         on_confirmed = partial(self._on_confirmed, published, reader.process_id)
         if not question.request.reply(answer, first, snapshot=False, on_confirmed=on_confirmed):

@@ -128,7 +128,7 @@ class Reading:
             elif copying is None:
                 self.start()
             elif answer.base is not None:
-                self._make(copying, answer.base)
+                self._make(copying, answer.base, first)
             else:
                 of_publisher = source.process_id == self._publisher.process_id
                 copying.begin(
@@ -154,7 +154,7 @@ class Reading:
             self._want = want
             self.start()
 
-    def _make(self, copying: Copying, base: Base) -> None:
+    def _make(self, copying: Copying, base: Base, delta: list[Buffer]) -> None:
         payloads = self._messenger.payloads
         if payloads.arena is not None and not copying.held.payload.in_shared_memory:
             self._stop_copying()
@@ -163,7 +163,7 @@ class Reading:
             return
         made = partial(self._made, copying)
         self._making = DeltaReading(self._messenger, self._replicas, self._publisher, copying, base, made)
-        self._making.start()
+        self._making.start(delta)
 
     def _made(self, copying: Copying, problem: str) -> None:
         self._making = None
@@ -280,13 +280,16 @@ class DeltaReading:
         self._asked: Promise[Reply] | None = None
         self._reading: Reading | None = None
 
-    def start(self) -> None:
-        """Get both."""
+    def start(self, delta: list[Buffer]) -> None:
+        """Get both; if it is small, what has changed is here."""
         base, here = self._base, self._messenger.endpoint
-        self._reading = Reading(
-            self._messenger, self._replicas, self._publisher, ask=self._ask, done=self._delta_came
-        )
-        self._reading.start()
+        if delta:
+            self._delta = ReceivedPayload(delta)
+        else:
+            self._reading = Reading(
+                self._messenger, self._replicas, self._publisher, ask=self._ask, done=self._delta_came
+            )
+            self._reading.start()
         if base.at.process_id == here.process_id:
             self._base_came(self._replicas.held(self._publisher, base.key))
             return

@@ -94,7 +94,7 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
         size_bytes: of AT: of the object.
         begin: of a piece: where it begins.
         pull: of a piece: from where it is to be pulled, which does not come with the answer; or why not.
-        sizes: of FROM: of the object's frames; its first bytes may come with the answer.
+        sizes: of FROM: of the object's frames; its first bytes may come with the answer, or all that has changed.
         base: of FROM: of what it can be made, with what has changed since.
     """
 
