@@ -36,6 +36,9 @@ class Service:
         placement = PackedPlacementStrategy(0, num_ranks - 1)
         self.group = builder.launch(job, placement, name="rollout", on_failure=on_failure)
         self.serving = self.group.serve(self.channel)
+        if options.get("weights") is None:  # else they wait for these
+            num_waiting = num_ranks * min(16, options.get("max_requests", 64))
+            wait_until(lambda: self.channel.stats().num_getters == num_waiting)
 
     def ask(self, start, num_tokens, **sampling):
         return self.client.begin([start], Sampling(num_tokens, **sampling))[0]
@@ -238,4 +241,32 @@ def test_a_conversation_with_tools_goes_on_where_it_was(job):
     assert asyncio.run(conversation.generate_async(Sampling(2))).generation.token_ids == (101, 102)
     assert conversation.token_ids == [5, 6, 7, 100, 101, 102]
     assert len(conversation.answers) == 2
+    service.end()
+
+
+def engines_of(answers):
+    return Counter(answer.answered_by for answer in answers)
+
+
+def test_the_samples_of_a_prompt_and_the_turns_of_a_conversation_go_to_one_engine_while_it_has_room(job):
+    service = Service(job, 3)
+    prompts = [service.client.generate([start], Sampling(3), n=4, timeout_s=DEADLINE_S) for start in range(6)]
+    assert all(set(engines_of(answers).values()) == {4} for answers in prompts)
+    conversations = [service.client.conversation([start]) for start in range(6)]
+    for _ in range(4):
+        for conversation in conversations:
+            conversation.generate(Sampling(3), DEADLINE_S)
+            conversation.extend([17])
+    assert all(set(engines_of(each.answers).values()) == {4} for each in conversations)
+    service.end()
+
+
+def test_what_finds_no_room_where_its_prefix_is_goes_elsewhere(job):
+    service = Service(job, 2, SLOW, max_requests=2)
+    answers = service.client.generate([0], Sampling(100), n=4, timeout_s=DEADLINE_S)
+    assert sorted(engines_of(answers).values()) == [2, 2]
+    conversation = service.client.conversation([0])
+    rank = int(conversation.generate(Sampling(1), DEADLINE_S).answered_by[-1])
+    os.kill(service.group.execute_on(rank).pid().wait(DEADLINE_S)[0], signal.SIGKILL)
+    assert conversation.generate(Sampling(1), DEADLINE_S).answered_by == f"rollout:{1 - rank}"
     service.end()

@@ -549,7 +549,7 @@ KEPT = {
     Gate: "",
     Admission: "kept",
     TapQueue: "read subscription terms",
-    Leases: "_open _why_over dead",
+    Leases: "_homes _open _why_over dead",
     Taps: "num_vacancies _taps",
     Admissions: "_admitting",
     Tally: "line lost_bytes clock num_items num_lost size_bytes",

@@ -35,6 +35,7 @@ class RequestOptions(TypedDict, total=False):
 
     ttl_s: float
     work_deadline_s: float | None
+    sticky: bool
     timeout_s: float | None
     key: QueueName | None
 
@@ -77,7 +78,7 @@ class Answering(Leasing):
         Args:
             queue_name: the queue.
             async_op: return a handle at once; one that is cancelled or dropped takes nothing.
-            options: `ttl_s`, `work_deadline_s`, `timeout_s` and `key` of `lease`.
+            options: `ttl_s`, `work_deadline_s`, `sticky`, `timeout_s` and `key` of `lease`.
 
         Raises:
             ChannelTimeout, ChannelClosed: as of `lease`.

@@ -14,6 +14,7 @@ from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import (
     DEFAULT_QUEUE,
+    checked_group,
     checked_priority,
     checked_queue_name,
     checked_timeout,
@@ -48,7 +49,7 @@ from rlinf_scheduler.errors import (
     SharedMemoryUnreadable,
 )
 from rlinf_scheduler.keywords import called_directly
-from rlinf_scheduler.queueing import QueueName
+from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.tape.tape import NO_NOTE, tape_of
 
@@ -270,6 +271,7 @@ class Questions(ChannelAccess):
         timeout_s: Seconds = ...,
         *,
         priority: int = ...,
+        group: GroupName | None = ...,
         key: QueueName | None = ...,
     ) -> Any: ...
     @overload
@@ -282,6 +284,7 @@ class Questions(ChannelAccess):
         async_op: Later,
         timeout_s: Seconds = ...,
         priority: int = ...,
+        group: GroupName | None = ...,
         key: QueueName | None = ...,
     ) -> AsyncHandle[Any]: ...
 
@@ -295,6 +298,7 @@ class Questions(ChannelAccess):
         timeout_s: float | None = None,
         *,
         priority: int = 0,
+        group: GroupName | None = None,
         key: QueueName | None = None,
     ) -> Any:
         """Put a question into a queue, and return what its consumer answers (see `next_request`).
@@ -309,6 +313,7 @@ class Questions(ChannelAccess):
             async_op: return a handle at once, whose result is the answer.
             timeout_s: how long to wait for the answer, in seconds.
             priority: questions of a higher one are taken first.
+            group: what it belongs to, such as a conversation: see `sticky` of `next_request`.
             key: another name of `queue_name`.
 
         Raises:
@@ -324,6 +329,7 @@ class Questions(ChannelAccess):
         operation = Operation("put", queue, limit_s, self._now)
         said = operation.says()
         said.priority = checked_priority(self._name, priority)
+        said.group = None if group is None else checked_group(self._name, group)
         asking = current_session().service(Asking)
         question, pending = asking.begin(self._connection(), queue, item)
         said.question = question.number

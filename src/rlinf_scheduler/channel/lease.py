@@ -454,6 +454,7 @@ class LeaseOptions(BatchLimitOptions, total=False):
     group_size: int | None
     ttl_s: float
     work_deadline_s: float | None
+    sticky: bool
     timeout_s: float | None
     key: QueueName | None
     target_weight: float | None
@@ -476,6 +477,7 @@ class Leasing(ChannelAccess):
         group_size: int | None = None,
         ttl_s: float = LEASE_S,
         work_deadline_s: float | None = None,
+        sticky: bool = False,
         timeout_s: float | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
@@ -501,6 +503,9 @@ class Leasing(ChannelAccess):
             ttl_s: how long the items stay with a process that is not heard of, in seconds.
             work_deadline_s: how long they stay with one that lives and does not come to an end, in seconds; None as
                 long as it takes.
+            sticky: of items that were put with a `group`, those of which this process had one last come to it before
+                others, while it waits for one item; as long as others have not waited for more than a second. Nothing
+                waits for a process that does not ask.
             timeout_s: how long to wait for them, in seconds.
             key: another name of `queue_name`.
             target_weight: another name of `batch_weight`.
@@ -526,7 +531,9 @@ class Leasing(ChannelAccess):
             if target is not None or limits is not None:
                 raise ChannelArgumentError(self._name, "a lease is of a batch, or of a group_size")
             operation.group_size = checked_group_size(self._name, self.maxsize, group_size)
-        operation.terms = LeaseTerms(checked_seconds(self._name, "ttl_s", ttl_s), current_session().name)
+        operation.terms = LeaseTerms(
+            checked_seconds(self._name, "ttl_s", ttl_s), current_session().name, bool(sticky)
+        )
         if work_deadline_s is not None:
             work_deadline_s = checked_seconds(self._name, "work_deadline_s", work_deadline_s)
         operation.keep_s = or_forever(work_deadline_s)

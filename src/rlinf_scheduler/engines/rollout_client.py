@@ -135,7 +135,7 @@ class PendingRollout:
 
     def _ask(self) -> AsyncWork[RolloutAnswer]:
         weight = len(self.request.prompt_ids) + self.request.sampling.max_tokens
-        return self._channel.ask(self.request, weight, self._queue, async_op=True)
+        return self._channel.ask(self.request, weight, self._queue, async_op=True, group=self._key)
 
 
 class Conversation:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rlinf.scheduler.channel import ChannelRequest
 
 
+# So many requests a rank waits for at a time: the samples of a prompt find it waiting.
+ASKED = 16
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
     """How a rank of a rollout service takes requests.
@@ -235,7 +239,7 @@ class _Serving:
     served: Served = field(default_factory=Served)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _taking: asyncio.Future[ChannelRequest] | None = None
+    _asked: list[asyncio.Future[ChannelRequest]] = field(default_factory=list)
     _num_running: int = 0
     _num_tokens: int = 0
     _must_wait: bool = False
@@ -249,18 +253,18 @@ class _Serving:
                 while (request := await self._next()) is not None:
                     if size := self._reserve(request):
                         tasks.create_task(self._answer(request, size))
-                    del (
-                        request
-                    )  # one that finds no room goes back to the head of its queue: others may have some
+                    # One that finds no room goes back to the head of its queue: others may have some.
+                    del request
+                self._ask_no_more()
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        finally:
+            self._ask_no_more()
 
     async def end(self, *, finish: bool, timeout_s: float | None) -> None:
         """Take no further request; see `RolloutWorker.drain`."""
         self._is_ending = True
         self._changed.set()
-        if self._taking is not None:
-            self._taking.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s if finish else 0):
                 await self.over.wait()
@@ -270,29 +274,34 @@ class _Serving:
             await self.over.wait()
 
     async def _next(self) -> ChannelRequest | None:
-        """Wait for room, then for a request; None if no more come."""
-        while self._is_full and not self._is_ending:
+        """Wait for room, and for a request; None if no more come."""
+        while not self._is_ending:
+            self._ask()
+            for asked in self._asked:
+                if asked.done():
+                    self._asked.remove(asked)
+                    with suppress(ChannelClosed):
+                        return asked.result()
+                    return None
             self._changed.clear()
             await self._changed.wait()
-        if self._is_ending:
-            return None
-        asked = self.channel.next_request(self.queue_name, async_op=True)
-        self._taking = asyncio.ensure_future(asked.async_wait())
-        del asked
-        try:
-            return await self._taking
-        except ChannelClosed:
-            return None
-        except asyncio.CancelledError:
-            if self._taking.cancelled() and not _is_cancelled():  # by `end`
-                return None
-            raise
-        finally:
-            self._taking = None
+        return None
 
-    @property
-    def _is_full(self) -> bool:
-        return self._must_wait or self._num_running >= self.options.max_requests
+    def _ask(self) -> None:
+        """Ask for so many requests as there is room for, and for none where a rank is full: others get them."""
+        if self._must_wait:
+            self._ask_no_more()
+            return
+        while len(self._asked) < min(ASKED, self.options.max_requests - self._num_running):
+            asked = self.channel.next_request(self.queue_name, async_op=True, sticky=True)
+            self._asked.append(asyncio.ensure_future(asked.async_wait()))
+            self._asked[-1].add_done_callback(lambda _: self._changed.set())
+
+    def _ask_no_more(self) -> None:
+        for asked in self._asked:
+            if not asked.cancel() and not asked.cancelled():
+                asked.exception()  # it has been seen; a request goes back
+        self._asked.clear()
 
     def _reserve(self, request: ChannelRequest) -> int:
         """Make room for a request, and return how many tokens that is; 0 if it is refused, or there is none now."""
@@ -357,11 +366,6 @@ class _Serving:
             wanted = wanted.after(generation)
         await kept.forget()
         return generation
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _so_far(wanted: GenerationRequest, parts: list[Tokens]) -> Generation:

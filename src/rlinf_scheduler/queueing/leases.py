@@ -7,6 +7,8 @@
 - An item is given out so many times; then it is a dead letter. A delivery that nobody wanted any more does not count.
 - Items on lease, and those that come back after a delay, count against the bounds of their queue, and its end waits
   for them. Dead letters count against the bytes of the channel only.
+- Of a group's items a sticky consumer that had one of them last gets the next ones while it waits for any; nothing
+  waits for it. What has no such consumer goes to the sticky one that has least on lease.
 - A consumer that has as many items on lease as it may is skipped in each line, and keeps its place there.
 """
 
@@ -41,6 +43,11 @@ from rlinf_scheduler.wording import counted
 
 # So many leases are remembered that ended without their consumers' doing: why.
 NUM_REMEMBERED = 1000
+# So many groups are remembered with the sticky consumer that had one of their items last; one looks at so many of the
+# first items for some of its own, unless the first one has been there for so long.
+NUM_HOMES = 65_536
+NUM_LOOKED_AT = 64
+PASSED_OVER_S = 1.0
 EXPIRED = "it was not kept alive for {:g} s"
 LOST = "its consumer was lost"
 NO_LETTER = "it is not there any more: it was put back, or discarded"
@@ -77,10 +84,15 @@ class Lapse(Struct):
 
 
 class LeaseTerms(Struct, frozen=True, array_like=True, tag="lease"):
-    """Items on lease that somebody wants: for how many seconds unless it is extended, and who, for reports."""
+    """Items on lease that somebody wants: for how many seconds unless it is extended, and who.
+
+    Attributes:
+        sticky: items of a group that this consumer had last come first, and go to it while it waits.
+    """
 
     ttl_s: float
     consumer: str = ""
+    sticky: bool = False
 
 
 class OnLease(NamedTuple):
@@ -163,6 +175,28 @@ class LeaseGetter(Getter, tag="lease"):
         else:
             del self.queue.getters[self]
             consumer.leave(self)
+
+    def stand_in(self) -> Getter:
+        """Return who is served at its turn: of sticky ones the next item's home, else who has least on lease."""
+        leases, queue, head = self._leases, self.queue, self.queue.fifo.head()
+        if head is None or not self.is_sticky:
+            return self
+        waiting: list[LeaseGetter] = [each for each in queue.getters if each.is_sticky and each.may_have_more]
+        home = leases.home(queue, head)
+        at_home = (each for each in waiting if each.terms.consumer == home)
+        least = min(waiting, key=lambda each: leases.consumer(each.client.name).num_items, default=self)
+        return next(at_home, least)
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether another one that is may be served at its turn."""
+        return self.terms.sticky and self.wanted is None
+
+    def take_one(self) -> Item:
+        """Take the next item; a sticky one takes the first of its consumer's groups, unless others wait for long."""
+        found = self._leases.take_of_home(self) if self.is_sticky else None
+        item: Item = self.queue.fifo.take() if found is None else found
+        return item
 
     def skip(self) -> None:
         """Let others be served, who do not wait for it."""
@@ -284,6 +318,8 @@ class Leases(Policy):
         self._open: dict[int, LeaseState] = {}
         self._consumers: dict[str, Consumer] = {}
         self._why_over: OrderedDict[int, str] = OrderedDict()
+        # Which consumer had an item of a group last, by queue and group, where consumers are sticky.
+        self._homes: OrderedDict[tuple[Any, Any], str] = OrderedDict()
 
     # -- what consumers say ----------------------------------------------------------------------
 
@@ -404,6 +440,8 @@ class Leases(Policy):
             item.attempts += 1
         lease = self._add(getter.queue, items)
         lease.getter, lease.terms = getter, getter.terms
+        if getter.terms.sticky:
+            self._note_home(getter, items)
         getter.items, getter.generation = items, lease.generation
         consumer = self.consumer(getter.client.name)
         consumer.num_items += len(items)
@@ -411,6 +449,33 @@ class Leases(Policy):
         out.append(StartClock(*lease.owner, lease.generation, getter.terms.ttl_s))
         if 0 < self.max_leased <= consumer.num_items:
             self._make_way(consumer, getter)
+
+    def home(self, queue: Contents, item: Item | None) -> str:
+        """Return the consumer that had an item of the same group last; "" if none is known."""
+        if item is None or item.group is None:
+            return ""
+        return self._homes.get((queue.name, item.group), "")
+
+    def take_of_home(self, getter: LeaseGetter) -> Item | None:
+        """Take the first item, of the first few, that is of one of a getter's groups; None: any will do."""
+        queue, consumer = getter.queue, getter.terms.consumer
+        head: Item = queue.fifo.head()
+        if queue.tally.clock.now - head.since > PASSED_OVER_S:
+            return None
+        for item in queue.fifo.first(NUM_LOOKED_AT):
+            if item.priority == head.priority and self.home(queue, item) == consumer:
+                taken: list[Item] = queue.fifo.take_group(item.group, 1)
+                return taken[0]
+        return None
+
+    def _note_home(self, getter: LeaseGetter, items: list[Item]) -> None:
+        for item in items:
+            if item.group is not None:
+                key = (getter.queue.name, item.group)
+                self._homes[key] = getter.terms.consumer
+                self._homes.move_to_end(key)
+        while len(self._homes) > NUM_HOMES:
+            self._homes.popitem(last=False)
 
     def take_back(self, getter: LeaseGetter, out: list[Instruction]) -> None:
         """Take back what nobody wanted any more when it came; this was no attempt."""
@@ -471,6 +536,7 @@ class Leases(Policy):
             for client in state.clients:
                 client.skipped = [getter.ticket for getter in self.consumer(client.name).skipped]
             state.why_over = list(self._why_over.items())
+            state.homes = [(*key, consumer) for key, consumer in self._homes.items()]
         for letter in self.dead.values():
             name = letter.queue.name
             for item in items.each([letter.item], counts_lost=type(name) is not SubscriptionName):
@@ -500,6 +566,7 @@ class Leases(Policy):
                 operations: dict[int, Any] = self._queues.clients[client.name].operations
                 self.consumer(client.name).skipped = {operations[ticket]: None for ticket in client.skipped}
         self._why_over = OrderedDict(state.why_over)
+        self._homes = OrderedDict(((as_name(name), as_name(group)), who) for name, group, who in state.homes)
         for letter in state.dead:
             letter.queue = self._queues.make(as_name(letter.queue))
             items.item(letter.queue.name, letter.item)
@@ -519,6 +586,7 @@ class Leases(Policy):
     def clear(self) -> None:
         """Forget all of them."""
         self.dead.clear()
+        self._homes.clear()
         self._open.clear()
         self._consumers.clear()
 

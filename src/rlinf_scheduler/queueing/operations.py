@@ -65,6 +65,11 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
     kinds: ClassVar[tuple[str, str]] = ("get", "get_batch")
 
     @property
+    def is_sticky(self) -> bool:
+        """Whether another one that is may be served at its turn."""
+        return False
+
+    @property
     def may_have_more(self) -> bool:
         """Whether its client may be given items now."""
         return True
@@ -98,6 +103,15 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
     def leave(self) -> None:
         """Wait no more."""
         del self.queue.getters[self]
+
+    def stand_in(self) -> Getter:
+        """Return who of the line is served when it is this one's turn."""
+        return self
+
+    def take_one(self) -> Item:
+        """Take the one item that it asks for; there is one."""
+        item: Item = self.queue.fifo.take()
+        return item
 
     def skip(self) -> None:
         """Let others be served as long as it may not have more."""

@@ -118,6 +118,7 @@ class ChannelData(Struct, array_like=True):
         why_over: of the last leases that ended without their consumers' doing: why.
         now: the clock of the state's shell.
         num_vacancies: how often the last member of a subscription has left.
+        homes: of groups by queue and name, the sticky consumer that had an item last, the latest at the end.
     """
 
     queues: list[QueueData]
@@ -136,3 +137,4 @@ class ChannelData(Struct, array_like=True):
     why_over: list[tuple[int, str]] = []
     now: float = 0.0
     num_vacancies: int = 0
+    homes: list[tuple[Any, Any, str]] = []

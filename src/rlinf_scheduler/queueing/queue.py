@@ -201,7 +201,7 @@ class Queue(Contents):
         """Serve the line of getters from its head while it can be."""
         getters = self.getters
         while getters:
-            getter = next(iter(getters))
+            getter = next(iter(getters)).stand_in()
             if not getter.may_have_more:
                 getter.skip()
                 continue
@@ -225,7 +225,7 @@ class Queue(Contents):
             return None
         wanted = getter.wanted
         if wanted is None:
-            return [self.fifo.take()] if self.gate.num_free(self) > 0 else None
+            return [getter.take_one()] if self.gate.num_free(self) > 0 else None
         if isinstance(wanted, WantedGroup):
             return self._match_group(getter, wanted, closed)
         return self._match_batch(getter, wanted, closed)
