@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.failure import dump_failure
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now
+from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
@@ -36,7 +36,6 @@ class RequestOptions(TypedDict, total=False):
     ttl_s: float
     work_deadline_s: float | None
     sticky: bool
-    timeout_s: float | None
     key: QueueName | None
 
 
@@ -54,6 +53,7 @@ class Answering(Leasing):
         self,
         queue_name: QueueName = ...,
         async_op: Now = ...,
+        timeout_s: Seconds = ...,
         **options: Unpack[RequestOptions],
     ) -> ChannelRequest: ...
     @overload
@@ -62,6 +62,7 @@ class Answering(Leasing):
         queue_name: QueueName = ...,
         *,
         async_op: Later,
+        timeout_s: Seconds = ...,
         **options: Unpack[RequestOptions],
     ) -> AsyncHandle[ChannelRequest]: ...
 
@@ -69,6 +70,7 @@ class Answering(Leasing):
         self,
         queue_name: QueueName = DEFAULT_QUEUE,
         async_op: bool = False,
+        timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Any:
         """Return the next question of a queue, on lease: `request.reply(answer)` or `request.fail(error)`.
@@ -78,13 +80,14 @@ class Answering(Leasing):
         Args:
             queue_name: the queue.
             async_op: return a handle at once; one that is cancelled or dropped takes nothing.
-            options: `ttl_s`, `work_deadline_s`, `sticky`, `timeout_s` and `key` of `lease`.
+            timeout_s: how long to wait for a question, in seconds.
+            options: `ttl_s`, `work_deadline_s`, `sticky` and `key` of `lease`.
 
         Raises:
             ChannelTimeout, ChannelClosed: as of `lease`.
             ChannelArgumentError: the next item was put, and not asked; it stays where it is.
         """
-        context = self.lease(queue_name, **options)
+        context = self.lease(queue_name, timeout_s=timeout_s, **options)
         if not async_op:
             (request,) = self._requests(context)
             return request
