@@ -25,6 +25,7 @@ from rlinf_scheduler.errors import (
     SlotExpired,
     VersionTooEarly,
 )
+from rlinf_scheduler.session import current_session
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -238,6 +239,21 @@ def test_admission_is_a_bound_though_nobody_keeps_the_slots_that_were_sent(backe
         channel.admit(max_lag=0, timeout_s=0.3)
     backend.run(roles.answer_prompts, channel, prompts, 3).result(DEADLINE_S)
     assert channel.get_batch(min_items=3, timeout_s=DEADLINE_S) == [0, 1, 2]
+
+
+def test_a_slot_that_is_sent_and_dropped_at_once_does_not_go_back_before_its_copy_is_known(in_process):
+    channel, messenger = admitting(in_process, batch_items=3), current_session().messenger
+    slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+    held, is_held = threading.Event(), threading.Event()
+    messenger.submit(lambda: (is_held.set(), held.wait(DEADLINE_S)))
+    assert is_held.wait(DEADLINE_S)
+    other = channel.admit(max_lag=0, async_op=True)  # which looks first of all what was dropped
+    copy = pickle.dumps(slot)
+    del slot
+    held.set()
+    assert other.wait().version == 0
+    channel.put("made", slot=pickle.loads(copy), timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == "made"
 
 
 @pytest.mark.parametrize("wrong", [{"weight": -1}, {"sources": object()}], ids=["weight", "sources"])

@@ -29,9 +29,10 @@ class AdmitOperation(Operation):
 
     Attributes:
         max_lag: how many versions later its item may be taken.
+        was_sent: copies of its slot are, or were, on their way.
     """
 
-    __slots__ = ("max_lag",)
+    __slots__ = ("max_lag", "was_sent")
     is_plain = False
     has_hooks = True
     is_own_end = True
@@ -141,6 +142,7 @@ class Admitting(ChannelAccess):
         operation = AdmitOperation("admit", queue, checked_timeout(self._name, timeout_s), self._now)
         operation.channel = self._name
         operation.max_lag = checked_version(self._name, max_lag, "max_lag")
+        operation.was_sent = False
         connection = self._connection()
         if not async_op:
             promise: Promise[Any] = connection.hold(operation)

@@ -411,7 +411,10 @@ class ChannelClient:
             if self._state.taken(operation.ticket):
                 self.sender.confirmed.append(operation.ticket)
         elif not operation.is_awaited:
-            self.drop(operation)
+            if operation.was_sent:  # behind what was said of its copies before it was dropped
+                self.hand_over(self.drop, operation)
+            else:
+                self.drop(operation)
 
     def feature(self, kind: Callable[[ChannelClient], FeatureT]) -> FeatureT:
         """Return what a feature keeps here; it is made when it is needed first."""

@@ -89,6 +89,7 @@ class Operation(ConsumedFlag):
         has_hooks: of a class: its client calls `begin` and the methods after that, on the I/O thread.
         goes_on: of a class: it goes on without its handle, as a put does.
         is_own_end: of a class: what it brings is its caller's when it ends, though nobody says that it takes it.
+        was_sent: of a class: copies of what it brought may be with others; False where it brings none.
     """
 
     __slots__ = (
@@ -114,6 +115,7 @@ class Operation(ConsumedFlag):
     has_hooks: ClassVar[bool] = False
     goes_on: ClassVar[bool] = False
     is_own_end: ClassVar[bool] = False
+    was_sent: bool = False
 
     channel: str
 

@@ -144,6 +144,8 @@ class Slot:
     def __reduce__(self) -> tuple[Any, ...]:
         key = secrets.randbits(KEY_BITS)
         self._was_sent = True
+        if self._operation is not None:
+            self._operation.was_sent = True
         self._tell(HoldSlot(self.queue_name, self.number, key, True))
         if self._connection is not None:
             SENT_COPIES.add(self._connection, LetGoOfSlot(self.queue_name, self.number, 0, key))
