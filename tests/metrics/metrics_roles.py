@@ -1,6 +1,8 @@
 """What ranks log in the tests of metrics, and writers that a program brings along."""
 
 import threading
+import time
+from functools import partial
 
 from rlinf.scheduler import Worker
 
@@ -12,6 +14,20 @@ class Trainer(Worker):
                 with self.timer("learn"):
                     pass
                 self.log_metrics({"loss": float(self.rank), "return_max": self.rank, "tokens_total": 10})
+
+    def train_while_busy(self, step):
+        """Its I/O thread does something else meanwhile, and once more as soon as it has said that this is done."""
+        self.train([step - 1])
+        messenger, begun = self._rlinf_session.messenger, threading.Event()
+
+        def busy():
+            begun.set()
+            time.sleep(0.3)
+
+        messenger.submit(busy)
+        begun.wait(60)
+        messenger.submit(partial(messenger.submit, partial(time.sleep, 1.0)))
+        self.train([step])
 
     def log(self, metrics, **options):
         self.log_metrics(metrics, **options)

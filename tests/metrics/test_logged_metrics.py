@@ -63,6 +63,26 @@ def test_what_ranks_log_is_there_when_the_job_has_ended(job, tmp_path):
     ]
 
 
+def test_the_last_step_is_here_before_the_result_of_the_call_that_logs_it(job, tmp_path):
+    write(job, tmp_path)
+    trainers(job).train_while_busy(3).wait(DEADLINE_S)
+    job.session.close()
+    assert [(row["step"], row["num_ranks"]) for row in written(tmp_path)] == [(2, 2), (3, 2)]
+
+
+def test_a_look_at_channels_that_fails_costs_no_row(job, tmp_path, monkeypatch):
+    def fails(_asked):
+        raise ValueError("a part of the sums")
+
+    monkeypatch.setattr("rlinf_scheduler.metrics.collecting.received", fails)
+    write(job, tmp_path)
+    for step in range(3):
+        log_metrics(job.session, "", "driver", 1, ({"epoch": 7}, step, None))
+    wait_until(lambda: [row["step"] for row in written(tmp_path)] == [0, 1])
+    job.session.close()
+    assert [row["step"] for row in written(tmp_path)] == [0, 1, 2]
+
+
 def test_a_rank_that_dies_holds_no_step_for_ever(job, tmp_path):
     write(job, tmp_path, wait_s=0.5)
     group = trainers(job, on_failure="ignore")

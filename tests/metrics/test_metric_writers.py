@@ -6,11 +6,13 @@ import json
 import pytest
 from metrics_roles import Failing, Stuck
 
+from forked_job import ForkedJob
 from rlinf_scheduler.config import read_cluster_config
 from rlinf_scheduler.config.metrics import MetricsConfig
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.metrics import collecting
 from rlinf_scheduler.metrics.collecting import _WriterThread
+from rlinf_scheduler.metrics.sending import log_metrics
 from rlinf_scheduler.metrics.steps import MetricsRow
 from rlinf_scheduler.metrics.writers import writer_factory
 from waits import wait_until
@@ -18,6 +20,13 @@ from waits import wait_until
 ROWS = [
     MetricsRow(step, {"actor/loss": step / 2, "note": float("nan")}, 2, 1000.0 + step) for step in range(3)
 ]
+
+
+@pytest.fixture
+def job():
+    job = ForkedJob()
+    yield job
+    job.close()
 
 
 def factory(name, folder, **options):
@@ -36,6 +45,7 @@ def threaded(name, folder):
 
 
 def closed(writer, within_s=20.0):
+    writer.end()
     writer.close(collecting.time.monotonic() + within_s)
 
 
@@ -139,6 +149,20 @@ def test_a_writer_that_is_stuck_holds_up_nobody(caplog, monkeypatch):
     Stuck.go_on.set()
     assert "it is slow: 5 rows wait for it" in caplog.records[0].getMessage()
     assert "has not written" in caplog.records[-1].getMessage()
+
+
+def test_a_writer_that_is_stuck_takes_no_time_of_others(job, caplog, monkeypatch, tmp_path):
+    monkeypatch.setattr(collecting, "CLOSE_S", 0.5)
+    Stuck.go_on.clear()
+    collecting.write_metrics(
+        job.session, MetricsConfig(str(tmp_path), {"metrics_roles:Stuck": {}, "jsonl": {}})
+    )
+    log_metrics(job.session, "", "driver", 1, ({"epoch": 7}, 2, None))
+    job.session.close()
+    Stuck.go_on.set()
+    assert '"step": 2' in (tmp_path / "metrics.jsonl").read_text()
+    assert "Stuck" in caplog.text
+    assert "jsonl" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 
 from rlinf_scheduler.config.metrics import MetricsConfig
-from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.metrics.samples import METRICS, Sample
 from rlinf_scheduler.metrics.steps import MetricsRow, OpenSteps
 from rlinf_scheduler.metrics.writers import MetricsWriter, writer_factory
@@ -68,11 +67,14 @@ class _WriterThread:
         except queue.Full:
             self._lose(1, f"it is slow: {MAX_ROWS:,} rows wait for it")
 
-    def close(self, until: float) -> None:
-        """Let it write what it has, until a moment; tell what is lost."""
+    def end(self) -> None:
+        """Let it write what it has, and end; nothing is handed over any more."""
         self._is_closing = True
         with suppress(queue.Full):
             self._rows.put_nowait(None)
+
+    def close(self, until: float) -> None:
+        """Wait until a moment for its end; tell what is lost."""
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
             self._lose(max(1, self._rows.qsize() - 1), f"it has not ended after {CLOSE_S:.0f} s")
@@ -96,14 +98,14 @@ class _WriterThread:
     def _next(self) -> list[MetricsRow]:
         """Wait for rows; none at the end."""
         rows: list[MetricsRow] = []
-        while len(rows) < _AT_ONCE:
+        while len(rows) < _AT_ONCE and not (self._is_closing and self._rows.empty()):
             try:
                 row = self._rows.get(block=not rows, timeout=_LOOK_S)
             except queue.Empty:
-                if rows or self._is_closing:
+                if rows:
                     break
                 continue
-            if row is not None:
+            if row is not None:  # which only wakes
                 rows.append(row)
         return rows
 
@@ -164,20 +166,27 @@ class MetricsCollector:
             _log.warning("metrics: %s were dropped on their way here", counted(self._num_dropped, "value"))
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            rows = []
-            try:
-                sample = self._samples.get(timeout=_LOOK_S)
-            except queue.Empty:
-                rows = self._steps.due(time.monotonic())
-            else:
-                is_open = sample is not None
-                rows = self._steps.close() if sample is None else self._add(sample)
-            for row in rows:
-                self._put(row)
-            if rows and is_open:
-                self._put_queues(rows[-1].step)
+        try:
+            while self._write_next():
+                pass
+        finally:
+            for writer in self._writers:
+                writer.end()
+
+    def _write_next(self) -> bool:
+        """Reduce the next sample, or look at steps that wait; return whether there will be more."""
+        try:
+            sample = self._samples.get(timeout=_LOOK_S)
+        except queue.Empty:
+            rows, is_open = self._steps.due(time.monotonic()), True
+        else:
+            is_open = sample is not None
+            rows = self._steps.close() if sample is None else self._add(sample)
+        for row in rows:
+            self._put(row)
+        if rows and is_open:
+            self._put_queues(rows[-1].step)
+        return is_open
 
     def _add(self, sample: Sample) -> list[MetricsRow]:
         now = time.monotonic()
@@ -205,7 +214,7 @@ class MetricsCollector:
         self._queues_at = now
         try:
             status = received(begin_status(self._session))
-        except (ClusterError, CommError) as error:
+        except Exception as error:  # noqa: BLE001 - what channels hold is beside what ranks have logged
             _log.debug("metrics: no queue could be looked at: %s", error)
             return
         values: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 from msgspec.structs import replace
@@ -32,6 +33,8 @@ class MetricsSender:
         is_home = session.home.process_id == session.messenger.endpoint.process_id
         self._levels = session.service(Levels) if is_home else None
         self._is_wanted = True
+        # Of both numbers: samples are sent by users' threads, and taken on the I/O thread.
+        self._lock = threading.Lock()
         self._num_untaken = 0
         self._num_dropped = 0
         self._step = -1
@@ -48,7 +51,7 @@ class MetricsSender:
             sample = replace(
                 sample, values=(*sample.values, *times, *(slowest if sample.world_size > 1 else ()))
             )
-        self._messenger.submit(partial(self._send, sample))
+        self._send(sample)
 
     def _times(self) -> tuple[Logged, ...]:
         before, self._spent = self._spent, {where: spent[1] for where, spent in TIMES.phases.copy().items()}
@@ -59,26 +62,36 @@ class MetricsSender:
         )
 
     def _send(self, sample: Sample) -> None:
-        if self._num_untaken >= MAX_UNTAKEN:
-            self._num_dropped += len(sample.values)
-            return
-        num_dropped, self._num_dropped = self._num_dropped, 0
+        """Send it from this thread: so it is on its way before the result of the call that logs it."""
+        with self._lock:
+            if self._num_untaken >= MAX_UNTAKEN:
+                self._num_dropped += len(sample.values)
+                return
+            self._num_untaken += 1
+            num_dropped, self._num_dropped = self._num_dropped, 0
         told = replace(sample, num_dropped=num_dropped)
         if self._levels is not None:
-            self._is_wanted = self._levels.has(METRICS)
-            if self._is_wanted:
-                self._levels.now(METRICS, told)
+            self._messenger.submit(partial(self._take, self._levels, told))
             return
-        self._num_untaken += 1
         asked = METRICS.ask(self._messenger, self._home, told, timeout_s=TIMEOUT_S)
         asked.add_done_callback(partial(self._on_taken, len(told.values) + num_dropped))
 
+    def _take(self, levels: Levels, told: Sample) -> None:
+        """Take it here, in the home."""
+        with self._lock:
+            self._num_untaken -= 1
+        self._is_wanted = levels.has(METRICS)
+        if self._is_wanted:
+            levels.now(METRICS, told)
+
     def _on_taken(self, num_values: int, asked: Promise[Reply]) -> None:
-        self._num_untaken -= 1
         error = asked.exception(0)
-        if isinstance(error, CommTimeout):
-            self._num_dropped += num_values
-        elif error is not None and self._is_wanted:
+        with self._lock:
+            self._num_untaken -= 1
+            if isinstance(error, CommTimeout):
+                self._num_dropped += num_values
+                return
+        if error is not None and self._is_wanted:
             self._is_wanted = False
             _log.info("what is logged by log_metrics goes nowhere: cluster.metrics says where to (%s)", error)
 
