@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import TYPE_CHECKING, assert_never
 
 import torch
@@ -15,8 +14,15 @@ if TYPE_CHECKING:
     from rlinf_scheduler.engines import RolloutEngine
 
 
-def make_engine(settings: Settings, rank: int, device: torch.device) -> RolloutEngine:
-    """An engine with a model as the settings have it; its weights are those that it is given first."""
+def make_engine(settings: Settings, rank: int, device: torch.device, folder: str) -> RolloutEngine:
+    """An engine with a model as the settings have it; its weights are those that it is given first.
+
+    Args:
+        settings: of the training.
+        rank: of the rollout.
+        device: where it computes.
+        folder: for the model's config; the engine reads it until it has started.
+    """
     config = llama_config(settings.model, settings.task)
     match settings.engine:
         case "vllm":
@@ -25,7 +31,6 @@ def make_engine(settings: Settings, rank: int, device: torch.device) -> RolloutE
             os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
             from rlinf_scheduler.engines import VllmEngine  # noqa: PLC0415 - only where it is installed
 
-            folder = tempfile.mkdtemp(prefix="grpo-model-")
             config.save_pretrained(folder)
             return VllmEngine(
                 folder,

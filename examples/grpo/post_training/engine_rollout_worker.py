@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -68,9 +69,9 @@ class EngineRolloutWorker(Worker):
         await asyncio.to_thread(lock.__enter__)
         try:
             if self._engine is None:
-                with self.timer("start engine"):
+                with self.timer("start engine"), TemporaryDirectory(prefix="grpo-model-") as folder:
                     device = torch.device("cpu") if self.settings.device == "cpu" else self.torch_device
-                    self._engine = engine = make_engine(self.settings, self.rank, device)
+                    self._engine = engine = make_engine(self.settings, self.rank, device, folder)
                     await engine.start()
             elif self._sleeps:
                 with self.timer("wake"):
