@@ -113,7 +113,8 @@ class Holders:
         for item in items:
             name = self._processes.names.processes[item.at.holder.process_id]
             holder = self._processes.named(name)
-            parted = name in here.given_up or server in holder.given_up
+            # Who waits for an answer hears that its process is gone before others do.
+            parted = holder.id in here.messenger.peers.lost or server in holder.given_up
             if holder.host.alive and not parted and item.at.number not in self.tables[name].given_up:
                 raise Violation(f"{name} has forgotten item {item.at.number} of its own", (name,))
 

@@ -29,6 +29,7 @@ from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsE
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.held import Slice
 from rlinf_scheduler.weights.index import AHEAD
+from rlinf_scheduler.weights.index import _keep as keep_of
 from rlinf_scheduler.weights.records import Announce, PublishingRank
 from rlinf_scheduler.weights.versions import DeltaChoice, Packed
 from simulator.cluster import Cluster, Part
@@ -608,6 +609,21 @@ class WeightsPart(Part):
         ahead = set(sorted(kept - {complete})[-AHEAD:]) | (kept & {complete})
         if any(questions) or set(rank.published) != {Key(NAME, version) for version in ahead}:
             raise Violation(f"{rank.host.name} has {set(rank.published)}, and {questions} are not answered")
+        self._check_held(rank)
+
+    def _check_held(self, rank: Rank) -> None:
+        """Check that it holds the shards that the index says, and no others."""
+        index = self._cluster.processes.index._index
+        versions, publisher = rank.weights._versions, rank.weights._versions._publisher
+        number = index._names[NAME].rank_of(rank.process.id)
+        if number is None:
+            return
+        keep = keep_of(NAME, index._names[NAME], number)
+        wanted = {Key(f"{NAME} of {each.process_id}", keep.held) for each in keep.holds}
+        held = {each.key: each.payload for each in versions._held.values()}
+        given = {key for key in publisher._published if key.name.startswith(f"{NAME} of ")}
+        if set(held) != wanted or given != {key for key, payload in held.items() if payload is not None}:
+            raise Violation(f"{rank.host.name} is to hold {wanted}; it holds {set(held)}, and gives {given}")
 
     def _check_kept(self, reader: WeightsReader, rank: Rank) -> None:
         """Check that a replica has what its publisher knows of, and that it is the only one of its machine."""
@@ -619,7 +635,7 @@ class WeightsPart(Part):
         if reader.name in rank.process.given_up and rank.host.name not in reader.process.given_up:
             return  # it has not heard of that
         known: set[Key] = set()
-        for key, published in rank.published.items():
+        for key, published in rank.weights._versions._publisher._published.items():
             ready = published.publication.ready()
             machines = [self._cluster.processes.machine_of_id(process_id) for process_id in ready]
             if len(set(machines)) < len(machines):

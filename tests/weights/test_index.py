@@ -309,7 +309,7 @@ def test_a_rank_that_is_ahead_hears_which_version_goes_with_another_one(index):
         index.announce(announce(version, rank))
     error, notices = index.lose("policy", "id of actor:1", "killed")
     assert isinstance(error, PeerDied)
-    assert notices == [(endpoint("actor:0"), KeptVersions("policy", (2, 3), 3))]
+    assert notices == [(endpoint("actor:0"), KeptVersions("policy", (2, 3), 3, 1))]
 
 
 def hold(index, of, version, holder):
@@ -363,3 +363,25 @@ def test_a_rank_alone_on_its_machine_has_nobody_to_hold_its_shards(index):
     for rank in range(2):
         keeps = index.announce(announce(1, rank, machine=f"m{rank}"))
     assert [keep.holds for _, keep in keeps] == [()]
+
+
+def test_shards_that_are_held_stay_there_when_others_of_their_version_are_lost_and_come_again(index):
+    for rank in range(3):
+        index.announce(announce(1, rank, fsdp(rank, ranks=3), world_size=3, machine="m" if rank else "other"))
+    hold(index, "actor:1", 1, "actor:2")
+    index.lose("policy", "id of actor:1", "killed")
+    index.lose("policy", "id of actor:0", "killed")
+    assert find(index) is None
+    again = announce(1, 0, fsdp(0, ranks=3), world_size=3, machine="other", process="actor:0 again")
+    index.announce(again)
+    assert [of for _, _, of in sources(find(index))] == ["", "id of actor:1", ""]
+    ((_, own),) = index.announce(announce(2, 2, fsdp(2, ranks=3), world_size=3, machine="m"))
+    assert (own.held, own.holds) == (1, (endpoint("actor:1"),))
+
+
+def test_who_is_not_to_hold_shards_any_more_gives_none(index):
+    for rank in range(3):
+        index.announce(announce(1, rank, fsdp(rank, ranks=3), world_size=3))
+    hold(index, "actor:0", 1, "actor:2")
+    index.lose("policy", "id of actor:0", "killed")
+    assert find(index) is None, "rank 1 was to hold it"

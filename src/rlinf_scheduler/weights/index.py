@@ -68,8 +68,9 @@ class _Weights:
         lost: why the process of a rank is gone, as long as it has no other one.
         layouts: by their digests.
         complete: the newest complete version.
-        holders: the rank that is to hold each rank's shards of that.
-        held: of which version another process holds the shards of a process, by its id, and which one does.
+        shared: the last version that was complete, though some of it may be lost,
+        holders: and the rank that is to hold each rank's shards of that.
+        held: which process holds the shards of another one, by the id of that.
     """
 
     group: str
@@ -79,8 +80,9 @@ class _Weights:
     lost: dict[int, str] = field(default_factory=dict)
     layouts: dict[bytes, PackedLayout] = field(default_factory=dict)
     complete: int = NO_VERSION
+    shared: int = NO_VERSION
     holders: dict[int, int] = field(default_factory=dict)
-    held: dict[str, tuple[int, Endpoint]] = field(default_factory=dict)
+    held: dict[str, Endpoint] = field(default_factory=dict)
 
     def living(self) -> dict[int, Shards]:
         """Return the last shards of each rank whose process lives."""
@@ -97,10 +99,10 @@ class _Weights:
         found = {}
         for rank, shards in self.shards[version].items():
             own = shards.publisher.endpoint
-            held, holder = self.held.get(own.process_id, (NO_VERSION, own))
+            holder = self.held.get(own.process_id, own)
             if own.process_id in alive:
                 found[rank] = own
-            elif held == version and holder.process_id in alive:
+            elif version == self.shared and holder.process_id in alive:
                 found[rank] = holder
         return found
 
@@ -111,14 +113,35 @@ class _Weights:
             for version, there in self.shards.items()
         }
 
-    def share_holding(self) -> None:
-        """Let each rank's shards of the newest complete version be held by the next rank of its machine."""
+    def share_holding(self) -> set[int]:
+        """Let each rank's shards of the newest complete version be held by the next rank of its machine.
+
+        Those of the dead stay where they are. Returns the ranks that hold others, or have held them until now.
+        """
+        if self.complete == NO_VERSION:
+            return set()
+        before, there = self.holders, self.shards[self.complete]
+        alive = {_process_id(shards) for shards in self.living().values()}
         machines: dict[str, list[int]] = {}
-        for rank, shards in sorted(self.shards.get(self.complete, {}).items()):
-            if not shards.device and rank not in self.lost:
+        for rank, shards in sorted(there.items()):
+            if not shards.device and _process_id(shards) in alive:
                 machines.setdefault(shards.publisher.endpoint.machine_id, []).append(rank)
         beside = [(ranks, [*ranks[1:], ranks[0]]) for ranks in machines.values() if len(ranks) > 1]
         self.holders = {rank: holder for two in beside for rank, holder in zip(*two, strict=True)}
+        if self.shared == self.complete:
+            left = before.keys() & there.keys()
+            self.holders |= {each: before[each] for each in left if _process_id(there[each]) not in alive}
+            self.held = {of: holder for of, holder in self.held.items() if self.is_holder(of, holder)}
+        else:
+            self.shared, self.held = self.complete, {}
+        return {*before.values(), *self.holders.values()}
+
+    def is_holder(self, of: str, holder: Endpoint) -> bool:
+        """Whether a process is to hold the shards of another one."""
+        there = self.shards.get(self.shared, {}).items()
+        rank = next((rank for rank, shards in there if _process_id(shards) == of), NO_VERSION)
+        at = self.holders.get(rank, NO_VERSION)
+        return at in self.newest and _process_id(self.newest[at][1]) == holder.process_id
 
 
 class Index:
@@ -181,13 +204,12 @@ class Index:
         weights.lost.pop(rank, None)
         weights.layouts = layouts
         self._names[new.name] = weights
-        if is_over := is_new or complete != complete_before:
-            weights.share_holding()
+        is_over = is_new or complete != complete_before
+        hold_others = weights.share_holding() if is_over else set()
         keeps = _trim(new.name, weights, weights.living() if is_over else (rank,))
-        anew = [rank] if new.version == complete and rank in weights.holders else []
-        for each in weights.holders if is_over else anew:
-            holder = weights.holders[each]
-            keeps[holder] = _keep(new.name, weights, holder)
+        if complete in (new.version, NO_VERSION) and rank in weights.holders:
+            hold_others.add(weights.holders[rank])
+        keeps |= {each: _keep(new.name, weights, each) for each in hold_others.difference(weights.lost)}
         own = keeps.pop(rank, None) or _keep(new.name, weights, rank)
         over = [(each.publisher.endpoint, KeptVersions(new.name, (), _NEWEST)) for each in replaced]
         return [(publisher.endpoint, own), *_notices(weights, keeps), *over]
@@ -217,10 +239,10 @@ class Index:
         return None if goes_on else _died(name, weights.newest[rank][1], why), notices
 
     def hold(self, held: HeldShards) -> None:
-        """Note that a process holds another one's shards of the newest complete version."""
+        """Note that a process holds another one's shards of the last version that was complete."""
         weights = self._names.get(held.name)
-        if weights is not None and held.version == weights.complete:
-            weights.held[held.of] = held.version, held.holder
+        if weights is not None and held.version == weights.shared and weights.is_holder(held.of, held.holder):
+            weights.held[held.of] = held.holder
 
     def find(self, question: Find) -> FoundVersion | None:
         """Return the newest complete version; None if there is none that will do.
@@ -305,10 +327,10 @@ class Index:
         Raises:
             WeightsError: its shards do not go together.
         """
-        if not shards or not all(rank in shards for each in shards.values() for rank in each.ranks):
-            return False
         different = {each.digest: each for each in shards.values()}
-        one = next(iter(different.values()))
+        one = next(iter(different.values()), None)
+        if one is None or not all(rank in shards for rank in one.ranks):
+            return False
         if len(different) == 1:
             return one.held_bytes == one.total_bytes
         is_one_model = len({each.manifest for each in different.values()}) == 1
@@ -368,8 +390,8 @@ def _check_owner(new: Announce, present: _Weights) -> None:
 
 
 def _check_ranks(new: Announce, there: Iterable[Shards]) -> None:
-    other = next((each for each in there if each.ranks != new.shards.ranks), None)
-    if other is not None:
+    other = next((each for each in there if each is not new.shards), None)  # all others give the same
+    if other is not None and other.ranks != new.shards.ranks:
         said = [f"'{each.publisher.process}' ranks={[*each.ranks] or None}" for each in (new.shards, other)]
         raise WeightsError(
             new.name, f"all ranks give the same ranks=; of version {new.version}, {' and '.join(said)}"
@@ -392,7 +414,6 @@ def _trim(name: str, weights: _Weights, ranks: Iterable[int]) -> dict[int, KeptV
     weights.shards = {
         version: there for version, there in weights.shards.items() if there and version >= complete
     }
-    weights.held = {process: held for process, held in weights.held.items() if held[0] == complete}
     used = {each.digest for there in weights.shards.values() for each in there.values()}
     used |= {each.digest for _, each in weights.newest.values()}
     if len(used) < len(weights.layouts):
@@ -406,10 +427,10 @@ def _notices(weights: _Weights, keeps: Mapping[int, KeptVersions]) -> list[Notic
 
 def _keep(name: str, weights: _Weights, rank: int) -> KeptVersions:
     versions = tuple(sorted(version for version, shards in weights.shards.items() if rank in shards))
-    complete = weights.shards.get(weights.complete, {})
-    of = [each for each, holder in weights.holders.items() if holder == rank and each in complete]
-    holds = tuple(complete[each].publisher.endpoint for each in of)
-    return KeptVersions(name, versions, weights.newest[rank][0], weights.complete, holds)
+    shared = weights.shards.get(weights.shared, {})
+    of = [each for each, holder in weights.holders.items() if holder == rank and each in shared]
+    holds = tuple(shared[each].publisher.endpoint for each in of)
+    return KeptVersions(name, versions, weights.newest[rank][0], weights.shared, holds)
 
 
 def _found(
