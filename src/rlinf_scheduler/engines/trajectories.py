@@ -171,20 +171,24 @@ class SteppedEnvs:
 
     def advance(self, decisions: Decisions) -> list[Trajectory]:
         """Step once; return the trajectories that are whole now."""
-        whole = list(self._judged(decisions))
-        num_envs, before, acted = self.envs.num_envs, self._rows, ~self._resets
-        actions, columns = _row((decisions.actions, decisions.columns), slice(num_envs))
+        actions, columns = _row((decisions.actions, decisions.columns), slice(self.envs.num_envs))
+        before = self._rows
         self._rows, rewards, terminated, truncated, info = self.envs.step(actions)
+        whole = list(self._judged(decisions))
         self._tape.write((before, actions, columns, rewards.astype(np.float32)))
         self._versions.append(decisions.version)
-        self._returns += np.where(acted, rewards, 0)
-        self._lengths += acted
-        for idle in map(int, np.flatnonzero(~acted)):
-            self._starts[idle] = self._tape.num_steps
         ended = terminated | truncated
-        self._resets = np.zeros_like(ended) if self._same_step else ended
-        self._begins = ended if self._same_step else ~acted
-        for env in map(int, np.flatnonzero(ended)):
+        if self._same_step:
+            self._returns += rewards
+            self._lengths += 1
+            self._begins = ended
+        else:  # those that have ended before have not acted, but begun anew
+            self._begins, self._resets = self._resets, ended
+            self._returns += np.where(self._begins, 0, rewards)
+            self._lengths += ~self._begins
+            for idle in np.flatnonzero(self._begins).tolist():
+                self._starts[idle] = self._tape.num_steps
+        for env in np.flatnonzero(ended).tolist():
             after = _row(info["final_obs"] if self._same_step else self._rows, env)
             trajectory = self._ended(env, after, is_terminated=bool(terminated[env]))
             if trajectory.terminated:
@@ -277,6 +281,8 @@ def seeds_of(seed: int, numbers: range, num_restarts: int = 0) -> list[int]:
 
 def _map(function: Callable[..., Any], batch: Any, *others: Any) -> Any:
     """Call a function with each array of a dict, or a tuple, of arrays, and with those of others beside it."""
+    if type(batch) is np.ndarray:  # most are, and the question costs less than the next one
+        return function(batch, *others)
     if isinstance(batch, Mapping):
         return {
             name: _map(function, each, *(other[name] for other in others)) for name, each in batch.items()
