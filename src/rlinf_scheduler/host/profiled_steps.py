@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,11 @@ def profiled_block(session: Session, step: int) -> Iterator[None]:
 def _profiled(profiling: ProfilingConfig, report: str, step: int) -> Iterator[None]:
     """Profile a block; a profiler that fails ends no step."""
     global _is_profiled
-    _is_profiled = True
     begin = _begin_torch if profiling.backend == "torch" else _begin_window
-    end = _tried(begin, profiling, f"{report}-step-{step}.json.gz", step)
+    end = None
     try:
+        _is_profiled = True
+        end = _tried(begin, profiling, f"{report}-step-{step}", step)
         yield
     finally:
         if end is not None:
@@ -68,19 +69,16 @@ def _tried(function: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def _begin_window(_profiling: ProfilingConfig, _file: str, step: int) -> Callable[[], None]:
-    CAPTURE.open()
-    marked = CAPTURE.range(f"step {step}")
-    marked.__enter__()
-
-    def end() -> None:
-        marked.__exit__(None, None, None)
-        CAPTURE.close()
-
-    return end
+def _begin_window(_profiling: ProfilingConfig, _report: str, step: int) -> Callable[[], None]:
+    opened = ExitStack()
+    with opened:
+        CAPTURE.open()
+        opened.callback(CAPTURE.close)
+        opened.enter_context(CAPTURE.range(f"step {step}"))
+        return opened.pop_all().close
 
 
-def _begin_torch(profiling: ProfilingConfig, file: str, step: int) -> Callable[[], None]:
+def _begin_torch(profiling: ProfilingConfig, report: str, step: int) -> Callable[[], None]:
     # Loaded by the ranks that are profiled.
     from torch.profiler import profile  # noqa: PLC0415
 
@@ -89,7 +87,11 @@ def _begin_torch(profiling: ProfilingConfig, file: str, step: int) -> Callable[[
 
     def end() -> None:
         running.stop()
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(report).parent.mkdir(parents=True, exist_ok=True)
+        file, number = f"{report}.json.gz", 1
+        while Path(file).exists():  # of a block before, of the same step
+            number += 1
+            file = f"{report}-{number}.json.gz"
         running.export_chrome_trace(file)
         _log.info("the profile of step %d is in %s", step, file)
 
