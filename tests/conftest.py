@@ -60,6 +60,7 @@ PRELOADED = (
     "returning_workers",
     "seeded_workers",
     "sharded_actor",
+    "sharded_turns_workers",
     "sharded_workers",
     "shared_memory_roles",
     "weights_job",

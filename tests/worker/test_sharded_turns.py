@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from sharded_workers import Trainer
+from sharded_turns_workers import Trainer
 
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf_scheduler.errors import WorkerDied, WorkerError
