@@ -1,6 +1,7 @@
 """Groups whose ranks compute together: one dies, all end, and all come back. Real processes, killed, without Ray."""
 
 import re
+import threading
 
 import pytest
 from returning_workers import Peer, Together
@@ -112,6 +113,59 @@ def test_terminate_ends_what_is_coming_back(forked_job):
     with pytest.raises(WorkerDied, match="the group was terminated"):
         call.wait(60)
     wait_until(lambda: forked_job.living == 0)
+
+
+def after_its_launch(job, name, then):
+    """Have `then` called when the first successor is ready, and only then taken; it, and what became of it later."""
+    successors, unwanted, seen = groups_named(job, name)._successors, [], []
+    start = successors._start
+
+    def started(before, given_up):
+        seen.extend(
+            (each.exited.done(), job.session.messenger.peers.why_lost(each.endpoint.process_id))
+            for each in unwanted
+        )
+        ranks = start(before, given_up)
+        if not unwanted:
+            unwanted.extend(ranks)
+            then()
+            assert given_up.wait(60)
+        return ranks
+
+    successors._start = started
+    return unwanted, seen
+
+
+def test_a_rank_that_is_back_when_all_begin_anew_has_ended_before_they_come(forked_job):
+    def on_failure(lost):
+        return "restart" if lost.rank else "restart_group"
+
+    group = Together.create_group().launch(forked_job, TWO, name="both", on_failure=on_failure)
+    _, seen = after_its_launch(forked_job, "both", forked_job.processes.started[0].kill)
+    with died("both", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    assert [who[:2] for who in group.retrying().who().wait(60)] == [(0, 1), (1, 1)]
+    ((has_ended, why),) = seen
+    assert has_ended
+    assert "nobody wants it" in why
+    group.terminate()
+
+
+def test_who_ends_a_group_waits_for_what_has_just_come_back(forked_job):
+    group = launch(forked_job, "late")
+    supervision, ending = groups_named(forked_job, "late"), []
+
+    def end():
+        ending.append(threading.Thread(target=group.terminate))
+        ending[0].start()
+
+    unwanted, _ = after_its_launch(forked_job, "late", end)
+    with died("late", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    wait_until(lambda: ending)
+    ending[0].join(60)
+    assert [each for each in supervision.ranks if each in unwanted] == unwanted
+    assert all(each.exited.done() for each in unwanted)
 
 
 def test_what_the_others_had_on_lease_comes_back_too(forked_job):

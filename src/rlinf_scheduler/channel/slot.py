@@ -5,19 +5,21 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import READING, SENT_COPIES, Ends, forget
-from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import SchedulerError
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.queueing.admission import HoldSlot, LetGoOfSlot, OnSlot
 from rlinf_scheduler.session import current_session
+
+if TYPE_CHECKING:
+    from rlinf_scheduler.channel.admission import AdmitOperation
 
 KEY_BITS = 62
 UNUSED = (
@@ -47,7 +49,7 @@ class Slot:
         # It, and a put that is under way with it, keep what says that somebody wants it.
         self._hold: Promise[Any] | None = None
         self._connection: ChannelConnection | None = None
-        self._operation: Operation | None = None
+        self._operation: AdmitOperation | None = None
         # Of a copy: how this process calls it. Of one in an item that may go back: the one that was sent, until that is
         # done with; and where it stands what is said then.
         self._key = self._source = 0
@@ -59,7 +61,7 @@ class Slot:
         self._was_sent = False
 
     @classmethod
-    def granted(cls, connection: ChannelConnection, operation: Operation, promise: Promise[Any]) -> Slot:
+    def granted(cls, connection: ChannelConnection, operation: AdmitOperation, promise: Promise[Any]) -> Slot:
         """The slot that an `admit` was given."""
         delivery: Delivery = promise.result(0)
         note = OnSlot(*delivery.told.grant)

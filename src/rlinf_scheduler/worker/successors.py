@@ -138,7 +138,8 @@ class Successors:
             del self._attempts[number]
 
     def _on_ready(self, attempt: _Attempt, successors: Sequence[LaunchedRank], away_s: float) -> bool:
-        return not attempt.given_up.done() and self._returned(successors, away_s)
+        # When all ends, too: who ends it is to see them.
+        return (self._has_ended or not attempt.given_up.done()) and self._returned(successors, away_s)
 
     def _on_given_up(self, attempt: _Attempt, why: str) -> None:
         if not attempt.given_up.done():
@@ -163,11 +164,11 @@ class Successors:
         try:
             for over in earlier:
                 over.wait()
-            self._bury(attempt)
+            self._bury(attempt.before, attempt.reason)
             successors = self._make(attempt)
             if not self._install(attempt, successors, time.monotonic() - since):
-                for successor in successors:
-                    self._kill(successor)
+                # Those that come instead have their names.
+                self._bury(successors, f"nobody wants it any more: {attempt.reason}")
         except (SchedulerError, RayError) as error:
             self._tell_given_up(attempt, error)
         except BaseException as error:
@@ -177,23 +178,25 @@ class Successors:
             # By the I/O thread: a waiting thread sees what that was told before.
             self._session.messenger.submit(partial(self._end, attempt))
 
-    def _bury(self, attempt: _Attempt) -> None:
-        """See that nothing the dead ones still do has an effect, wherever they are."""
-        for before in attempt.before:  # first: everybody hears this reason, and not that a connection broke
-            if before.endpoint is not None:
-                reason = before.gone.result(0) if before.gone.done() else attempt.reason
-                cause = f"{reason.partition(chr(10))[0]}, at {clock_text(time.time())}"
-                death = Death(before.endpoint.process_id, str(before.address), cause)
-                self._session.deaths.declare_and_wait(death)
-        for before in attempt.before:
-            self._kill(before)
+    def _bury(self, ranks: Sequence[LaunchedRank], why: str) -> None:
+        """See that nothing these processes still do has an effect, wherever they are, and that they end."""
+        try:
+            for rank in ranks:  # first: everybody hears this reason, and not that a connection broke
+                if rank.endpoint is not None:
+                    reason = rank.gone.result(0) if rank.gone.done() else why
+                    cause = f"{reason.partition(chr(10))[0]}, at {clock_text(time.time())}"
+                    death = Death(rank.endpoint.process_id, str(rank.address), cause)
+                    self._session.deaths.declare_and_wait(death)
+        finally:
+            for rank in ranks:
+                self._kill(rank)
         deadline = time.monotonic() + ENDED_WITHIN_S
-        for before in attempt.before:
+        for rank in ranks:
             try:
                 # Its devices' memory and its ports are free only then.
-                before.exited.result(max(0.0, deadline - time.monotonic()))
+                rank.exited.result(max(0.0, deadline - time.monotonic()))
             except FutureTimeout:
-                _log.warning("'%s' cannot be seen to end; nobody takes it any more", before.address)
+                _log.warning("'%s' cannot be seen to end; nobody takes it any more", rank.address)
 
     def _make(self, attempt: _Attempt) -> list[LaunchedRank]:
         problem, count = "", attempt.count
