@@ -80,10 +80,10 @@ class StoryWeights(Weights):
         self._offer, publisher.offer_delta = publisher.offer_delta, self._note_offer  # type: ignore[method-assign]
         self._versions.max_chain = MAX_CHAIN
 
-    def _note_offer(self, key: Key, payload: Payload | None, took_s: float) -> None:
+    def _note_offer(self, key: Key, new: Payload, payload: Payload | None, took_s: float) -> None:
         if payload is not None:
             self.offered.add(key.number)
-        self._offer(key, payload, took_s)
+        self._offer(key, new, payload, took_s)
 
     def _apply_some(self, delta: Sequence[Buffer], base: Sequence[Buffer], target: Sequence[Buffer]) -> None:
         """Apply what has changed, or something else."""

@@ -69,7 +69,7 @@ def _forgets_chains(compare):
 
 
 def _tells_no_holder(_drop_base):
-    return lambda _publisher, delta, machine_id: delta.holders.pop(machine_id, None)
+    return lambda _publisher, _key, delta, machine_id: delta.holders.pop(machine_id, None)
 
 
 WEIGHTS_MUTANTS = {

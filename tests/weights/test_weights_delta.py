@@ -9,9 +9,13 @@ import pytest
 
 import weights_peers
 from rlinf_scheduler.comm.codec import Encoded
-from rlinf_scheduler.comm.replication import deltas, publisher, reading
+from rlinf_scheduler.comm.replication import Key, deltas, publisher, reading
+from rlinf_scheduler.comm.replication.records import Kept
+from rlinf_scheduler.comm.shm.io_thread import run_at
 from rlinf_scheduler.errors import PeerDied, WeightsError
-from rlinf_scheduler.weights import versions
+from rlinf_scheduler.weights import delta, versions
+from rlinf_scheduler.weights.records import SERVICE
+from rlinf_scheduler.weights.state_dicts import encode_held
 from weights_job import DEADLINE_S, answer_of, wait_until
 from weights_peers import ELEMENTS, sparse
 
@@ -76,9 +80,10 @@ def test_another_machine_gets_what_has_changed(job, pays):
     assert [each.by for each in reader.read[NAME].carriers] == ["what has changed"]
     (there,) = actor._versions._publisher.copies.values()
     assert there.delta_bytes < 0.1 * ELEMENTS * 4
-    # The newest version, and what has changed in it; nothing of those before.
-    wait_until(lambda: held(job, "rollout:0") <= 2, job.messengers["rollout:0"])
-    wait_until(lambda: held(job, "actor:0") <= 2, job.messengers["actor:0"])
+    # The newest version: nothing of those before, nor of what has changed in it.
+    wait_until(lambda: held(job, "rollout:0") == 1, job.messengers["rollout:0"])
+    assert set(actor._versions._publisher._published) == {Key(NAME, 5)}
+    wait_until(lambda: held(job, "actor:0") == 1, job.messengers["actor:0"])
 
 
 def test_any_process_of_a_machine_makes_it_of_what_another_one_there_has(job, pays):
@@ -230,6 +235,77 @@ def test_a_machine_without_room_for_two_gives_the_old_one_up(job, monkeypatch, p
     fetch(reader, 2)
     came(job, actor, (0, {reading.NO_ROOM: 1}))
     wait_until(lambda: held(job, "rollout:0") == 1, job.messengers["rollout:0"])
+
+
+def test_what_has_changed_in_a_version_that_was_refused_is_of_no_other_one(job, pays, monkeypatch):
+    actor, reader = pair(job)
+    settled(job, actor)
+    compare, may_end, offered = versions.diff, [threading.Event(), threading.Event()], threading.Event()
+    waits = iter(may_end)
+    there = actor._versions
+    offer = there._publisher.offer_delta
+
+    def compare_late(*args):
+        mine = next(waits)
+        found = compare(*args[:3])
+        assert mine.wait(DEADLINE_S)
+        return found
+
+    def note_offer(*args):
+        offer(*args)
+        offered.set()
+
+    monkeypatch.setattr(versions, "diff", compare_late)
+    monkeypatch.setattr(there._publisher, "offer_delta", note_offer)
+
+    payload = actor._packed(NAME, encode_held(NAME, sparse(5))[0])
+
+    def refused():
+        there.put(NAME, 2, payload)
+        there.withdraw(NAME, 2, 1)
+
+    run_at(job.messengers["actor:0"], refused)
+    actor.publish(NAME, sparse(2), 2)
+    into = sparse(-1)
+    handle = reader.fetch(NAME, into, min_version=2, timeout_s=DEADLINE_S)
+    may_end[0].set()
+    assert offered.wait(DEADLINE_S)
+    may_end[1].set()
+    assert handle.wait() == 2
+    assert all((into[key] == value).all() for key, value in sparse(2).items())
+    came(job, actor, (1, {}))
+
+
+def test_a_version_that_nobody_wants_any_more_is_compared_no_further(job, pays, monkeypatch):
+    actor, _ = pair(job)
+    settled(job, actor)
+    begun, may_go_on, found = threading.Event(), threading.Event(), []
+
+    def compare_late(old, new, limit_bytes, is_over):
+        begun.set()
+        assert may_go_on.wait(DEADLINE_S)
+        found.append(delta.diff(old, new, limit_bytes, is_over))
+
+    monkeypatch.setattr(versions, "diff", compare_late)
+    actor.publish(NAME, sparse(2), 2)
+    assert begun.wait(DEADLINE_S)
+    actor.publish(NAME, sparse(3), 3, delta=False)
+    may_go_on.set()
+    wait_until(lambda: found, job.messengers["actor:0"])
+    assert found == [None]
+
+
+def test_who_says_twice_that_it_has_a_version_says_nothing_of_its_link(job):
+    actor, reader = pair(job)
+    settled(job, actor)
+    measured = actor._versions._publisher._pays._copied
+    before, here = dict(measured), job.messengers["rollout:0"].endpoint
+    kept = Kept(Key(NAME, 1), here)
+    there = job.messengers["actor:0"].endpoint
+    assert job.messengers["rollout:0"].request(there, f"{SERVICE}.kept", kept, reply_type=bool).result().head
+    assert before
+    assert measured == before
+    del reader
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -11,7 +11,7 @@ less than the changed ones with their places, they are sent instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
@@ -95,16 +95,22 @@ def units_of(head: Buffer) -> list[int]:
     return [1, *(sizes[part] for part in range(len(sizes)))]
 
 
-def diff(old: Sequence[Buffer], new: Sequence[Buffer], limit_bytes: int) -> Encoded | None:
+def diff(
+    old: Sequence[Buffer],
+    new: Sequence[Buffer],
+    limit_bytes: int,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Encoded | None:
     """Return what has changed between two versions of which the frames have the same sizes.
 
-    None if it would take more than `limit_bytes`; mostly that is known after a sixteenth of the time.
+    None if it would take more than `limit_bytes`; mostly that is known after a sixteenth of the time. Also None once
+    `is_over` says that nobody wants it any more.
     """
     sizes = tuple(map(len, new))
     units = [_unit(unit, size) for unit, size in zip(units_of(new[0]), sizes, strict=True)]
     if _estimate(old, new, units) > limit_bytes:
         return None
-    return _Difference(sizes, units, limit_bytes).of(old, new)
+    return _Difference(sizes, units, limit_bytes).of(old, new, is_over)
 
 
 def _estimate(old: Sequence[Buffer], new: Sequence[Buffer], units: Sequence[int]) -> int:
@@ -130,13 +136,13 @@ class _Difference:
         self._counts: list[int] = []
         self._is_changed = np.empty(CHUNK, np.bool_)
 
-    def of(self, old: Sequence[Buffer], new: Sequence[Buffer]) -> Encoded | None:
-        """Return it; None if it is too long."""
+    def of(self, old: Sequence[Buffer], new: Sequence[Buffer], is_over: Callable[[], bool]) -> Encoded | None:
+        """Return it; None if it is too long, or over."""
         digests = []
         for before, after, unit in zip(old, new, self._units, strict=True):
             tags = []
             for chunk in _chunks(before, after, unit):
-                if not self._add(chunk, unit):
+                if is_over() or not self._add(chunk, unit):
                     return None
                 tags.append(_tag(chunk.new.view(np.uint8).data))
             digests.append(_digest(tags))

@@ -259,14 +259,19 @@ class Versions:
 
     def _compare_beside(self, key: Key, old: Payload, new: Payload, limit_bytes: int) -> None:
         began, payload = self._messenger.now(), None
+
+        def is_over() -> bool:
+            there = self._versions[key.name].get(key.number)
+            return there is None or there.payload is not new
+
         try:
-            encoded = diff(old.bytes_frames(), new.bytes_frames(), limit_bytes)
+            encoded = diff(old.bytes_frames(), new.bytes_frames(), limit_bytes, is_over)
             if encoded is not None:
                 payload = self._messenger.payloads.pack(encoded, None, snapshot=True)
         except Exception as error:  # noqa: BLE001 - then the version goes as a whole
             logger.warning("what has changed in weights '%s' cannot be told: %r", key.name, error)
         took_s = self._messenger.now() - began
-        self._messenger.submit(partial(self._publisher.offer_delta, key, payload, took_s))
+        self._messenger.submit(partial(self._publisher.offer_delta, key, new, payload, took_s))
 
     def _serve(self, request: Request) -> None:
         asked: FetchWeights = request.head

@@ -95,6 +95,7 @@ class Publisher:
         num_pieces = -(-size_bytes // piece_bytes(size_bytes))
         here = self._messenger.endpoint.machine_id
         publication = Publication(here, replicated=replicated, num_pieces=num_pieces)
+        self._forget(key)  # one that is released may be there yet
         self._published[key] = published = _Published(key, payload, publication, size_bytes)
         if replicated:
             self._replicated[key] = published
@@ -124,6 +125,9 @@ class Publisher:
 
     def _forget_unless_asked(self, key: Key, before: int) -> None:
         """Forget an object of which no piece has been asked for here for a while: who copies it has stopped."""
+        published = self._published.get(key)
+        if published is None or not published.is_released:
+            return
         if (num_asked := self._num_asked(key)) > before:
             self._messenger.call_later(COPY_TIMEOUT_S, partial(self._forget_unless_asked, key, num_asked))
         else:
@@ -174,10 +178,11 @@ class Publisher:
             return
         delta = published.delta
         if delta is not None and want.refused:
-            self._count(published.key, want.refused)
-            self._drop_base(delta, want.reader.machine_id)
-            published.begun.pop(want.reader.process_id, None)
-            delta.given.discard(want.reader.process_id)
+            if want.reader.process_id in delta.given:  # it says so with every question from now on
+                delta.given.discard(want.reader.process_id)
+                published.begun.pop(want.reader.process_id, None)
+                self._count(published.key, want.refused)
+                self._drop_base(key, delta, want.reader.machine_id)
         elif delta is not None and delta.waits(want):
             delta.waiting.append(question)
             return
@@ -277,8 +282,10 @@ class Publisher:
             self._lose_copying(published, request.peer_id)
         else:
             instructions = published.publication.kept(request.peer_id)
-            took_s = self._messenger.now() - published.begun.pop(request.peer_id, 0.0)
-            self._note_copied(published, kept.at.machine_id, request.peer_id, took_s)
+            began = published.begun.pop(request.peer_id, None)
+            if instructions is not None and began is not None:
+                took_s = self._messenger.now() - began
+                self._note_copied(published, kept.at.machine_id, request.peer_id, took_s)
             request.reply(instructions is not None)
             self._follow(published, instructions or [])
             self._forget_unless_copied(published)
@@ -286,7 +293,7 @@ class Publisher:
     def _note_copied(self, published: _Published, machine_id: str, process_id: str, took_s: float) -> None:
         delta, size_bytes = published.delta, published.payload.size_bytes
         if delta is not None:
-            self._drop_base(delta, machine_id)
+            self._drop_base(published.key, delta, machine_id)
         if delta is not None and process_id in delta.given:
             self._count(published.key, DELTA)
             self._pays.made(delta, machine_id, size_bytes, took_s)
@@ -311,11 +318,11 @@ class Publisher:
             published.delta = delta
         return limit_bytes
 
-    def offer_delta(self, key: Key, payload: Payload | None, took_s: float) -> None:
-        """Give machines what has changed; nothing: it would be too much."""
+    def offer_delta(self, key: Key, new: Payload, payload: Payload | None, took_s: float) -> None:
+        """Give machines what has changed in the object `new`; nothing: it would be too much."""
         published = self._published.get(key)
         delta = None if published is None else published.delta
-        if published is None or published.is_released or delta is None:
+        if published is None or published.is_released or delta is None or published.payload is not new:
             return
         if payload is None:
             self._count(key, TOO_LONG, len(delta.holders))
@@ -370,13 +377,15 @@ class Publisher:
         delta, published.delta = published.delta, None
         if delta is not None:
             for machine_id in list(delta.holders):
-                self._drop_base(delta, machine_id)
+                self._drop_base(published.key, delta, machine_id)
 
-    def _drop_base(self, delta: Delta, machine_id: str) -> None:
+    def _drop_base(self, key: Key, delta: Delta, machine_id: str) -> None:
         """A machine does not need the object before any more, unless it can still be read."""
         at = delta.holders.pop(machine_id, None)
         if at is not None and delta.base not in self._published:
             self._messenger.notify(at, f"{self._service}.drop", Drop(delta.base))
+        if not delta.holders:
+            self.release(delta_of(key))
 
     # -- readers that do not get it --------------------------------------------------------------
 
