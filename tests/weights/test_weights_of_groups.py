@@ -373,6 +373,14 @@ def test_stages_are_complete_when_the_ranks_that_are_named_have_published(job):
     assert all((values == 1).all() for values in into.values())
 
 
+def test_ranks_are_the_same_however_they_are_said(job):
+    actors = [job.rank(rank, 2) for rank in range(2)]
+    actors[0].publish("policy", {"stage.0": np.ones(10)}, 1, ranks=[1, 0])
+    actors[1].publish("policy", {"stage.1": np.ones(10)}, 1, ranks=np.int64(2))
+    into = {"stage.0": np.zeros(10), "stage.1": np.zeros(10)}
+    assert job.member("rollout:0").fetch("policy", into, timeout_s=DEADLINE_S).wait() == 1
+
+
 @pytest.mark.parametrize("ranks", [0, -1, "two", [], [-1], 1.5])
 def test_ranks_are_how_many_or_which(job, ranks):
     with pytest.raises(WeightsError, match="ranks are how many publish, or their numbers"):

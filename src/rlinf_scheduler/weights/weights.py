@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -329,7 +330,8 @@ def _checked_ranks(name: str, ranks: int | Sequence[int] | None) -> tuple[int, .
     try:
         if ranks is None:
             return ()
-        found = tuple(range(operator.index(ranks)) if isinstance(ranks, int) else map(operator.index, ranks))
+        numbers = range(int(ranks)) if isinstance(ranks, Integral) else map(operator.index, ranks)
+        found = tuple(sorted({*numbers}))
     except TypeError:
         found = ()
     if not found or min(found) < 0:
