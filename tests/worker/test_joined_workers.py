@@ -202,13 +202,19 @@ def test_a_child_that_is_killed_ends_what_waits_for_it_and_leaves_its_rank_alone
     assert of(group.pid())
 
 
-def test_another_process_takes_the_place_of_a_child_at_once(launch):
+def test_another_process_takes_the_place_of_a_child_at_once_and_is_told_of_after_it(launch, forked_job):
+    events = queue.SimpleQueue()
+    forked_job.session.bus.subscribe(
+        lambda event: events.put(type(event)) if isinstance(event, CHILD_EVENTS) else None
+    )
     group = launch(last=0)
     _, before = one(group.open("fork"))
     for _ in range(3):
         address, now = one(group.kill_and_open("fork", 0))
         assert (address, now != before) == ("nest:0/0", True)
         before = now
+    told = [events.get(timeout=DEADLINE_S) for _ in range(7)]
+    assert told == [ChildJoined, *[ChildLost, ChildJoined] * 3]
 
 
 def test_children_end_with_a_rank_that_is_killed(launch):
