@@ -24,7 +24,7 @@ from rlinf_scheduler.observe.levels import Additions
 from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.worker import call as call_module
 from rlinf_scheduler.worker import group_calls
-from rlinf_scheduler.worker.call import Call, Target
+from rlinf_scheduler.worker.call import Call, CallAgain, Target
 from rlinf_scheduler.worker.group_calls import MAX_UNTAKEN, PendingCalls, UntakenFailures
 from rlinf_scheduler.worker.result import GroupResult
 
@@ -152,6 +152,26 @@ def test_a_death_is_told_with_the_reason_that_is_known_then():
     with pytest.raises(WorkerDied, match=r"rank 1 of 'g' died during act\(\): it was killed") as caught:
         result.wait(0.0)
     assert isinstance(caught.value.__cause__, PeerDied)
+
+
+@pytest.mark.parametrize("is_told_first", [False, True])
+def test_a_call_that_never_left_is_not_one_that_a_group_which_starts_anew_has_begun(is_told_first):
+    ranks, lost = Ranks(1), []
+    ranks.peers = SimpleNamespace(
+        num_sent=lambda _: 3, never_left=lambda _, number: bool(lost) and number == 3
+    )
+    again = CallAgain(lambda address: Target(address, None), as_one=True)
+    call = Call(ranks, "act", ranks.targets, encode(((), {})), again=again)
+    call.start()
+    assert call.was_sent
+    lost.append("process 0")
+    if is_told_first:
+        assert not call.was_sent
+    ranks.die(0)
+    assert not call.was_sent
+    call.go_on(ranks.targets[0])
+    ranks.give(0, "from the next process")
+    assert GroupResult(call, None).wait(0.0) == ["from the next process"]
 
 
 def test_durations_of_ranks_that_failed_count():

@@ -306,19 +306,26 @@ class Call:
             return None
         if self._is_cancelled or self.aborted is not None:
             return None
-        never_left = self.messenger.peers.never_left(endpoint.process_id, self._numbers[index])
+        never_left = self._never_left(index)
         sends = never_left or again.repeats or again.as_one
         target = again.next_target(self.addresses[index]) if sends else None
-        if target is not None and again.as_one:  # what becomes of all of them is said soon
-            return Target(target.address, None)
         if never_left and target is not None:
             self.sent_at[index] = 0.0
+        if target is not None and again.as_one:  # what becomes of all of them is said soon
+            return Target(target.address, None)
         return target
+
+    def _never_left(self, index: int) -> bool:
+        """Whether the process of a rank is gone, and its part was never written to that."""
+        endpoint = self._targets[index].endpoint
+        return endpoint is not None and self.messenger.peers.never_left(
+            endpoint.process_id, self._numbers[index]
+        )
 
     @property
     def was_sent(self) -> bool:
         """Whether some rank may have begun it."""
-        return any(self.sent_at)
+        return any(at and not self._never_left(index) for index, at in enumerate(self.sent_at))
 
     def begin_anew(self) -> bool:
         """Have it begun again by all of its ranks, when these have other processes; whether that is wanted."""
@@ -380,9 +387,9 @@ class Call:
             self.settled.set_result(None)
 
     def _has_dead(self) -> bool:
-        """Whether the process of a rank is gone that had a part of it."""
-        places = zip(self._targets, self.sent_at, self.outcomes, strict=True)
-        return any(target.endpoint is None and at and end is None for target, at, end in places)
+        """Whether the process of a rank is gone that was to answer."""
+        places = zip(self._targets, self.outcomes, strict=True)
+        return any(target.endpoint is None and end is None for target, end in places)
 
     def _ended_by(self, index: int) -> None:
         """A rank answers last, or has answered."""

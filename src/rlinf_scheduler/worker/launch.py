@@ -238,7 +238,8 @@ def launch_successors(
     """
     watch, moves = session.service(NodeWatch), session.service(Moves)
     if len(before) == recipe.world_size > 1:
-        recipe.master_address, recipe.master_port, recipe.launched_ns = "", 0, time.time_ns()
+        recipe.master_address, recipe.master_port = "", 0
+        recipe.launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
     placements: list[Placement] = []
     try:
         for rank in sorted(before, key=lambda rank: rank.address.rank):
