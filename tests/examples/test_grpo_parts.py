@@ -1,7 +1,9 @@
 """The parts of the post-training that wait for nobody."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +18,16 @@ from post_training.grpo import (
     objective,
     proximal_log_probs,
 )
+from post_training.launch import open_channels
 from post_training.model import Transformer, make_model
 from post_training.progress import Progress
 from post_training.records import Group, Request
 from post_training.settings import parse_settings
 from post_training.task import SortingTask
 from post_training.writer import Writer
+from rlinf.testing import LocalRuntime
 from rlinf_scheduler.channel import ShardBatch, Slot
-from rlinf_scheduler.errors import ConfigErrors
+from rlinf_scheduler.errors import ConfigErrors, PeerDied, UpdateFailed, WeightsReplaced
 
 BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
 CPU = torch.device("cpu")
@@ -168,3 +172,34 @@ def test_mistakes_in_the_settings_are_told_all_at_once():
     with pytest.raises(ConfigErrors) as caught:
         parse_settings(section)
     assert {error.path for error in caught.value.each()} == {"training.grpo.group_size", "training.policy"}
+
+
+class AwayEngine:
+    """An engine whose publisher is away, then back as another launch, with fewer versions at first."""
+
+    def __init__(self):
+        self.version = 3
+        self.asked = []
+        self._outcomes = [PeerDied("actor:0", "killed"), WeightsReplaced("policy", "actor", 4), 2, 4]
+
+    async def update_weights(self, name, *, min_version, timeout_s):
+        self.asked.append(min_version)
+        outcome = self._outcomes[len(self.asked) - 1]
+        if isinstance(outcome, int):
+            self.version = outcome
+        else:
+            raise UpdateFailed(name, self.version, str(outcome)) from outcome
+
+
+def test_an_engine_waits_for_weights_of_an_actor_that_comes_back():
+    pytest.importorskip("transformers")
+    from post_training.engine_rollout_worker import EngineRolloutWorker
+
+    plain = parse_settings(plain_settings())
+    with LocalRuntime():
+        open_channels(1, 1, 1)
+        worker, engine = EngineRolloutWorker(plain, sleeps=False), AwayEngine()
+        taken = [SimpleNamespace(request=SimpleNamespace(slot=SimpleNamespace(version=4)))]
+        asyncio.run(worker._update(engine, taken))
+    assert engine.asked == [4, 4, None, 4]
+    assert engine.version == 4

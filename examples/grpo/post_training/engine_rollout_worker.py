@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from post_training import channels
+from post_training.component import AWAY_S
 from post_training.engine import make_engine
 from post_training.leased import Taken
 from post_training.model import WEIGHTS
@@ -19,7 +20,14 @@ from post_training.report import READING
 from post_training.settings import Settings
 from post_training.task import SortingTask
 from rlinf.scheduler import Worker
-from rlinf.scheduler.errors import BatchTimeout, ChannelClosed, EngineDead
+from rlinf.scheduler.errors import (
+    BatchTimeout,
+    ChannelClosed,
+    EngineDead,
+    PeerDied,
+    UpdateFailed,
+    WeightsReplaced,
+)
 from rlinf_scheduler.engines import Generation, GenerationRequest, RolloutEngine, Sampling, collect
 
 # So often it is looked for requests while answers are under way and slots are free.
@@ -104,9 +112,24 @@ class EngineRolloutWorker(Worker):
     async def _update(self, engine: RolloutEngine, taken: Sequence[Taken]) -> None:
         """Have weights as new as the requests may ask for; what is under way waits, and goes on with them."""
         wanted = max((each.request.slot.version for each in taken), default=0)
-        if taken and (engine.version < wanted or not engine.version):
-            with self.timer(READING):
-                await engine.update_weights(WEIGHTS, min_version=wanted, timeout_s=self.settings.timeout_s)
+        if not taken or engine.version >= max(wanted, 1):
+            return
+        least: int | None = wanted
+        with self.timer(READING):
+            while True:
+                try:
+                    await engine.update_weights(WEIGHTS, min_version=least, timeout_s=self.settings.timeout_s)
+                except UpdateFailed as error:  # while the actor comes back from its checkpoint
+                    if isinstance(error.__cause__, WeightsReplaced):
+                        least = None  # whatever it has now
+                    elif isinstance(error.__cause__, PeerDied):
+                        await asyncio.sleep(AWAY_S)
+                    else:
+                        raise
+                else:
+                    if engine.version >= wanted:
+                        return
+                    least = wanted
 
     async def _take(self, num_free: int, *, wait: bool) -> Sequence[Taken]:
         """As many requests as there are, and slots for them; none at the end, or if it is not to wait for one."""
