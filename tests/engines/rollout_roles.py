@@ -6,10 +6,30 @@ import torch
 
 from rlinf.scheduler import Worker
 from rlinf_scheduler.engines import RolloutWorker
+from rlinf_scheduler.errors import UpdateFailed
+from tiny_engine import TinyEngine
+
+
+class ClosesOnce(TinyEngine):
+    """Counts those that have started and are not closed; gets no weights."""
+
+    num_open = 0
+
+    async def start(self):
+        ClosesOnce.num_open += 1
+
+    async def close(self):
+        ClosesOnce.num_open -= 1
+
+    async def update_weights(self, name, **_):
+        raise UpdateFailed(name, 0, "they never come")
 
 
 class Rank(RolloutWorker):
     """A rank that says what it is at."""
+
+    def num_open_engines(self):
+        return ClosesOnce.num_open
 
     def pid(self):
         return os.getpid()

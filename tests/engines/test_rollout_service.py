@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from rollout_roles import Actor, Rank
+from rollout_roles import Actor, ClosesOnce, Rank
 
 pytest.importorskip("torch")
 
@@ -201,6 +201,26 @@ def test_a_rank_is_drained_and_what_it_hands_back_goes_on_elsewhere(job):
     first, second = service.end()
     assert first.num_handed_back == first.num_answered > 0
     assert (second.num_answered, second.num_handed_back) == (8, 0)
+
+
+def test_a_rank_whose_engine_is_closed_hands_back_what_it_has_and_takes_no_more(job):
+    service = Service(job, 2, SLOW)
+    asked = [service.ask(0, 300) for _ in range(8)]
+    wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
+    service.group.execute_on(0).close().wait(DEADLINE_S)
+    asked += [service.ask(0, 3) for _ in range(8)]
+    answers = [each.wait(DEADLINE_S) for each in asked]
+    assert {answer.answered_by for answer in answers} == {"rollout:1"}
+    assert all(counted(answer, 0) for answer in answers)
+    service.end()
+
+
+def test_an_engine_that_does_not_get_its_first_weights_is_closed(job):
+    builder = Rank.create_group(ClosesOnce, RolloutOptions(weights="nobody's"))
+    group = builder.launch(job, PackedPlacementStrategy(0, 0), name="rollout")
+    with pytest.raises(WorkerError, match="version 0 is in use: they never come"):
+        group.start().wait(DEADLINE_S)
+    assert group.num_open_engines().wait(DEADLINE_S) == [0]
 
 
 def test_a_drained_rank_finishes_what_it_has_if_it_may(job):

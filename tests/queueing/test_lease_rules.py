@@ -29,7 +29,7 @@ from rlinf_scheduler.queueing.leases import (
     StartClock,
     StopClock,
 )
-from rlinf_scheduler.queueing.messages import Close, EndQueue, Get, Lose, Put, Resend, Withdraw
+from rlinf_scheduler.queueing.messages import Close, EndQueue, Get, Lose, Put, Resend, Retract, Withdraw
 from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
 
@@ -147,6 +147,30 @@ def test_a_delivery_that_nobody_wanted_any_more_is_no_attempt():
         assert delivery.grant.attempts == [1]
         assert refused(state.apply(Withdraw(ticket), "c")) == [("c", Reason.CANCELLED)]
     assert counts(state) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("ending", ["nack", "delay", "lapse", "lose", "withdraw", "ack"])
+def test_a_question_that_is_retracted_on_lease_does_not_come_back(ending):
+    state = ChannelState(max_attempts=1)
+    for number in (1, 2):
+        state.apply(Put(number, Q), "asker", Item(f"question {number}", 1, 10, question=("asker", number)))
+    given = state.apply(Get(1, Q, grant=TERMS), "c")
+    generation, payloads = lease_of(given)
+    assert payloads == ["question 1"]
+    assert state.apply(Retract(Q, 1), "asker") == []
+    restored = ChannelState(max_attempts=1)
+    restore(restored, state.snapshot())
+    for each in (state, restored):
+        if ending == "lapse":
+            each.apply(Lapse(generation), "c")
+        elif ending == "lose":
+            each.apply(Lose(), "c")
+        elif ending == "withdraw":
+            each.apply(Withdraw(1), "c")
+        else:
+            each.apply(Settle(generation, None, ending == "ack", delay_s=5.0 * (ending == "delay")), "c")
+        assert counts(each) == (1, 0, 0)
+        assert lease_of(each.apply(Get(2, Q, grant=TERMS), "d"))[1] == ["question 2"]
 
 
 def test_a_dead_letter_that_is_put_back_is_as_new():

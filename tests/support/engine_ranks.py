@@ -317,6 +317,22 @@ async def killed(engine, pid):
     return [f"{type(each).__name__}: {each}" for each in told], await health(engine)
 
 
+async def half_loaded(engine):
+    """What requests are told, and later ones, when vLLM fails at weights that it has begun to load."""
+
+    async def fail(_update):
+        raise RuntimeError("half of it")
+
+    tasks = await begun(engine, *(asked(f"request {n}", 200) for n in range(3)))
+    engine._llm.update_weights = fail
+    try:
+        await engine.update_weights("policy", timeout_s=60)
+    except errors.EngineDead as error:
+        said = str(error)
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    return said, [f"{type(each).__name__}: {each}" for each in told], await refused(engine, asked("late"))
+
+
 async def refused_after_death(engine):
     return await refused(engine, asked("late"))
 

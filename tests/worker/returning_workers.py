@@ -1,5 +1,6 @@
 """Workers of the tests about ranks that come back; in a module of their own, so that workers import them by name."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -70,8 +71,19 @@ class Mortal(Worker):
     def refuse(self):
         return False
 
-    async def come_later(self):
-        return None
+    async def load_weights_beside(self):
+        self.loop = asyncio.get_running_loop()
+        newest = self.fetch_weights("returning", self.weights, async_op=True, timeout_s=DEADLINE_S)
+        self.version = await newest
+
+    async def refuse_beside(self):
+        return False
+
+    async def is_on_the_loop_that_made_it_ready(self):
+        return asyncio.get_running_loop() is self.loop
+
+    def stream(self):
+        yield 1
 
     def put(self, item):
         self.channel.put(item)

@@ -258,10 +258,19 @@ def test_no_work_is_done_before_what_ready_when_names_has_returned(forked_job):
     assert group.execute_on(1).loaded().wait(60) == [(3, [3.0] * 4)]
 
 
-def test_a_start_whose_ready_when_fails_is_no_return(forked_job):
-    group = launch(forked_job, "never ready", ready_when="refuse", max_restarts=1)
+def test_what_ready_when_names_may_run_on_the_loop_of_the_calls(forked_job):
+    group = launch(forked_job, "weights", ready_when="load_weights_beside")
+    group.execute_on(0).publish(3).wait(60)
+    kill(group, 1)
+    assert group.execute_on(1).loaded().wait(60) == [(3, [3.0] * 4)]
+    assert group.execute_on(1).is_on_the_loop_that_made_it_ready().wait(60) == [True]
+
+
+@pytest.mark.parametrize("method", ["refuse", "refuse_beside"])
+def test_a_start_whose_ready_when_fails_is_no_return(forked_job, method):
+    group = launch(forked_job, "never ready", ready_when=method, max_restarts=1)
     kill(group, 0)
-    with pytest.raises(WorkerDied, match=r"Mortal\.refuse\(\) returned False"):
+    with pytest.raises(WorkerDied, match=rf"Mortal\.{method}\(\) returned False"):
         group.execute_on(0).who().wait(60)
 
 
@@ -406,7 +415,7 @@ def test_only_the_successor_of_its_creator_gets_a_channel_that_is_there(forked_j
         ({"restart_window_s": float("nan")}, "a number of seconds"),
         ({"ready_when": "load_weigths"}, "load_weights"),
         ({"ready_when": Mortal.put}, "item"),
-        ({"ready_when": Mortal.come_later}, "neither `async def` nor a generator"),
+        ({"ready_when": Mortal.stream}, "it is a method that returns, and no generator"),
         ({"ready_when": 7}, "ready_when"),
     ],
 )

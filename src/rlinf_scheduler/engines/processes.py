@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import multiprocessing
 import os
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _KILLED_WITHIN_S = 10.0
+_PREFIX = "rlinf-engine-"
+_OWNER = "owner"  # locked by the process whose folder it is; in it, the names of shared memory
 
 
 class _Process(NamedTuple):
@@ -31,7 +34,8 @@ class EngineProcesses:
     """Children of this process that an engine starts, by the beginning of their names, and all below them.
 
     Made before the engine starts; `note` finds what has started. From then on it is known which ended first: what
-    follows from that death may look like one, too.
+    follows from that death may look like one, too. What processes have left that were killed before they could end
+    their engines, on this machine, is removed then.
 
     Attributes:
         folder: for sockets of theirs; it is gone with them.
@@ -39,7 +43,8 @@ class EngineProcesses:
     """
 
     def __init__(self, names: str) -> None:
-        self.folder = tempfile.mkdtemp(prefix="rlinf-engine-")
+        _remove_left()
+        self.folder, self._owner = _made_folder()
         self.first_ended: _Process | None = None
         self._names = names
         self._before = set(multiprocessing.active_children())
@@ -59,6 +64,7 @@ class EngineProcesses:
                 name = self._children[pid].name if pid in self._children else _command(pid)
                 self._memory |= _shared_memory(pid)
                 self._processes.append(_Process(name, pid, os.pidfd_open(pid)))
+        os.pwrite(self._owner, "\n".join(sorted(self._memory)).encode(), 0)
         loop = asyncio.get_running_loop()
         for each in self._processes:
             loop.add_reader(each.descriptor, self._ended, loop, each)
@@ -95,10 +101,34 @@ class EngineProcesses:
                     signal.pidfd_send_signal(each.descriptor, signal.SIGKILL)
                 _has_ended(each.descriptor, _KILLED_WITHIN_S)
             os.close(each.descriptor)
-        for name in self._memory:
-            with suppress(FileNotFoundError):
-                SharedMemory(name).unlink()  # which also tells Python that it is not to be removed at its end
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder, self._memory)
+        os.close(self._owner)
+
+
+def _made_folder() -> tuple[str, int]:
+    """Make a folder, and open the file in it that this process has locked."""
+    made = tempfile.mkdtemp(prefix=f".{_PREFIX}")
+    descriptor = os.open(f"{made}/{_OWNER}", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    folder = f"{os.path.dirname(made)}/{os.path.basename(made)[1:]}"
+    os.rename(made, folder)  # only now: one that nobody has locked is taken for a dead process's
+    return folder, descriptor
+
+
+def _remove_left() -> None:
+    """Remove folders whose processes are gone, with the shared memory that is named there."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
+        with suppress(OSError), owner.open() as file:  # somebody else's; it runs; it was just removed
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                _remove(str(owner.parent), set(re.findall(r"^psm_\w+$", file.read(), re.M)))
+
+
+def _remove(folder: str, memory: set[str]) -> None:
+    for name in memory:
+        with suppress(FileNotFoundError):
+            SharedMemory(name).unlink()  # which also tells Python that it is not to be removed at its end
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_ended(descriptor: int, timeout_s: float) -> bool:

@@ -122,10 +122,14 @@ class RolloutWorker(Worker):
         async with self._starting:
             if self._engine is None:
                 engine = self._make_engine()
-                with self.timer("start"):
-                    await engine.start()
-                if self._options.weights is not None:
-                    await engine.update_weights(self._options.weights)
+                try:
+                    with self.timer("start"):
+                        await engine.start()
+                    if self._options.weights is not None:
+                        await engine.update_weights(self._options.weights)
+                except BaseException:
+                    await engine.close()
+                    raise
                 self._engine = engine
         return self._engine.version
 
@@ -144,7 +148,7 @@ class RolloutWorker(Worker):
         try:
             await service.run()
         except EngineDead:
-            await self.close()
+            await self._end_engine()
             raise
         finally:
             self._service = None
@@ -211,7 +215,12 @@ class RolloutWorker(Worker):
         await self._running.wake()
 
     async def close(self) -> None:
-        """End the engine. It is made anew when it is needed again."""
+        """End the engine. What runs is handed back first; `serve` ends. It is made anew when it is needed again."""
+        with suppress(EngineDead):
+            await self.drain(finish=False)
+        await self._end_engine()
+
+    async def _end_engine(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.close()
@@ -361,7 +370,10 @@ class _Serving:
                 if kept.is_due(len(tokens.token_ids)) and tokens.finish_reason is None:
                     await kept.keep(_so_far(wanted, parts))
             generation = Generation.of(wanted, parts)
-            if len(generation.token_ids) >= wanted.sampling.max_tokens or generation.finish_reason != "abort":
+            if generation.finish_reason != "abort":
+                break
+            if len(generation.token_ids) >= wanted.sampling.max_tokens:
+                generation = replace(generation, finish_reason="length")
                 break
             wanted = wanted.after(generation)
         await kept.forget()

@@ -166,6 +166,8 @@ class VllmEngine:
                 completion = output.outputs[0]
                 if completion.finish_reason == "error":
                     raise EngineError(f"vLLM failed at request '{name}'")
+                if completion.finish_reason == "abort" and self._dead is not None:
+                    raise self._dead  # it is ended because it cannot go on
                 for tokens in _cut(completion, _version_starts(llm, output), made):
                     yield tokens
                 made += len(completion.token_ids)

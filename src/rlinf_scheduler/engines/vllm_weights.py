@@ -7,7 +7,11 @@ anything: vLLM's layerwise reload writes over the weights in use, and has no way
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +23,16 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.meta import get_numel_loaded
 from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from rlinf.scheduler import Worker
 from rlinf_scheduler.errors import WeightsMismatch
 
 _LONGEST = 400  # vLLM's errors may name all that a model has
+_EXPERT = re.compile(r"(.*\.experts\.)(\d+)(\..*)")
 
 
 @dataclass
@@ -96,13 +103,16 @@ class JobWeights(WeightTransferEngine[JobInit, JobUpdate]):
         if shapes == self._tried:
             return
         model = self._without_memory()
+        num_loaded = _counted(model)
         try:
             weights = ((key, torch.empty(*shape, device="meta")) for key, shape in shapes.items())
             loaded = model.load_weights(weights)
         except Exception as error:
             unfit = f"vLLM cannot load them: {type(error).__name__}: {error}"[:_LONGEST]
             raise WeightsMismatch(update.name, update.version, unfit=[unfit]) from error
-        missing = {name for name, _ in model.named_parameters()} - loaded
+        parameters = dict(model.named_parameters())
+        short = {name for name, number in num_loaded.items() if 0 < number < parameters[name].numel()}
+        missing = (parameters.keys() - loaded) | _lacking(model, shapes, short)
         if missing:
             raise WeightsMismatch(update.name, update.version, missing=sorted(missing))
         self._tried = shapes
@@ -137,6 +147,44 @@ class JobWeights(WeightTransferEngine[JobInit, JobUpdate]):
     def shutdown(self) -> None:
         """Hold nothing any more; the process leaves the job when it ends."""
         self.drop()
+
+
+def _counted(model: torch.nn.Module) -> dict[str, int]:
+    """Return how many elements of each parameter have been loaded; it goes on counting."""
+    num_loaded = dict[str, int]()
+
+    def count(name: str, parameter: Any) -> None:
+        load = getattr(parameter, "weight_loader", default_weight_loader)
+        signature = inspect.signature(load)
+
+        @functools.wraps(load)
+        def loading(*args: Any, **kwargs: Any) -> Any:
+            number, result = get_numel_loaded(load, signature.bind(*args, **kwargs))
+            num_loaded[name] = num_loaded.get(name, 0) + number
+            return result
+
+        parameter.weight_loader = loading
+
+    for name, parameter in model.named_parameters():
+        count(name, parameter)
+    return num_loaded
+
+
+def _lacking(model: torch.nn.Module, keys: Collection[str], short: Collection[str]) -> set[str]:
+    """Return the names that are not among keys, and of which parameters are short that vLLM makes of several.
+
+    A parameter may be short because it is padded; so others that make it have to be there.
+    """
+    wanted = set[str]()
+    packed: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
+    for fused, parts in packed.items():
+        if any(f".{fused}." in f".{name}" for name in short):
+            pairs = ((key, part) for key in keys for part in parts if f".{part}." in f".{key}")
+            wanted |= {f".{key}".replace(f".{a}.", f".{b}.")[1:] for key, a in pairs for b in parts}
+    found = [match.groups() for match in map(_EXPERT.match, keys) if match]
+    if found and any(".experts." in name for name in short):
+        wanted |= {"".join(each) for each in itertools.product(*map(set, zip(*found, strict=True)))}
+    return wanted - set(keys)
 
 
 class HoldingWorker:

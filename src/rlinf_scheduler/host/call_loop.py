@@ -230,6 +230,12 @@ class CallLoop:
         """
         self._worker, self._tape = worker, tape
 
+    def completed(self, result: Any) -> Any:
+        """Return what a method's result comes to, on the event loop if it is a coroutine; before there are calls."""
+        if not inspect.iscoroutine(result):
+            return result
+        return asyncio.run_coroutine_threadsafe(result, self._started_loop()).result()
+
     def run(self, max_concurrency: int = 1) -> None:
         """Run calls on the worker until `stop`."""
         self._num_threads = max(1, max_concurrency)
@@ -317,16 +323,20 @@ class CallLoop:
 
     def _begin(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> None:
         """Run something as a task; on the I/O thread."""
+        try:
+            loop = self._started_loop()
+        except OSError as error:  # out of descriptors
+            self._fail(job, error)
+            return
+        loop.call_soon_threadsafe(self._make_task, loop, job, invoke)
+
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            try:
-                loop = _CallsEventLoop()
-            except OSError as error:  # out of descriptors
-                self._fail(job, error)
-                return
+            loop = _CallsEventLoop()
             threading.Thread(target=loop.run_forever, name="rlinf-async-calls", daemon=True).start()
             self._loop = loop
             TIMES.keep_given()
-        self._loop.call_soon_threadsafe(self._make_task, self._loop, job, invoke)
+        return self._loop
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, job: Job, invoke: Callable[[], Awaitable[Any]]

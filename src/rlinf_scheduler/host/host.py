@@ -238,7 +238,7 @@ class Hosting:
         if assignment.num_restarts and method:
             self._enter(protocol.CATCHING_UP)
             with tape.call(method, "call", list), children_end_here():
-                is_ready = getattr(worker, method)()
+                is_ready = self.calls.completed(getattr(worker, method)())
             if is_ready is False:
                 name = f"{type(worker).__name__}.{method}()"
                 raise ClusterError(

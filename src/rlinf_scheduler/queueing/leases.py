@@ -47,6 +47,7 @@ NUM_REMEMBERED = 1000
 # first items for some of its own, unless the first one has been there for so long.
 NUM_HOMES = 65_536
 NUM_LOOKED_AT = 64
+RETRACTED = 0  # the number of a question whose answer nobody wants
 PASSED_OVER_S = 1.0
 EXPIRED = "it was not kept alive for {:g} s"
 LOST = "its consumer was lost"
@@ -409,6 +410,12 @@ class Leases(Policy):
         mine = lease is not None and lease.getter is not None and lease.getter.client.name == client
         return lease if mine else None
 
+    def retract(self, question: tuple[str, int]) -> None:
+        """Let a question that is given out not come back: nobody waits for its answer."""
+        for item in (item for lease in self._open.values() for item in lease.items.values()):
+            if item.question == question:
+                item.question = question[0], RETRACTED
+
     def why_over(self, generation: int) -> str:
         """Return why a lease is over, in a phrase, as far as it is remembered."""
         return self._why_over.get(generation, "it was settled, or its consumer was lost")
@@ -483,7 +490,7 @@ class Leases(Policy):
         items = self._remove(lease, list(lease.items), out)
         for item in items:
             item.attempts -= 1
-        lease.queue.restore(items)
+        self._restore(lease.queue, items)
 
     def give_up(self, getter: LeaseGetter, out: list[Instruction]) -> None:
         """Take back what a consumer had that is lost."""
@@ -606,7 +613,7 @@ class Leases(Policy):
     ) -> None:
         """Items of a lease, or all that are left of it, go back after a while; this was an attempt."""
         queue = lease.queue
-        items = self._remove(lease, self._chosen(lease, places), out)
+        items = self._wanted(queue, self._remove(lease, self._chosen(lease, places), out))
         if not lease.items:
             self._remember(lease, f"it was given back: {reason}")
         living = [item for item in items if item.lost or not 0 < self.max_attempts <= item.attempts]
@@ -621,12 +628,21 @@ class Leases(Policy):
 
     def _lapse(self, lease: LeaseState, out: list[Instruction]) -> None:
         if lease.getter is None:
-            lease.queue.restore(self._remove(lease, list(lease.items), out))
+            self._restore(lease.queue, self._remove(lease, list(lease.items), out))
             return
         owner, why = lease.owner, EXPIRED.format(lease.terms.ttl_s)
         self._remember(lease, why)
         self._give_back(lease, None, out, reason=why)
         out.append(Refuse(*owner, Reason.CANCELLED, why))
+
+    def _restore(self, queue: Queue, items: list[Item]) -> None:
+        queue.restore(self._wanted(queue, items))
+
+    def _wanted(self, queue: Queue, items: list[Item]) -> list[Item]:
+        """Return the items without questions that were retracted, which are over."""
+        over = [item for item in items if item.question is not None and item.question[1] == RETRACTED]
+        queue.gate.forget(over)
+        return [item for item in items if item not in over] if over else items
 
     def _chosen(self, lease: LeaseState, places: Collection[int] | None) -> list[int]:
         if places is None:

@@ -289,13 +289,14 @@ class ChannelState:
         return out
 
     def _retract(self, retract: messages.Retract, client: str) -> list[Instruction]:
-        """Take a question out of its queue, if it is there: nobody waits for its answer."""
+        """Take a question out of its queue, now or when it comes back: nobody waits for its answer."""
         queue = self.queues.find(as_name(retract.queue))
         if queue is None:
             return []
         question = client, retract.number
         item = next((item for item in queue.fifo if item.question == question), None)
         if item is None:
+            self.queues.tally.lender.retract(question)
             return []
         queue.fifo.discard(item)
         return self.queues.settle((queue,), [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
@@ -84,7 +83,6 @@ def ready_method(worker_class: type, wanted: Callable[..., object] | str | None)
         check_arguments(worker_class, name, (), {})
     except (AttributeError, CallArgumentError) as error:
         raise ConfigError(f"ready_when={name!r}: {error}") from error
-    method = getattr(worker_class, name)
-    if inspect.iscoroutinefunction(method) or kind_of(worker_class, name) == "stream":
-        raise ConfigError(f"ready_when={name!r}: it is a plain method, neither `async def` nor a generator")
+    if kind_of(worker_class, name) == "stream":
+        raise ConfigError(f"ready_when={name!r}: it is a method that returns, and no generator")
     return name
