@@ -1,10 +1,8 @@
 """What is vLLM's own: its processes are members of the job, their deaths are named, and nothing of them is left."""
 
-import asyncio
 import importlib.util
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,11 +11,8 @@ from pathlib import Path
 import pytest
 from test_contract import DEADLINE_S, Job, folder  # noqa: F401
 
-from engine_ranks import asked
 from rlinf_scheduler import errors
-from rlinf_scheduler.engines.processes import EngineProcesses
 from rlinf_scheduler.observe.status_service import begin_status, received
-from waits import wait_until
 
 pytestmark = [
     pytest.mark.timeout(420),
@@ -90,28 +85,6 @@ def test_a_process_that_is_killed_is_named_and_nothing_is_left_of_the_others(fol
         assert f"pid {pid}" in job.run("refused_after_death")
     finally:
         job.close()
-
-
-def test_what_a_killed_rank_has_left_is_removed_when_an_engine_starts_on_its_machine(folder):  # noqa: F811
-    before = left_behind()
-    job = Job("vllm", folder)
-    try:
-        job.run("generate", asked("first"))
-        rank = rows_of(job)["rollout:0"].pid
-        pids = processes_below(rank)
-        held = left_behind() - before
-        assert {name[:4] for name in held} == {"psm_", "rlin"}
-        other = EngineProcesses("Nothing")  # what lives is not removed
-        assert left_behind() == before | held | {Path(other.folder).name}
-        os.kill(rank, signal.SIGKILL)
-        wait_until(lambda: not any(map(is_there, pids.values())))
-        mine = EngineProcesses("Nothing")
-        assert left_behind() == before | {Path(each.folder).name for each in (mine, other)}
-        for each in (mine, other):
-            asyncio.run(each.end(0))
-        assert left_behind() == before
-    finally:
-        job.job.close()
 
 
 def test_streams_of_an_engine_that_has_half_of_its_weights_say_that_it_is_dead(folder):  # noqa: F811
