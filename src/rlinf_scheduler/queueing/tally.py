@@ -27,6 +27,9 @@ class Lender(Protocol):
     def first_over(self, client: str, done: Iterable[int]) -> tuple[int, str] | None:
         """Return the first of what was lent to a client that it has no more, and why; None if it has all."""
 
+    def retract(self, question: tuple[str, int]) -> None:
+        """Let a question that is given out not come back: nobody waits for its answer."""
+
     def drop_dead(self, queue: Any) -> None:
         """Drop the dead letters of a queue."""
 
