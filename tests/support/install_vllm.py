@@ -18,7 +18,12 @@ LEFT_OUT = {"torch", "torchvision", "torchaudio", "torchcodec"}
 
 
 def pip(*arguments):
-    subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True)
+    done = subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments])
+    if done.returncode:
+        python = ".".join(map(str, sys.version_info[:2]))
+        sys.exit(
+            f"{WHEEL} cannot be installed for Python {python} (pip says above why): no engines are tried here"
+        )
 
 
 def requirements(wheel):
