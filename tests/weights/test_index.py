@@ -108,6 +108,14 @@ def test_who_has_a_version_of_a_launch_that_is_over_is_told_when_it_waits_for_a_
     assert find(index, 3, launch=2) is None
 
 
+def test_who_asks_for_any_version_waits_for_the_first_one_of_the_present_launch(index):
+    index.announce(announce(7, 0, everything(), world_size=1))
+    index.announce(announce(2, 0, launch=2, process="actor:0 again"))
+    assert find(index, launch=1) is None
+    index.announce(announce(2, 1, launch=2))
+    assert find(index, launch=1).version == 2
+
+
 def test_replicas_are_sources_too_and_one_of_them_may_die(index):
     for rank in range(4):
         index.announce(announce(1, rank, fsdp(rank % 2), world_size=4))

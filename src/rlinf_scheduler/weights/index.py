@@ -259,7 +259,7 @@ class Index:
             for rank, why in weights.lost.items():
                 if _process_id(weights.newest[rank][1]) in question.lost:
                     raise _died(question.name, weights.newest[rank][1], why)
-            if question.launch not in (0, weights.launch):
+            if question.min_version != NO_VERSION and question.launch not in (0, weights.launch):
                 raise WeightsReplaced(question.name, weights.group, question.min_version)
             return None
         version = weights.complete
