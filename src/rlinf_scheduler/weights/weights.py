@@ -330,7 +330,7 @@ def _checked_ranks(name: str, ranks: int | Sequence[int] | None) -> tuple[int, .
     try:
         if ranks is None:
             return ()
-        numbers = range(int(ranks)) if isinstance(ranks, Integral) else map(operator.index, ranks)
+        numbers = range(int(ranks)) if isinstance(ranks, int | Integral) else map(operator.index, ranks)
         found = tuple(sorted({*numbers}))
     except TypeError:
         found = ()
