@@ -18,8 +18,8 @@ class Trainer(Worker):
         """Save the model where vLLM finds it: once, for its start."""
         from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - takes seconds, in this rank only
 
-        config = LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2)
-        config.num_attention_heads = config.num_key_value_heads = 2
+        sizes = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+        config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
         self.model = LlamaForCausalLM(config)
         self.model.save_pretrained(folder)
 
