@@ -9,6 +9,7 @@ from engine_ranks import (
     ENGINES,
     LONGEST,
     PROMPT,
+    VOCABULARY,
     EngineRank,
     TellingTrainer,
     asked,
@@ -157,6 +158,9 @@ def test_a_stop_token_is_the_last_one_and_what_is_drawn_with_a_seed_is_drawn_aga
 
 def test_what_the_engine_cannot_take_is_said(job):
     assert "EngineError" in job.run("refused", asked("long", 4, prompt=(1,) * (LONGEST + 1)))
+    said = job.run("refused", asked("unknown", 4, prompt=(1, VOCABULARY)))
+    assert said.startswith("EngineError")
+    assert str(VOCABULARY) in said
     said, reason = job.run("twice")
     assert "'same' runs already" in said
     assert reason == "length"

@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import signal
 
+import numpy as np
 import pytest
 
 from effort import case
@@ -23,6 +24,7 @@ def request(**given):
         (lambda: Sampling(1, top_p=0), "top_p=0"),
         (lambda: Sampling(1, top_k=0), "top_k=0"),
         (lambda: request(prompt_ids=()), "'a' has no prompt"),
+        (lambda: request(prompt_ids=(1, -1)), r"'a': prompt_ids\[1\] is -1, and a token id is 0 or more"),
         (lambda: request(output_ids=(1,)), "1 tokens, 0 log-probabilities and 0 versions"),
         (
             lambda: request(output_ids=(1,) * 4, output_logprobs=(0.0,) * 4, output_versions=(1,) * 4),
@@ -33,6 +35,25 @@ def request(**given):
 def test_what_cannot_be_generated_is_refused_where_it_is_made(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("hello", r"'a': prompt_ids\[0\] is 'h', and a token id is an integer; text is tokenised before"),
+        ((1, 2.0), r"prompt_ids\[1\] is 2.0"),
+        ((1, True), r"prompt_ids\[1\] is True"),
+    ],
+)
+def test_what_is_no_token_id_is_refused_where_it_is_made(prompt, says):
+    with pytest.raises(TypeError, match=says):
+        request(prompt_ids=prompt)
+
+
+def test_integers_of_arrays_are_token_ids():
+    prompt = request(prompt_ids=np.arange(3)).prompt_ids
+    assert prompt == (0, 1, 2)
+    assert {type(token) for token in prompt} == {int}
 
 
 def test_a_generation_has_one_version_and_one_log_probability_a_token():

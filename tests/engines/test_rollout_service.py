@@ -18,7 +18,7 @@ from rlinf_scheduler.engines import (
     Sampling,
 )
 from rlinf_scheduler.errors import EngineError, WorkerDied, WorkerError
-from tiny_engine import KILLER, TinyEngine
+from tiny_engine import KILLER, VOCABULARY, TinyEngine
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -83,6 +83,10 @@ def test_what_cannot_be_answered_fails_alone(job):
         service.ask(0, 100).wait(DEADLINE_S)
     with pytest.raises(EngineError, match="a request is a GenerationRequest, not str"):
         service.channel.ask("count", timeout_s=DEADLINE_S)
+    with pytest.raises(EngineError, match=rf"prompt_ids\[0\] is {VOCABULARY}, .* has the ids 0 to {KILLER}"):
+        service.ask(VOCABULARY, 1).wait(DEADLINE_S)
+    with pytest.raises(TypeError, match=r"prompt_ids\[0\] is 'c'"):
+        service.client.begin("count", Sampling(1), n=2)
     assert service.ask(0, 99).wait(DEADLINE_S).generation.finish_reason == "length"
     assert service.end()[0].num_answered == 1
 

@@ -51,6 +51,7 @@ class TinyEngine:
         name = request.request_id
         if name in self._running:
             raise EngineError(f"request '{name}' runs already")
+        request.check_vocabulary(VOCABULARY)
         last, left = (request.prompt_ids + request.output_ids)[-1], request.remaining
         self._running[name] = len(request.prompt_ids + request.output_ids)
         self.most_running = max(self.most_running, len(self._running))

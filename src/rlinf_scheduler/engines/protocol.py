@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Literal, Protocol, runtime_checkable
+
+from rlinf_scheduler.errors import EngineError
 
 FinishReason = Literal["stop", "length", "abort"]
 PauseMode = Literal["keep", "finish", "abort"]
@@ -60,6 +63,8 @@ class GenerationRequest:
     output_versions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        self._set_ids("prompt_ids", self.prompt_ids)
+        self._set_ids("output_ids", self.output_ids)
         if not self.prompt_ids:
             raise ValueError(f"request '{self.request_id}' has no prompt")
         if not len(self.output_ids) == len(self.output_logprobs) == len(self.output_versions):
@@ -72,6 +77,31 @@ class GenerationRequest:
                 f"request '{self.request_id}' brings {len(self.output_ids)} tokens, "
                 f"and max_tokens={self.sampling.max_tokens} leaves none to generate"
             )
+
+    def _set_ids(self, field: str, ids: Sequence[int]) -> None:
+        """Make integers of any kind, such as numpy's, Python's own; raise if one is no token id."""
+        if isinstance(ids, tuple) and set(map(type, ids)) <= {int} and min(ids, default=0) >= 0:
+            return
+        where = f"request '{self.request_id}': {field}"
+        for place, token in enumerate(ids):
+            if isinstance(token, bool) or not hasattr(token, "__index__"):
+                raise TypeError(
+                    f"{where}[{place}] is {token!r}, and a token id is an integer; text is tokenised before"
+                )
+            if token < 0:
+                raise ValueError(f"{where}[{place}] is {token}, and a token id is 0 or more")
+        object.__setattr__(self, field, tuple(map(index, ids)))
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise `EngineError` if a token is not one of a vocabulary of this size."""
+        for field in ("prompt_ids", "output_ids"):
+            ids: tuple[int, ...] = getattr(self, field)
+            if max(ids, default=0) >= size:
+                place = next(place for place, token in enumerate(ids) if token >= size)
+                raise EngineError(
+                    f"request '{self.request_id}': {field}[{place}] is {ids[place]}, "
+                    f"and the model's vocabulary has the ids 0 to {size - 1}"
+                )
 
     @property
     def remaining(self) -> int:
@@ -187,7 +217,8 @@ class RolloutEngine(Protocol):
         Who leaves the iteration (`aclose`, or a cancelled task) aborts the request.
 
         Raises:
-            EngineError: the engine cannot take the request, such as one that is too long for the model.
+            EngineError: the engine cannot take the request, such as one that is too long for the model, or has tokens
+                that its vocabulary has not (`GenerationRequest.check_vocabulary`). It goes on with others.
             EngineDead: the engine died; what was yielded until then is right.
         """
         ...

@@ -40,6 +40,9 @@ class RolloutClient:
 
         With a seed the samples have this one and those that follow it. They go to one engine while it has room, as all
         with the same `conversation` do.
+
+        Raises:
+            TypeError, ValueError: the prompt is not token ids; nothing is asked.
         """
         key = conversation or uuid4().hex
         return [

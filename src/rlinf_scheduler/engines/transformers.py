@@ -77,6 +77,7 @@ class TransformersEngine:
         self.model.to(self._device).eval()
         self._ends = frozenset(_end_ids(self.model))
         self._max_length: int = getattr(self.model.config, "max_position_embeddings", None) or 1 << 30
+        self._num_ids: int = self.model.get_input_embeddings().weight.shape[0]
         self._batch = _Batch(self.model, self._device)
         self._task = asyncio.create_task(self._run())
 
@@ -117,6 +118,7 @@ class TransformersEngine:
         await self.health()
         if any(row.request.request_id == request.request_id for row in (*self._running, *self._waiting)):
             raise EngineError(f"request '{request.request_id}' runs already")
+        request.check_vocabulary(self._num_ids)
         row = _Row(request)
         if len(row.token_ids) >= self._max_length:
             problem = f"request '{request.request_id}' has {len(row.token_ids)} tokens"

@@ -157,6 +157,7 @@ class VllmEngine:
         llm, name = self._running(), request.request_id
         if name in self._requests:
             raise EngineError(f"request '{name}' runs already")
+        request.check_vocabulary(llm.model_config.get_vocab_size())
         prompt = TokensPrompt(prompt_token_ids=[*request.prompt_ids, *request.output_ids])
         begun = self._requests[name] = len(prompt["prompt_token_ids"])
         outputs = llm.generate(prompt, _sampling_params(request), name)
