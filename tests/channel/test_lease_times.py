@@ -37,8 +37,7 @@ def keep(clock, ttl_s=30.0, keep_s=1e9):
     renewal = LeaseRenewal(clock)
     operation = LeaseOperation("lease", "default", None, clock.now)
     operation.terms = LeaseTerms(ttl_s, "consumer")
-    operation.keep_s = keep_s
-    renewal.begin(operation, wire.Delivered(1, [], grant=OnLease(7, [1])))
+    renewal.begin(operation, wire.Delivered(1, [], grant=OnLease(7, [1])), keep_s)
     return renewal, operation.ticket
 
 
