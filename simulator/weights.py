@@ -25,7 +25,7 @@ from rlinf_scheduler.comm.replication import Key
 from rlinf_scheduler.comm.replication.deltas import DELTA, NO_BASE, TOO_LONG, delta_of
 from rlinf_scheduler.comm.replication.reading import NO_ROOM
 from rlinf_scheduler.comm.shm.sent_payload import Payload
-from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsError
+from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsError, WeightsReplaced
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.held import Slice
 from rlinf_scheduler.weights.index import AHEAD
@@ -113,7 +113,7 @@ class Rank:
     def __init__(self, group: Group, process: ProductProcess, number: int) -> None:
         self.host, self.process = process.host, process
         publisher = PublishingRank(
-            process.messenger.endpoint, self.host.name, "actors", group.launch, number, group.size
+            process.messenger.endpoint, self.host.name, "actors", group.launch + 1, number, group.size
         )
         self.weights = StoryWeights(process, publisher)
         self.acknowledged: set[int] = set()
@@ -340,6 +340,9 @@ class WeightsReader(HandleUsers):
             self._check_was_late(call)
             return "not found" if isinstance(error, PeerNotFound) else "timed out"
         exact = self._exact.get(number)
+        names_one = exact is not None or self._wanted[number] > self._before[number][0]
+        if isinstance(error, WeightsReplaced) and names_one and self._group.launch:
+            return "replaced"
         if isinstance(error, WeightsError) and exact is not None and exact < self._group.most:
             return "over"
         raise Violation(f"fetch {number} fails with {error!r}", (number,))

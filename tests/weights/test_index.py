@@ -97,14 +97,18 @@ def test_a_rank_that_is_a_version_ahead_does_not_keep_the_others_from_completing
     assert own.versions == (2, 4, 5), "and what is given up is the oldest that nobody can read"
 
 
-def test_who_has_a_version_of_a_launch_that_is_over_is_told_when_it_waits_for_a_later_one(index):
+def test_who_has_a_version_of_a_launch_that_is_over_is_told_when_it_names_a_number(index):
     index.announce(announce(7, 0, everything(), world_size=1))
     assert find(index).launch == 1
     assert find(index, 8, launch=1) is None
     index.announce(announce(2, 0, everything(), launch=2, world_size=1, process="actor:0 again"))
-    with pytest.raises(WeightsReplaced, match=r"'actor' was launched anew.* without min_version=8"):
-        find(index, 8, launch=1)
+    for number, exact in ((8, False), (2, False), (2, True)):
+        with pytest.raises(
+            WeightsReplaced, match=rf"'actor' was launched anew.* without min_version={number}"
+        ):
+            find(index, number, exact=exact, launch=1)
     assert find(index, launch=1).version == 2
+    assert find(index, 2).version == 2
     assert find(index, 3, launch=2) is None
 
 

@@ -192,10 +192,22 @@ def test_weights_of_a_group_before_are_none_of_it_after_and_readers_are_told(for
     group.execute_on(0).publish(2).wait(60)
     assert peer.fetch(8).wait(60) == ["WeightsReplaced"]
     group.execute_on(1).publish(2).wait(60)
-    assert peer.fetch(8).wait(60) == ["WeightsReplaced"]
     assert peer.fetch().wait(60) == [2]
     group.publish(3).wait(60)
     assert peer.fetch(3).wait(60) == [3]
+
+
+def test_readers_are_told_too_where_the_number_is_there_again(forked_job):
+    group = launch(forked_job, "numbers")
+    peer = Peer.create_group().launch(forked_job, ONE, name="other-reader")
+    group.publish(4).wait(60)
+    assert peer.fetch().wait(60) == [4]
+    with died("numbers", 1, "die"):
+        group.execute_on(1).die().wait(60)
+    group.publish(5).wait(60)
+    assert peer.fetch(5).wait(60) == ["WeightsReplaced"]
+    assert peer.fetch(5).wait(60) == [5]
+    assert peer.fetch(5).wait(60) == [5]
 
 
 def test_parts_of_a_step_that_was_not_done_are_there_again_for_all_ranks(forked_job):

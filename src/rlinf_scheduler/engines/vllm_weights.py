@@ -29,7 +29,7 @@ from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from rlinf.scheduler import Worker
-from rlinf_scheduler.errors import WeightsMismatch
+from rlinf_scheduler.errors import WeightsMismatch, WeightsReplaced
 
 _LONGEST = 400  # vLLM's errors may name all that a model has
 _EXPERT = re.compile(r"(.*\.experts\.)(\d+)(\..*)")
@@ -90,7 +90,11 @@ class JobWeights(WeightTransferEngine[JobInit, JobUpdate]):
         self.drop()
         self.init_transfer_engine(JobInit())
         assert self._worker is not None  # noqa: S101 - for the type checker
-        stream = self._worker.stream_weights(update.name, version=update.version, timeout_s=update.timeout_s)
+        take = functools.partial(self._worker.stream_weights, update.name, version=update.version)
+        try:
+            stream = take(timeout_s=update.timeout_s)
+        except WeightsReplaced:  # the rank was told, and names a version of the present launch
+            stream = take(timeout_s=update.timeout_s)
         try:
             self._try(update, stream.shapes)
         except BaseException:

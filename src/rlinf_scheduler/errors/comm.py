@@ -176,7 +176,8 @@ class WeightsError(CommError):
 class WeightsReplaced(WeightsError):
     """The version that this process has is none any more: the group that published it has been launched anew.
 
-    Fetch without `min_version` what the present launch publishes; its versions are counted anew.
+    Nothing was fetched. It is raised once; the next fetch goes on with the present launch, which counts its versions
+    anew: fetch without `min_version` what it has now, or with a number of its own.
 
     Args:
         name: what they are published as.

@@ -23,7 +23,7 @@ from rlinf_scheduler.comm.replication import CarriedBy, Key, ReaderAnswer, Readi
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
-from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch
+from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch, WeightsReplaced
 from rlinf_scheduler.weights.layout import WeightsLayout
 from rlinf_scheduler.weights.records import (
     FETCH,
@@ -154,7 +154,7 @@ class KnownLayouts:
         digest: of all layouts, in their order.
         layouts: these.
         made: where the sources were the last time, and the layouts of these as one.
-        launch: of the group whose version was fetched last; 0 if none was.
+        launch: of the group whose version was fetched last; 0 if none was, or its reader was told that it is over.
     """
 
     digest: bytes = b""
@@ -314,6 +314,8 @@ class Fetch(Transfer):
         error = reply.exception()
         if isinstance(error, PeerDied) and self._lost:
             error = list(self._lost.values())[-1]
+        if isinstance(error, WeightsReplaced):
+            self._known.launch = 0  # it is told once, and then means numbers of the present launch
         if error is not None:
             self.end(error=error)
             return

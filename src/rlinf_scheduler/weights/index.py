@@ -250,17 +250,17 @@ class Index:
         Raises:
             WeightsError: there is a newer one than exactly the one that is asked for.
             PeerDied: the reader cannot reach a process that alone has some of it.
-            WeightsReplaced: it has a version of another launch, and asks for a later one.
+            WeightsReplaced: it has a version of another launch, and asks for one by its number.
         """
         weights = self._names.get(question.name)
         if weights is None:
             return None
+        if question.min_version != NO_VERSION and question.launch not in (0, weights.launch):
+            raise WeightsReplaced(question.name, weights.group, question.min_version)
         if weights.complete == NO_VERSION or weights.complete < question.min_version:
             for rank, why in weights.lost.items():
                 if _process_id(weights.newest[rank][1]) in question.lost:
                     raise _died(question.name, weights.newest[rank][1], why)
-            if question.min_version != NO_VERSION and question.launch not in (0, weights.launch):
-                raise WeightsReplaced(question.name, weights.group, question.min_version)
             return None
         version = weights.complete
         shards = weights.shards[version]

@@ -420,6 +420,8 @@ class Exchange:
             WeightsMismatch: keys, shapes or dtypes differ from those of `into`, or a tensor of it cannot be written to
                 (it is expanded, sparse, on the meta device ...); nothing was written.
             WeightsError: there is a newer version than `version` already; or `into` has no key of `keys`.
+            WeightsReplaced: `min_version` or `version` is asked for, and what this process has is of a launch before;
+                once.
             PeerNotFound: nobody publishes under that name at the deadline.
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
