@@ -156,8 +156,9 @@ def test_who_ends_a_group_waits_for_what_has_just_come_back(forked_job):
     supervision, ending = groups_named(forked_job, "late"), []
 
     def end():
-        ending.append(threading.Thread(target=group.terminate))
-        ending[0].start()
+        thread = threading.Thread(target=group.terminate)
+        thread.start()
+        ending.append(thread)
 
     unwanted, _ = after_its_launch(forked_job, "late", end)
     with died("late", 1, "die"):
