@@ -17,7 +17,8 @@ from rlinf_scheduler.engines import (
     RolloutOptions,
     Sampling,
 )
-from rlinf_scheduler.errors import EngineError, WorkerDied, WorkerError
+from rlinf_scheduler.errors import ChannelUnanswerable, EngineError, WorkerDied, WorkerError
+from rlinf_scheduler.events import WorkerLogged
 from tiny_engine import KILLER, VOCABULARY, TinyEngine
 from waits import wait_until
 
@@ -29,8 +30,8 @@ SLOW = partial(TinyEngine, token_s=0.002, step=1)
 class Service:
     """A group that serves, a channel, and who asks."""
 
-    def __init__(self, job, num_ranks=2, engine=COUNTS, on_failure="ignore", **options):
-        self.channel = Channel.create("requests")
+    def __init__(self, job, num_ranks=2, engine=COUNTS, on_failure="ignore", max_attempts=None, **options):
+        self.channel = Channel.create("requests", max_attempts=max_attempts)
         self.client = RolloutClient(self.channel)
         builder = Rank.create_group(engine, RolloutOptions(**options))
         placement = PackedPlacementStrategy(0, num_ranks - 1)
@@ -241,8 +242,27 @@ def test_a_drained_rank_finishes_what_it_has_if_it_may(job):
     assert again.wait(DEADLINE_S)[0].num_answered == 1
 
 
-def test_an_engine_that_dies_is_named_and_its_requests_go_elsewhere(job):
-    service = Service(job, 2, SLOW)
+def test_a_rank_whose_engine_dies_goes_on_with_a_new_one_that_has_the_newest_weights(job):
+    service = Service(job, 1, SLOW, max_attempts=2)
+    actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")
+    actor.publish(3).wait(DEADLINE_S)
+    service.group.update_weights("policy").wait(DEADLINE_S)
+    warnings = []
+    job.session.log_bus.subscribe(
+        lambda event: warnings.append(event.message) if isinstance(event, WorkerLogged) else None
+    )
+    with pytest.raises(ChannelUnanswerable, match="it was told to die"):
+        service.ask(KILLER, 1).wait(DEADLINE_S)
+    answer = service.ask(0, 4).wait(DEADLINE_S)
+    assert (answer.generation.token_ids, answer.generation.versions) == ((3, 6, 9, 12), (3,) * 4)
+    (served,) = service.end()
+    assert (served.num_answered, served.num_engine_restarts) == (1, 2)
+    wait_until(lambda: len(warnings) == 2)
+    assert warnings[1].startswith("rollout:0: the counter is gone: it was told to die; a new engine is made")
+
+
+def test_engines_that_die_too_often_are_named_and_their_requests_go_elsewhere(job):
+    service = Service(job, 2, SLOW, max_engine_restarts=1)
     asked = [service.ask(0, 200) for _ in range(8)]
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
     with pytest.raises(WorkerError, match="rollout:0 serves channel 'requests' already"):

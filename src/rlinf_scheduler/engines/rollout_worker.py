@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rlinf_scheduler import Channel, Worker
@@ -38,18 +39,24 @@ class RolloutOptions:
         weights: the name of weights that an engine gets before its first request; None: it begins with its own.
         keep_every: after so many tokens of a request what it has so far is kept in the channel, so that another rank
             goes on there if this one dies; None: another one begins anew.
+        max_engine_restarts: how often `serve` makes a new engine for one that has died, in `engine_restart_window_s`;
+            at one death more it raises.
     """
 
     max_tokens: int | None = None
     max_requests: int = 64
     weights: str | None = None
     keep_every: int | None = None
+    max_engine_restarts: int = 3
+    engine_restart_window_s: float = 600.0
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_requests", "keep_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: it is at least 1")
+        if self.max_engine_restarts < 0:
+            raise ValueError(f"max_engine_restarts={self.max_engine_restarts} is negative; 0 for none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,7 @@ class Served:
         num_handed_back: requests that were answered with what they had, to go on elsewhere.
         num_resumed: requests that went on where a rank that died had kept them.
         most_tokens: the most tokens that the requests running at one time were counted with.
+        num_engine_restarts: engines that were made for one that had died.
     """
 
     num_answered: int = 0
@@ -91,6 +99,7 @@ class Served:
     num_handed_back: int = 0
     num_resumed: int = 0
     most_tokens: int = 0
+    num_engine_restarts: int = 0
 
 
 class RolloutWorker(Worker):
@@ -113,6 +122,7 @@ class RolloutWorker(Worker):
         super().__init__()
         self._make_engine = make_engine
         self._options = options or RolloutOptions()
+        self._weights = self._options.weights
         self._engine: RolloutEngine | None = None
         self._starting = asyncio.Lock()
         self._service: _Serving | None = None
@@ -125,8 +135,8 @@ class RolloutWorker(Worker):
                 try:
                     with self.timer("start"):
                         await engine.start()
-                    if self._options.weights is not None:
-                        await engine.update_weights(self._options.weights)
+                    if self._weights is not None:
+                        await engine.update_weights(self._weights)
                 except BaseException:
                     await engine.close()
                     raise
@@ -136,9 +146,11 @@ class RolloutWorker(Worker):
     async def serve(self, channel: Channel | str, queue_name: str = "default") -> Served:
         """Answer the requests of a queue until it ends, its channel is closed, or `drain` is called.
 
+        If the engine dies, others get its requests, and this rank goes on with a new one, with the newest weights.
+
         Raises:
-            EngineDead: the engine died; others get its requests. Called again, it serves with a new engine.
-            EngineError: this rank serves already.
+            EngineDead: engines died more often than `max_engine_restarts`.
+            EngineError: this rank serves already, or an engine does not start.
         """
         if self._service is not None:
             raise EngineError(f"{self.address} serves channel '{self._service.channel.name}' already")
@@ -146,14 +158,34 @@ class RolloutWorker(Worker):
         where = self.connect_channel(channel) if isinstance(channel, str) else channel
         service = self._service = _Serving(self._running, self._options, where, queue_name, str(self.address))
         try:
-            await service.run()
-        except EngineDead:
-            await self._end_engine()
-            raise
+            await self._serve_on(service)
         finally:
             self._service = None
             service.over.set()
         return service.served
+
+    async def _serve_on(self, service: _Serving) -> None:
+        """Serve to the end, with new engines for those that die."""
+        most, window_s = self._options.max_engine_restarts, self._options.engine_restart_window_s
+        restarts = list[float]()
+        while True:
+            try:
+                await self.start()
+                service.engine = self._running
+                return await service.run()
+            except EngineError as error:
+                await self._end_engine()
+                if service.is_ending:
+                    return self.log_warning(f"{self.address}: {error}; what ran goes on elsewhere")
+                restarts = [each for each in restarts if each > monotonic() - window_s]
+                if len(restarts) >= most:
+                    raise
+                restarts.append(monotonic())
+                service.served.num_engine_restarts += 1
+                self.log_warning(
+                    f"{self.address}: {error}; a new engine is made "
+                    f"(restart {len(restarts)} of at most {most} in {window_s:.0f} s)"
+                )
 
     async def drain(self, *, finish: bool = True, timeout_s: float | None = None) -> None:
         """Take no further request, and wait until `serve` has ended.
@@ -198,6 +230,7 @@ class RolloutWorker(Worker):
                     version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
                 finally:
                     await engine.resume()
+        self._weights = name
         return WeightsUpdate(version, (await engine.load()).paused_s - before_s)
 
     async def load(self) -> EngineLoad:
@@ -216,14 +249,14 @@ class RolloutWorker(Worker):
 
     async def close(self) -> None:
         """End the engine. What runs is handed back first; `serve` ends. It is made anew when it is needed again."""
-        with suppress(EngineDead):
-            await self.drain(finish=False)
+        await self.drain(finish=False)
         await self._end_engine()
 
     async def _end_engine(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.close()
+        async with self._starting:  # its memory is free before there is another one
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                await engine.close()
 
     @property
     def _running(self) -> RolloutEngine:
@@ -238,6 +271,7 @@ class _Serving:
 
     Attributes:
         over: set when it has ended.
+        is_ending: it takes no further request.
     """
 
     engine: RolloutEngine
@@ -247,16 +281,19 @@ class _Serving:
     name: str
     served: Served = field(default_factory=Served)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_ending: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: list[asyncio.Future[ChannelRequest]] = field(default_factory=list)
     _num_running: int = 0
     _num_tokens: int = 0
     _must_wait: bool = False
-    _is_ending: bool = False
     _hands_back: bool = False
 
     async def run(self) -> None:
-        """Take requests and answer them, until none come and the last one is answered."""
+        """Take requests and answer them, until none come and the last one is answered; may be called again."""
+        self._num_running = self._num_tokens = 0
+        self._must_wait = False
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 while (request := await self._next()) is not None:
@@ -266,25 +303,31 @@ class _Serving:
                     del request
                 self._ask_no_more()
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            failure = failures.exceptions[0]
         finally:
             self._ask_no_more()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # a cycle would keep requests that are to go back
 
     async def end(self, *, finish: bool, timeout_s: float | None) -> None:
         """Take no further request; see `RolloutWorker.drain`."""
-        self._is_ending = True
+        self.is_ending = True
         self._changed.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s if finish else 0):
                 await self.over.wait()
         if not self.over.is_set():
             self._hands_back = True
-            await self.engine.abort()
+            with suppress(EngineError):  # it has died
+                await self.engine.abort()
             await self.over.wait()
 
     async def _next(self) -> ChannelRequest | None:
         """Wait for room, and for a request; None if no more come."""
-        while not self._is_ending:
+        while not self.is_ending:
             self._ask()
             for asked in self._asked:
                 if asked.done():
