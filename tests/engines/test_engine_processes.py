@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rlinf_scheduler.engines.processes import EngineProcesses
+from rlinf_scheduler.engines.processes import EngineProcesses, _command
 from waits import wait_until
 
 STARTS_AN_ENGINE = """
@@ -33,6 +33,17 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_a_spawned_process_that_has_no_title_is_named_a_worker():
+    code = "from multiprocessing.spawn import spawn_main; import time; print(1, flush=True); time.sleep(60)"
+    command = [sys.executable, "-B", "-c", code, "--multiprocessing-fork"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            assert _command(process.pid) == "Worker"
+        finally:
+            process.kill()
 
 
 def test_what_a_killed_process_has_left_is_removed_when_the_next_engine_starts(tmp_path, monkeypatch):

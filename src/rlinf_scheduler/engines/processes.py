@@ -151,7 +151,9 @@ def _with_descendants(ancestors: dict[int, multiprocessing.process.BaseProcess])
 
 def _command(pid: int) -> str:
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return b" ".join(words).decode(errors="replace").strip()
+    command = b" ".join(words).decode(errors="replace").strip()
+    # What has given itself no title yet, or cannot, has multiprocessing's command.
+    return "Worker" if "from multiprocessing.spawn import" in command else command
 
 
 def _shared_memory(pid: int) -> set[str]:

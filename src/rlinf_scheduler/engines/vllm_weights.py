@@ -11,7 +11,8 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,11 +109,18 @@ class JobWeights(WeightTransferEngine[JobInit, JobUpdate]):
             return
         model = self._without_memory()
         num_loaded = _counted(model)
+        key = ""
+
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal key
+            for key, shape in shapes.items():
+                yield key, torch.empty(*shape, device="meta")
+
         try:
-            weights = ((key, torch.empty(*shape, device="meta")) for key, shape in shapes.items())
-            loaded = model.load_weights(weights)
+            loaded = model.load_weights(weights())
         except Exception as error:
-            unfit = f"vLLM cannot load them: {type(error).__name__}: {error}"[:_LONGEST]
+            unfit = f"vLLM cannot load {_shapes_at(key, shapes, model)}: {type(error).__name__}: {error}"
+            unfit = textwrap.shorten(unfit, _LONGEST, placeholder=" ...")
             raise WeightsMismatch(update.name, update.version, unfit=[unfit]) from error
         parameters = dict(model.named_parameters())
         short = {name for name, number in num_loaded.items() if 0 < number < parameters[name].numel()}
@@ -151,6 +159,15 @@ class JobWeights(WeightTransferEngine[JobInit, JobUpdate]):
     def shutdown(self) -> None:
         """Hold nothing any more; the process leaves the job when it ends."""
         self.drop()
+
+
+def _shapes_at(key: str, shapes: Mapping[str, Sequence[int]], model: torch.nn.Module) -> str:
+    """Return how a tensor was published, and what the model has under its name, which may be a part of it."""
+    if key not in shapes:
+        return "them"
+    own = dict(model.named_parameters()).get(key)
+    expected = "" if own is None else f", where it has {tuple(own.shape)}"
+    return f"'{key}' of shape {tuple(shapes[key])}{expected}"
 
 
 def _counted(model: torch.nn.Module) -> dict[str, int]:
