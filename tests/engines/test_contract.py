@@ -55,7 +55,7 @@ class Job:
             self.job, PackedPlacementStrategy(0, 0), name="rollout"
         )
         self.trainer = TellingTrainer.create_group().launch(
-            self.job, PackedPlacementStrategy(1, 1), name="actor"
+            self.job, PackedPlacementStrategy(1, 1), name="actor", on_failure="restart_group"
         )
         self.rank.start().wait(START_S)
 
@@ -258,6 +258,15 @@ def test_a_version_that_does_not_come_leaves_the_one_before_in_use(job):
     assert f"version {before} is in use" in said
     (same,) = job.run("generate", asked("same"))
     assert set(same.token_ids) == {before}
+
+
+def test_a_trainer_that_has_started_anew_is_told_of_once(job):
+    job.publish()
+    job.update()
+    job.trainer.restart(0)
+    version = job.publish()
+    assert "was launched anew" in job.update(min_version=version)
+    assert job.update(min_version=version) == version
 
 
 def test_an_update_in_a_pause_leaves_it_paused(job):

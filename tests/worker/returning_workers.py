@@ -163,9 +163,9 @@ class Together(Worker):
 class Peer(Worker):
     """Exchanges messages with ranks that die, and reads what they publish."""
 
-    def fetch(self, min_version=None):
+    def fetch(self, min_version=None, num_ranks=2):
         """The version that came; or what the wait ended with."""
-        into = {f"w{rank}": np.zeros(4) for rank in range(2)}
+        into = {f"w{rank}": np.zeros(4) for rank in range(num_ranks)}
         try:
             return self.fetch_weights("together", into, min_version=min_version, timeout_s=DEADLINE_S)
         except (PeerDied, WeightsReplaced) as error:

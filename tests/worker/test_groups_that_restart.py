@@ -120,12 +120,12 @@ def after_its_launch(job, name, then):
     successors, unwanted, seen = groups_named(job, name)._successors, [], []
     start = successors._start
 
-    def started(before, given_up):
+    def started(before, given_up, anew):
         seen.extend(
             (each.exited.done(), job.session.messenger.peers.why_lost(each.endpoint.process_id))
             for each in unwanted
         )
-        ranks = start(before, given_up)
+        ranks = start(before, given_up, anew)
         if not unwanted:
             unwanted.extend(ranks)
             then()
@@ -209,6 +209,18 @@ def test_readers_are_told_too_where_the_number_is_there_again(forked_job):
     assert peer.fetch(5).wait(60) == ["WeightsReplaced"]
     assert peer.fetch(5).wait(60) == [5]
     assert peer.fetch(5).wait(60) == [5]
+
+
+def test_a_group_of_one_rank_is_another_launch_too(forked_job):
+    group = Together.create_group().launch(forked_job, ONE, name="alone", on_failure="restart_group")
+    peer = Peer.create_group().launch(forked_job, ONE, name="its-reader")
+    group.publish(4).wait(60)
+    assert peer.fetch(num_ranks=1).wait(60) == [4]
+    with died("alone", 0, "die"):
+        group.die().wait(60)
+    group.publish(5).wait(60)
+    assert peer.fetch(5, 1).wait(60) == ["WeightsReplaced"]
+    assert peer.fetch(5, 1).wait(60) == [5]
 
 
 def test_parts_of_a_step_that_was_not_done_are_there_again_for_all_ranks(forked_job):

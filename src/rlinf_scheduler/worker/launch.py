@@ -217,19 +217,20 @@ def launch_ranks(
 
 
 def launch_successors(
-    session: Session, recipe: Recipe, before: Sequence[LaunchedRank], given_up: Promise[None]
+    session: Session, recipe: Recipe, before: Sequence[LaunchedRank], given_up: Promise[None], anew: bool
 ) -> list[LaunchedRank]:
     """Start processes in the places of those that are gone: with their ranks, devices, environments and names.
 
     The job holds their devices still. A node may have come back under another id. Where it is gone, and the launch
-    says that ranks move, it is another node. If all ranks of a group are gone, it is another launch of the group: its
-    ranks meet at another port, and nobody takes the weights of those before for theirs.
+    says that ranks move, it is another node.
 
     Args:
         session: of the process that launches.
         recipe: of their group.
         before: those that are gone; nobody takes them any more.
         given_up: done when nobody wants them any more; then this raises LaunchError.
+        anew: it is another launch of the group: its ranks, all of them, meet at another port, and nobody takes the
+            weights of those before for theirs.
 
     Raises:
         LaunchError, LaunchTimeout: as of `launch_ranks`.
@@ -237,7 +238,7 @@ def launch_successors(
         PlacementError: so it is, and no other one has what is needed.
     """
     watch, moves = session.service(NodeWatch), session.service(Moves)
-    if len(before) == recipe.world_size > 1:
+    if anew:
         recipe.master_address, recipe.master_port = "", 0
         recipe.launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
     placements: list[Placement] = []

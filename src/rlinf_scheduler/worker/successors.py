@@ -39,8 +39,8 @@ class RestartLimit:
     within_s: float = WITHIN_S
 
 
-# Starts processes in the places of those that are gone, unless the promise is done before.
-StartSuccessors = Callable[[Sequence[LaunchedRank], Promise[None]], list[LaunchedRank]]
+# Starts processes in the places of those that are gone, unless the promise is done before; as another launch, or not.
+StartSuccessors = Callable[[Sequence[LaunchedRank], Promise[None], bool], list[LaunchedRank]]
 
 
 @dataclass(eq=False, slots=True)
@@ -51,6 +51,7 @@ class _Attempt:
         before: those whose places they take.
         reason: why these are gone.
         count: how often these places were filled.
+        anew: they are all of a group, launched anew.
         given_up: done when nobody wants them any more.
         over: done when they are there, or do not come.
     """
@@ -58,6 +59,7 @@ class _Attempt:
     before: Sequence[LaunchedRank]
     reason: str
     count: Restarts
+    anew: bool
     given_up: Promise[None] = field(default_factory=Promise)
     over: Promise[None] = field(default_factory=Promise)
 
@@ -105,19 +107,20 @@ class Successors:
 
     # -- the I/O thread --------------------------------------------------------------------------
 
-    def begin(self, before: Sequence[LaunchedRank], reason: str, *, afresh: bool = False) -> None:
+    def begin(self, before: Sequence[LaunchedRank], reason: str, *, anew: bool, afresh: bool = False) -> None:
         """Bring up successors.
 
         Args:
             before: the processes that are gone, or are to go.
             reason: why.
+            anew: they are all of the group, and it is launched anew.
             afresh: how often they died before does not count.
         """
         numbers = tuple(sorted(rank.address.rank for rank in before))
         if afresh:
             self._counts.pop(numbers, None)
         count = self._counts.setdefault(numbers, Restarts(self._limit.most, self._limit.within_s))
-        attempt = _Attempt(before, reason, count)
+        attempt = _Attempt(before, reason, count, anew)
         earlier = {self._attempts[number] for number in numbers if number in self._attempts}
         for each in earlier:  # one of them comes back alone, and is to come with the others
             each.given_up.set_result(None)
@@ -204,7 +207,7 @@ class Successors:
             if attempt.given_up.wait(count.delay_s):
                 break
             try:
-                return self._start(attempt.before, attempt.given_up)
+                return self._start(attempt.before, attempt.given_up, attempt.anew)
             except NodeLost:  # that it is tried again does not bring the node back
                 raise
             except (SchedulerError, RayError) as error:

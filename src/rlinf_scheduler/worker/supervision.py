@@ -188,7 +188,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         for lost in consequences.others:
             self.ranks[lost.rank].gone.set_result(lost.reason)
             self.session.bus.emit(lost)
-        self._successors.begin(ranks, reason, afresh=afresh)
+        self._successors.begin(ranks, reason, anew=consequences.anew, afresh=afresh)
 
     def _tell(self, number: int | None) -> None:
         for callback in self.on_change:
@@ -469,5 +469,5 @@ def groups_in(session: Session) -> dict[str, GroupEntry]:
     return {name: GroupEntry(name, size) for name, size in sizes.items()}
 
 
-def _cannot_start(before: Sequence[LaunchedRank], _: Promise[None]) -> list[LaunchedRank]:
+def _cannot_start(before: Sequence[LaunchedRank], *_: object) -> list[LaunchedRank]:
     raise LaunchError(before[0].address.group, "it was not launched here: no rank can be started again")
