@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ray
 
 PROGRAM = """
 import sys
-from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
+from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
 
 
 class Actor(Worker):
@@ -24,7 +24,7 @@ class Actor(Worker):
 
 if __name__ == "__main__":
     with Cluster(CONFIG) as cluster:
-        actor = Actor.create_group().launch(cluster, PackedPlacementStrategy(0, 1), name="actor")
+        actor = Actor.create_group().launch(cluster, NodePlacementStrategy([0, 1]), name="actor")
         assert actor.loaded().wait() == [[], []]
         for step in range(2):
             actor.train(step).wait()

@@ -15,36 +15,13 @@ from rlinf_scheduler.channel.arguments import (
 )
 from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.channel.slot import Slot
+from rlinf_scheduler.channel.slot import AdmitOperation, Slot
 from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
 from rlinf_scheduler.queueing import QueueName, Reason
-from rlinf_scheduler.queueing.admission import Admit, SetVersion
-
-
-class AdmitOperation(Operation):
-    """Asking for a slot.
-
-    Attributes:
-        max_lag: how many versions later its item may be taken.
-        was_sent: copies of its slot are, or were, on their way.
-    """
-
-    __slots__ = ("max_lag", "was_sent")
-    is_plain = False
-    has_hooks = True
-    is_own_end = True
-    max_lag: int
-
-    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.OperationMessage:
-        """How it begins at the server."""
-        return Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
-
-    def delivered(self, client: ClientParts, _told: wire.Delivered) -> None:
-        """Have it looked after whether anybody keeps it."""
-        client.deliveries.look_later()
+from rlinf_scheduler.queueing.admission import SetVersion
 
 
 class VersionOperation(Operation):

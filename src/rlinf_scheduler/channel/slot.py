@@ -5,27 +5,50 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
+from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import READING, SENT_COPIES, Ends, forget
+from rlinf_scheduler.channel.operation import Operation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import SchedulerError
 from rlinf_scheduler.queueing import QueueName
-from rlinf_scheduler.queueing.admission import HoldSlot, LetGoOfSlot, OnSlot
+from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, OnSlot
 from rlinf_scheduler.session import current_session
-
-if TYPE_CHECKING:
-    from rlinf_scheduler.channel.admission import AdmitOperation
 
 KEY_BITS = 62
 UNUSED = (
     "channel '%s': slot %d was dropped, and no item was put with it: it went back, and others have it. Keep a slot "
     "until put(item, slot=slot), or give it back by slot.give_back(). (This is said once.)"
 )
+
+
+class AdmitOperation(Operation):
+    """Asking for a slot.
+
+    Attributes:
+        max_lag: how many versions later its item may be taken.
+        was_sent: copies of its slot are, or were, on their way.
+    """
+
+    __slots__ = ("max_lag", "was_sent")
+    is_plain = False
+    has_hooks = True
+    is_own_end = True
+    max_lag: int
+
+    def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.OperationMessage:
+        """How it begins at the server."""
+        return Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
+
+    def delivered(self, client: ClientParts, _told: wire.Delivered) -> None:
+        """Have it looked after whether anybody keeps it."""
+        client.deliveries.look_later()
 
 
 class Slot:
