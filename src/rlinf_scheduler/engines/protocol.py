@@ -1,4 +1,4 @@
-"""What an engine of rollouts is to the rest of a job: its requests, its answers, and what it can be told."""
+"""The protocol of engines of rollouts: requests, answers, and the calls that an engine takes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a stream yields: tokens that were made since the last of these.
+    """An item of a stream: the tokens that were made since the one before.
 
     Attributes:
         logprobs: of the tokens that were drawn, natural logarithms, one a token, before temperature, top_p and top_k.

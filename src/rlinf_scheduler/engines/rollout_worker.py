@@ -61,7 +61,7 @@ class RolloutOptions:
 
 @dataclass(frozen=True, slots=True)
 class RolloutAnswer:
-    """What a rank answers to a request.
+    """The answer of a rank to a request.
 
     Attributes:
         generation: the output; if its finish reason is "abort", the rank was drained, and `RolloutClient` goes on.
@@ -76,7 +76,7 @@ class RolloutAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WeightsUpdate:
-    """What an update of weights came to: the version in use, and for how long the engine generated nothing."""
+    """The outcome of an update: the version in use, and for how long the engine generated nothing."""
 
     version: int
     paused_s: float
@@ -84,7 +84,7 @@ class WeightsUpdate:
 
 @dataclass(slots=True)
 class Served:
-    """What a rank has answered.
+    """Counts of the requests that a rank has answered.
 
     Attributes:
         num_handed_back: requests that were answered with what they had, to go on elsewhere.
@@ -429,7 +429,7 @@ def _so_far(wanted: GenerationRequest, parts: list[Tokens]) -> Generation:
 
 @dataclass(slots=True)
 class _KeptOutput:
-    """What a request has so far, in a queue of its own: one item, the newest, that other ranks find."""
+    """The output of a request so far, in a queue of its own: one item, the newest, that other ranks find."""
 
     channel: Channel
     request_id: str

@@ -63,7 +63,7 @@ class Video:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a rank has collected.
+    """The steps and episodes that a rank has collected.
 
     Attributes:
         num_steps: steps of all its environments.

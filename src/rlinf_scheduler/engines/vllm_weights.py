@@ -209,7 +209,7 @@ def _lacking(model: torch.nn.Module, keys: Collection[str], short: Collection[st
 
 
 class HoldingWorker:
-    """What a worker of vLLM can be called for besides (`worker_extension_cls`).
+    """Calls that are added to a worker of vLLM (`worker_extension_cls`).
 
     Its methods return what went wrong: where one of several workers raises, vLLM takes the answers of the others for
     those of the next call.
