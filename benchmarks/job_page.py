@@ -30,7 +30,7 @@ from rlinf_scheduler.observe.status import (
     WaitingOperation,
     WeightsStatus,
 )
-from rlinf_scheduler.observe.web.server import WebServer
+from rlinf_scheduler.web.server import WebServer
 
 DEVICES = 8
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}

@@ -15,7 +15,7 @@ LAYERS = (
     ("wording", "checks", "addresses", "version"),
     ("lazy",),
     ("errors", "events"),
-    ("log_level",),
+    ("log_level", "rooms"),
     ("keywords", "extension", "face"),
     ("planning", "queueing"),
     ("hardware",),
@@ -25,10 +25,8 @@ LAYERS = (
     ("session",),
     ("tape",),
     ("observe",),
-    ("metrics",),
     ("channel", "mailbox", "weights"),
     ("routing",),
-    ("emulation",),
     ("ray_backend",),
     ("host",),
     ("worker",),
@@ -36,6 +34,7 @@ LAYERS = (
     ("job_server",),
     ("detached",),
     ("cluster",),
+    ("doctor", "emulation", "metrics", "web"),  # rooms: the parts before work without them
     ("(names)",),  # rlinf_scheduler/__init__.py: the public names
     ("(face)",),  # rlinf/scheduler/: what programs import
     ("(testing)", "cli", "engines"),

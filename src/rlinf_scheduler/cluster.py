@@ -50,6 +50,7 @@ from rlinf_scheduler.observe.why import WITHIN_S, Why, why
 from rlinf_scheduler.opening import check_node_count, open_session, refresh_nodes, session_with_ray
 from rlinf_scheduler.placement import ComponentPlacement
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import AllWeights, published_weights
@@ -61,7 +62,7 @@ from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.metrics.samples import Reduction
+    from rlinf_scheduler.config.metrics import Reduction
 
 _NOT_ELASTIC = "groups do not grow and shrink while they run: there are no elastic groups yet"
 _FIXED_SIZES = "auto_scheduler: false keeps the sizes of component_placement"
@@ -468,9 +469,8 @@ class Cluster:
         Raises:
             ConfigError: as there.
         """
-        from rlinf_scheduler.metrics.sending import log_metrics  # noqa: PLC0415 - most drivers log none
-
-        log_metrics(self.session, "", self.session.name, 1, (metrics, step, reduce))
+        log = of_room("metrics.sending:log_metrics")
+        log(self.session, "", self.session.name, 1, (metrics, step, reduce))
 
     @property
     def web_url(self) -> str:
@@ -482,10 +482,8 @@ class Cluster:
 
             print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
         """
-        # A server of HTTP takes a while to load, and most jobs have no page.
-        from rlinf_scheduler.observe.web.server import page_url  # noqa: PLC0415
-
-        return page_url(self.session)
+        url: str = of_room("web.server:page_url")(self.session)
+        return url
 
     @property
     def metrics_url(self) -> str:
@@ -497,10 +495,8 @@ class Cluster:
         Raises:
             ClusterError: prometheus-client is not installed.
         """
-        # As for the page.
-        from rlinf_scheduler.observe.web.server import metrics_url  # noqa: PLC0415
-
-        return metrics_url(self.session)
+        url: str = of_room("web.server:metrics_url")(self.session)
+        return url
 
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""

@@ -11,7 +11,6 @@ from rlinf_scheduler.channel import Starter
 from rlinf_scheduler.comm import ClusterSecret, local_machine_id
 from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.config.fleet import Fleet
-from rlinf_scheduler.config.metrics import MetricsConfig
 from rlinf_scheduler.config.net_emulation import NetEmulation
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.events import NodeJoined
@@ -38,6 +37,7 @@ from rlinf_scheduler.ray_backend.ending import close_when_interrupted, exit_on_s
 from rlinf_scheduler.ray_backend.lost_nodes import NodeLooks, check_patience, num_lost_nodes
 from rlinf_scheduler.ray_backend.nodes import fleet_after, fleet_of, order_nodes
 from rlinf_scheduler.ray_backend.probe import NodeReport
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, current_or_none, set_current
 from rlinf_scheduler.session.job_file import RunningJob, announce
 from rlinf_scheduler.session.session import INTERRUPTED
@@ -204,9 +204,9 @@ def open_home(
         if config.net_emulation is not None:
             config.check_emulated_nodes(fleet.topology)
             session.provide(NetEmulation, config.net_emulation)
-            _emulate_network(session)
+            session.service(of_room("emulation.network:EmulatedNetwork"))
         if config.metrics is not None:
-            _write_metrics(session, config.metrics)
+            of_room("metrics.collecting:write_metrics")(session, config.metrics)
         session.service(NodeWatch).follow(NodeLooks(ray_address()))
         job = announce(
             session,
@@ -232,20 +232,6 @@ def session_with_ray() -> Session | None:
         session.close("the program has shut Ray down")
         return None
     return session
-
-
-def _emulate_network(session: Session) -> None:
-    # Most jobs have the network that there is.
-    from rlinf_scheduler.emulation.network import EmulatedNetwork  # noqa: PLC0415
-
-    session.service(EmulatedNetwork)
-
-
-def _write_metrics(session: Session, config: MetricsConfig) -> None:
-    # Most jobs write none.
-    from rlinf_scheduler.metrics.collecting import write_metrics  # noqa: PLC0415
-
-    write_metrics(session, config)
 
 
 def refresh_nodes(session: Session, timeout_s: float) -> Topology:

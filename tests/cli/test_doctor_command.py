@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from fake_gcs import as_ray, listening
 from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.doctor import examination
+from rlinf_scheduler.doctor.facts import ClusterFacts, NodeFacts, Software
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.ray_backend.doctor import examination
-from rlinf_scheduler.ray_backend.doctor.facts import ClusterFacts, NodeFacts, Software
 
 
 def shown(monkeypatch, facts, *options):
@@ -25,7 +25,7 @@ def node(rank, **changes):
 
 
 def test_without_a_fault_it_exits_with_zero(monkeypatch):
-    from rlinf_scheduler.ray_backend.doctor import checks
+    from rlinf_scheduler.doctor import checks
 
     monkeypatch.setattr(checks, "find_faults", lambda facts: [])
     done = shown(monkeypatch, ClusterFacts((node(0), node(1)), address="10.0.0.1:6379"))

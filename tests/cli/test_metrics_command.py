@@ -17,7 +17,7 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.cli.metrics import _server, _token, _token_file
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.prometheus import metrics_app, own_token_file
+from rlinf_scheduler.metrics.prometheus import metrics_app, own_token_file
 
 DEADLINE_S = 60.0
 

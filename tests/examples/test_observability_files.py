@@ -14,8 +14,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 import yaml
 
-from rlinf_scheduler.observe.metrics import COUNTER, FAMILIES
-from rlinf_scheduler.observe.prometheus import metrics_app
+from rlinf_scheduler.metrics.families import COUNTER, FAMILIES
+from rlinf_scheduler.metrics.prometheus import metrics_app
 from status_cases import whole_job
 from waits import wait_until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import ray
 
+from rlinf_scheduler.doctor.gathering import open_to_others
 from rlinf_scheduler.ray_backend.authentication import host_and_port
-from rlinf_scheduler.ray_backend.doctor.gathering import open_to_others
 from rlinf_scheduler.ray_backend.probe import network_interfaces
 
 

@@ -25,8 +25,6 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.config.net_emulation import NetEmulation, read_net_emulation
-from rlinf_scheduler.emulation.arrivals import emulate_network
-from rlinf_scheduler.emulation.network import EmulatedNetwork
 from rlinf_scheduler.errors import ChannelExists, ConfigError, raise_config_errors
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.reasons import offer_reasons
@@ -34,6 +32,7 @@ from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.status_service import StatusService, begin_status, received
 from rlinf_scheduler.observe.time_service import TimeService
 from rlinf_scheduler.observe.why import WITHIN_S, Why, WhyService, why
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import announce
 from rlinf_scheduler.weights.index_service import open_index_when_needed
@@ -108,9 +107,9 @@ class LocalRuntime(Session):
         offer_reasons(self)
         if emulation is not None:
             self.provide(NetEmulation, emulation)
-            self.service(EmulatedNetwork)
+            self.service(of_room("emulation.network:EmulatedNetwork"))
         if emulates:
-            emulate_network(self)
+            of_room("emulation.arrivals:emulate_network")(self)
 
     def save(
         self,

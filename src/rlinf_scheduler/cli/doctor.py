@@ -15,8 +15,8 @@ from rlinf_scheduler.cli.running import HOW_TO, NONE_FOUND
 from rlinf_scheduler.wording import counted, printable
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.ray_backend.doctor.facts import ClusterFacts
-    from rlinf_scheduler.ray_backend.doctor.findings import Finding
+    from rlinf_scheduler.doctor.facts import ClusterFacts
+    from rlinf_scheduler.doctor.findings import Finding
 
 
 def doctor(
@@ -37,8 +37,8 @@ def doctor(
     # Ray takes a second to load, and the other commands do without it.
     from rlinf_scheduler.config import read_cluster_config  # noqa: PLC0415
     from rlinf_scheduler.config.network import read_ports  # noqa: PLC0415
-    from rlinf_scheduler.ray_backend.doctor.checks import find_faults  # noqa: PLC0415
-    from rlinf_scheduler.ray_backend.doctor.examination import examine  # noqa: PLC0415
+    from rlinf_scheduler.doctor.checks import find_faults  # noqa: PLC0415
+    from rlinf_scheduler.doctor.examination import examine  # noqa: PLC0415
 
     with readable_errors():
         groups = () if config is None else read_cluster_config(config).node_groups
@@ -53,7 +53,7 @@ def doctor(
 
 
 def _text(facts: ClusterFacts, findings: Sequence[Finding]) -> Iterator[str]:
-    from rlinf_scheduler.ray_backend.doctor.checks import CHECKS  # noqa: PLC0415
+    from rlinf_scheduler.doctor.checks import CHECKS  # noqa: PLC0415
 
     yield f"looked at {_where(facts)}"
     for node in facts.nodes:

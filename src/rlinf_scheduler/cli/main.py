@@ -27,6 +27,7 @@ from rlinf_scheduler.cli.web import web
 from rlinf_scheduler.cli.weights import weights
 from rlinf_scheduler.cli.why import why
 from rlinf_scheduler.extension import extension_named
+from rlinf_scheduler.rooms import not_installed
 
 # What a write says where the disk, or the user's part of it, is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -91,6 +92,12 @@ def main() -> None:
     _find_extension_here()
     try:
         app(prog_name="rlinf")
+    except ModuleNotFoundError as error:
+        problem = not_installed(error)
+        if problem is error:
+            raise
+        typer.echo(f"rlinf: {problem}", err=True)
+        sys.exit(WRONG_QUESTION)
     except OSError as error:
         if error.errno not in _FULL:
             raise

@@ -16,7 +16,7 @@ from rlinf_scheduler.cli.options import Job
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from rlinf_scheduler.observe.prometheus import WsgiApp
+    from rlinf_scheduler.metrics.prometheus import WsgiApp
     from rlinf_scheduler.session import Session
 
 # What this process is called in the job, before its number.
@@ -40,7 +40,7 @@ def metrics(
     Who reads them shows a token, `Authorization: Bearer ...`: what is in a file whose name is printed.
     """
     # Sockets and keys take a while to load, and other commands do without them.
-    from rlinf_scheduler.observe.prometheus import PATH, metrics_app  # noqa: PLC0415
+    from rlinf_scheduler.metrics.prometheus import PATH, metrics_app  # noqa: PLC0415
     from rlinf_scheduler.observe.status_service import begin_status, received  # noqa: PLC0415
     from rlinf_scheduler.session.job_file import find_job  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ def metrics(
 
 def _token_file(wanted: Path | None, host: str, *, no_token: bool) -> Path | None:
     from rlinf_scheduler.errors import ClusterError  # noqa: PLC0415
-    from rlinf_scheduler.observe.prometheus import own_token_file  # noqa: PLC0415
+    from rlinf_scheduler.metrics.prometheus import own_token_file  # noqa: PLC0415
 
     if no_token and wanted is not None:
         raise ClusterError("--token-file and --no-token: say one of them")
@@ -94,7 +94,7 @@ def _is_loopback(host: str) -> bool:
 
 def _server(host: str, port: int, app: WsgiApp) -> WSGIServer:
     from rlinf_scheduler.errors import ClusterError  # noqa: PLC0415
-    from rlinf_scheduler.observe.web.server import ThreadedServer  # noqa: PLC0415
+    from rlinf_scheduler.web.server import ThreadedServer  # noqa: PLC0415
 
     try:
         server = ThreadedServer(host, port)

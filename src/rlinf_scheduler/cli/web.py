@@ -30,8 +30,8 @@ def web(
     It listens on the loopback address alone, and lets in who has the address that is printed.
     """
     # Sockets and keys take a while to load, and other commands do without them.
-    from rlinf_scheduler.observe.web.server import serve_job  # noqa: PLC0415
     from rlinf_scheduler.session.job_file import find_job  # noqa: PLC0415
+    from rlinf_scheduler.web.server import serve_job  # noqa: PLC0415
 
     with readable_errors():
         found = find_job(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -17,6 +17,8 @@ from rlinf_scheduler.errors import raise_config_errors
 METRICS_PATH = f"{SECTION}.metrics"
 # Longer than ranks of a group are apart, mostly.
 WAIT_S = 60.0
+# How the values of a group's ranks become one.
+Reduction: TypeAlias = Literal["mean", "sum", "max", "min"]
 
 
 @dataclass(frozen=True, slots=True)

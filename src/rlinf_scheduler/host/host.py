@@ -59,6 +59,7 @@ from rlinf_scheduler.observe.own_stats import OwnStats, PastStates
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.session.membership import GroupMembership
@@ -293,10 +294,7 @@ class Hosting:
             # Before anybody can send to it: what would receive that asks what notes it.
             self._record(assignment, topology)
         if self._spec.emulates_network:
-            # Most jobs have the network that there is.
-            from rlinf_scheduler.emulation.arrivals import emulate_network  # noqa: PLC0415
-
-            emulate_network(self.session, assignment.placement.node_rank)
+            of_room("emulation.arrivals:emulate_network")(self.session, assignment.placement.node_rank)
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
         if self._spec.detached_job:

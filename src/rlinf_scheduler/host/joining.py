@@ -43,6 +43,7 @@ from rlinf_scheduler.host.protocol import HostSpec
 from rlinf_scheduler.host.seeds import rank_seed
 from rlinf_scheduler.mailbox import open_mailbox_when_needed
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, current_or_none, set_current
 
 # What a rank starts has it in its environment: "PID BIRTH DESCRIPTOR ADDRESS" of the worker that it may join below.
@@ -378,10 +379,7 @@ def _become(session: Session, spec: JoinSpec, address: WorkerAddress, world_size
     session.provide(JobSettings, spec.settings)
     session.provide(Role, Role(info, spec.role.hardware))
     if host.emulates_network:
-        # Most jobs have the network that there is.
-        from rlinf_scheduler.emulation.arrivals import emulate_network  # noqa: PLC0415
-
-        emulate_network(session)  # it is where its parent is
+        of_room("emulation.arrivals:emulate_network")(session)  # it is where its parent is
     session.provide(LogFolder, LogFolder(host.log_folder))
     if host.detached_job:
         session.provide(DetachedJob, DetachedJob(host.detached_job))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from rlinf_scheduler.checks import is_encodable, whole_number
+from rlinf_scheduler.config.metrics import Reduction
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.observe.levels import Level
 
-Reduction: TypeAlias = Literal["mean", "sum", "max", "min"]
 _BY_LAST_WORD: dict[str, Reduction] = {
     "max": "max",
     "min": "min",

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rlinf_scheduler.metrics.samples import Logged, Reduction, Sample
+from rlinf_scheduler.config.metrics import Reduction
+from rlinf_scheduler.metrics.samples import Logged, Sample
 
 # So many steps of a group may be incomplete; the one that was begun first makes room.
 MAX_OPEN = 64

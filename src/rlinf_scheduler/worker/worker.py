@@ -25,6 +25,7 @@ from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.work import at_step
@@ -37,8 +38,8 @@ from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
 
+    from rlinf_scheduler.config.metrics import Reduction
     from rlinf_scheduler.events import ChildLost, Event
-    from rlinf_scheduler.metrics.samples import Reduction
     from rlinf_scheduler.worker.group import WorkerGroup
     from rlinf_scheduler.worker.group_builder import GroupBuilder
 
@@ -327,10 +328,8 @@ class Worker(Routed):
         Raises:
             ConfigError: a name is no text, a value no number, or the step no whole number from 0.
         """
-        from rlinf_scheduler.metrics.sending import log_metrics  # noqa: PLC0415 - most ranks log none
-
         info = self._rlinf_role.info
-        log_metrics(
+        of_room("metrics.sending:log_metrics")(
             self._rlinf_session,
             info.address.group,
             str(info.address),

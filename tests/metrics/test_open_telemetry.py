@@ -7,9 +7,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe import open_telemetry
-from rlinf_scheduler.observe.metrics import FAMILIES
-from rlinf_scheduler.observe.open_telemetry import dotted, observe_with_opentelemetry
+from rlinf_scheduler.metrics import open_telemetry
+from rlinf_scheduler.metrics.families import FAMILIES
+from rlinf_scheduler.metrics.open_telemetry import dotted, observe_with_opentelemetry
 from rlinf_scheduler.observe.status import ChannelStatus, GroupStatus, JobStatus, RankStatus
 
 STATUS = JobStatus(

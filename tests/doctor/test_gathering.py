@@ -6,10 +6,10 @@ import stat
 
 import pytest
 
-from rlinf_scheduler.ray_backend.doctor import gathering
-from rlinf_scheduler.ray_backend.doctor.checks import find_faults
-from rlinf_scheduler.ray_backend.doctor.facts import ClusterFacts
-from rlinf_scheduler.ray_backend.doctor.gathering import gather_facts, open_to_others
+from rlinf_scheduler.doctor import gathering
+from rlinf_scheduler.doctor.checks import find_faults
+from rlinf_scheduler.doctor.facts import ClusterFacts
+from rlinf_scheduler.doctor.gathering import gather_facts, open_to_others
 
 
 def test_this_machine_can_do_what_the_library_needs(monkeypatch):

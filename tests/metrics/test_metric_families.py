@@ -7,8 +7,8 @@ from prometheus_client import parser as plain_parser
 from prometheus_client.openmetrics import parser as strict_parser
 
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.metrics import COUNTER, FAMILIES
-from rlinf_scheduler.observe.prometheus import metrics_app
+from rlinf_scheduler.metrics.families import COUNTER, FAMILIES
+from rlinf_scheduler.metrics.prometheus import metrics_app
 from status_cases import whole_job
 
 UNITS = ("seconds", "bytes")

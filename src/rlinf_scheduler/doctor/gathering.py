@@ -18,6 +18,14 @@ from pathlib import Path
 from rlinf_scheduler.comm.pull.agent import PullError, net_devices, nixl_stack
 from rlinf_scheduler.comm.pull.records import OFF, VARIABLE
 from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.doctor.facts import (
+    AcceleratorFacts,
+    LimitFacts,
+    MemoryFacts,
+    NodeFacts,
+    Software,
+    TokenFacts,
+)
 from rlinf_scheduler.errors import ClusterError, ConfigError
 from rlinf_scheduler.hardware.vendors import (
     NODE_RANK_VARIABLE,
@@ -26,14 +34,6 @@ from rlinf_scheduler.hardware.vendors import (
     find_devices,
     match_devices,
     vendors,
-)
-from rlinf_scheduler.ray_backend.doctor.facts import (
-    AcceleratorFacts,
-    LimitFacts,
-    MemoryFacts,
-    NodeFacts,
-    Software,
-    TokenFacts,
 )
 from rlinf_scheduler.ray_backend.ray_token import (
     MODE_VARIABLE,

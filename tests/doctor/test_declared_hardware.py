@@ -7,12 +7,12 @@ import pytest
 
 from programs import run_program
 from rlinf_scheduler.config import read_cluster_config
+from rlinf_scheduler.doctor.declared import declared_units, look_at
+from rlinf_scheduler.doctor.examination import examine
+from rlinf_scheduler.doctor.facts import HardwareFacts
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware import HardwareType, register_hardware, registry
 from rlinf_scheduler.planning import Node
-from rlinf_scheduler.ray_backend.doctor.declared import declared_units, look_at
-from rlinf_scheduler.ray_backend.doctor.examination import examine
-from rlinf_scheduler.ray_backend.doctor.facts import HardwareFacts
 
 
 def groups_of(kind, *configs, node_ranks=0, label="robots"):
@@ -107,7 +107,7 @@ def test_a_check_of_a_programs_own_that_raises_is_told_of_beside_what_else_is_fo
 
 
 def test_without_a_cluster_this_machine_is_node_0(monkeypatch):
-    from rlinf_scheduler.ray_backend.doctor import examination
+    from rlinf_scheduler.doctor import examination
 
     monkeypatch.setattr(examination, "find_address", lambda *_: examination.LOCAL)
     monkeypatch.setattr(examination.ray, "is_initialized", lambda: False)

@@ -17,8 +17,8 @@ import pytest
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.web.app import CLOSED
-from rlinf_scheduler.observe.web.server import MAX_CONNECTIONS, WebServer, metrics_url, page_url, serve_job
+from rlinf_scheduler.web.app import CLOSED
+from rlinf_scheduler.web.server import MAX_CONNECTIONS, WebServer, metrics_url, page_url, serve_job
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.transport.sockets import listen_tcp
-from rlinf_scheduler.ray_backend.doctor.facts import LinkSpeed
+from rlinf_scheduler.doctor.facts import LinkSpeed
 
 PROBE_BYTES = 4 << 20
 PROBE_TIMEOUT_S = 10.0

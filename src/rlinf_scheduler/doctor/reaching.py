@@ -14,7 +14,7 @@ import msgspec
 
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.transport.sockets import listen_tcp
-from rlinf_scheduler.ray_backend.doctor.facts import Reach
+from rlinf_scheduler.doctor.facts import Reach
 
 TRY_S = 3.0
 _TRIES_AT_ONCE = 32

@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from rlinf.testing.machines import MachineStar, MachinesUnavailable
-from rlinf_scheduler.ray_backend.doctor import link_speeds
-from rlinf_scheduler.ray_backend.doctor.checks import check_links
-from rlinf_scheduler.ray_backend.doctor.facts import ClusterFacts, NodeFacts, ProbedLink
-from rlinf_scheduler.ray_backend.doctor.link_probe import ProbeListener, probe_link
-from rlinf_scheduler.ray_backend.doctor.link_speeds import rounds_of
+from rlinf_scheduler.doctor import link_speeds
+from rlinf_scheduler.doctor.checks import check_links
+from rlinf_scheduler.doctor.facts import ClusterFacts, NodeFacts, ProbedLink
+from rlinf_scheduler.doctor.link_probe import ProbeListener, probe_link
+from rlinf_scheduler.doctor.link_speeds import rounds_of
 
 DEADLINE_S = 60.0
 MB = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.status import JobStatus
-from rlinf_scheduler.observe.web.app import CLOSED, MAX_STREAMS, SharedLook, WebApp
+from rlinf_scheduler.web.app import CLOSED, MAX_STREAMS, SharedLook, WebApp
 
 TOKEN = "a-token-of-the-test"
 LONG_S = 3600.0

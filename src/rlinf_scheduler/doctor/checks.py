@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from rlinf_scheduler.doctor.facts import ClusterFacts, NodeFacts
+from rlinf_scheduler.doctor.findings import Finding
+from rlinf_scheduler.doctor.link_speeds import slow_links
 from rlinf_scheduler.hardware.vendors import NODE_RANK_VARIABLE
-from rlinf_scheduler.ray_backend.doctor.facts import ClusterFacts, NodeFacts
-from rlinf_scheduler.ray_backend.doctor.findings import Finding
-from rlinf_scheduler.ray_backend.doctor.link_speeds import slow_links
 from rlinf_scheduler.wording import counted
 
 MAX_SKEW_S = 1.0

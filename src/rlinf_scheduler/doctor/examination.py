@@ -13,6 +13,12 @@ from msgspec.structs import replace
 from ray.exceptions import RayError
 
 from rlinf_scheduler.comm.port_range import PortRange
+from rlinf_scheduler.doctor.declared import declared_units, look_at, not_looked_at
+from rlinf_scheduler.doctor.facts import ClusterFacts, HardwareFacts, NodeFacts, ProbedLink, Reach
+from rlinf_scheduler.doctor.gathering import gather_facts
+from rlinf_scheduler.doctor.link_probe import TOKEN_BYTES, ProbeListener, probe_link
+from rlinf_scheduler.doctor.link_speeds import rounds_of
+from rlinf_scheduler.doctor.reaching import NodeListener, Place, try_all
 from rlinf_scheduler.errors import ClusterError, SchedulerError
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.planning import HardwareUnit, NodeGroup
@@ -24,12 +30,6 @@ from rlinf_scheduler.ray_backend.backend import (
     on_node,
     wait_for_nodes,
 )
-from rlinf_scheduler.ray_backend.doctor.declared import declared_units, look_at, not_looked_at
-from rlinf_scheduler.ray_backend.doctor.facts import ClusterFacts, HardwareFacts, NodeFacts, ProbedLink, Reach
-from rlinf_scheduler.ray_backend.doctor.gathering import gather_facts
-from rlinf_scheduler.ray_backend.doctor.link_probe import TOKEN_BYTES, ProbeListener, probe_link
-from rlinf_scheduler.ray_backend.doctor.link_speeds import rounds_of
-from rlinf_scheduler.ray_backend.doctor.reaching import NodeListener, Place, try_all
 from rlinf_scheduler.ray_backend.node.interfaces import own_ip
 from rlinf_scheduler.ray_backend.nodes import fleet_of, order_nodes
 from rlinf_scheduler.ray_backend.probe import NodeReport, node_environment, probe_this_node

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlinf_scheduler.comm.rundir import private_directory
 from rlinf_scheduler.errors import ClusterError, SchedulerError
-from rlinf_scheduler.observe.metrics import COUNTER, FAMILIES, MetricFamily
+from rlinf_scheduler.metrics.families import COUNTER, FAMILIES, MetricFamily
 from rlinf_scheduler.observe.status import JobStatus
 
 if TYPE_CHECKING:

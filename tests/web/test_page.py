@@ -20,7 +20,7 @@ from rlinf_scheduler.observe.status import (
     WaitingOperation,
     WeightsStatus,
 )
-from rlinf_scheduler.observe.web.app import SCRIPTS, job_page, page_file
+from rlinf_scheduler.web.app import SCRIPTS, job_page, page_file
 
 NODE = shutil.which("node")
 # In the order of the page; they know nothing of the browser.

@@ -18,12 +18,12 @@ import msgspec
 
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.own_stats import JobPast
-from rlinf_scheduler.observe.prometheus import PATH, WsgiApp, metrics_app
 from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.status_service import ask_past, begin_status, received
-from rlinf_scheduler.observe.web.app import SharedLook, WebApp
 from rlinf_scheduler.observe.why import Why, why
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.web.app import SharedLook, WebApp
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -207,17 +207,22 @@ def metrics_url(session: Session) -> str:
     """Where the same server answers Prometheus on this machine.
 
     Raises:
-        ClusterError: prometheus-client is not installed.
+        ClusterError: prometheus-client is not installed, or metrics are not.
     """
-    metrics_app(lambda: received(begin_status(session)))  # it says what is missing
-    return page_url(session).replace("/?", f"{PATH}?", 1)
+    _metrics_app(lambda: received(begin_status(session)))  # it says what is missing
+    return page_url(session).replace("/?", f"{of_room('metrics.prometheus:PATH')}?", 1)
 
 
-def _metrics(status: Callable[[], JobStatus]) -> WsgiApp | None:
+def _metrics(status: Callable[[], JobStatus]) -> WSGIApplication | None:
     try:
-        return metrics_app(status)
+        return _metrics_app(status)
     except ClusterError:  # what it needs is not installed
         return None
+
+
+def _metrics_app(status: Callable[[], JobStatus]) -> WSGIApplication:
+    app: WSGIApplication = of_room("metrics.prometheus:metrics_app")(status)
+    return app
 
 
 def why_data(found: Why) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def job_page() -> Page:
 
 def page_file(name: str) -> str:
     """One of the files that the page is made of."""
-    return files("rlinf_scheduler.observe.web").joinpath("static", name).read_text(encoding="utf-8")
+    return files("rlinf_scheduler.web").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

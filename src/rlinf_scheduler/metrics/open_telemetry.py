@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_scheduler.errors import ClusterError, SchedulerError
-from rlinf_scheduler.observe.metrics import COUNTER, FAMILIES, MetricFamily
+from rlinf_scheduler.metrics.families import COUNTER, FAMILIES, MetricFamily
 from rlinf_scheduler.observe.status import JobStatus
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from rlinf_scheduler.ray_backend.doctor import reaching
-from rlinf_scheduler.ray_backend.doctor.reaching import NodeListener, Place, try_all, try_to_reach
+from rlinf_scheduler.doctor import reaching
+from rlinf_scheduler.doctor.reaching import NodeListener, Place, try_all, try_to_reach
 
 
 @pytest.fixture

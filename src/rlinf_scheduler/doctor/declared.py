@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from rlinf_scheduler.doctor.facts import HardwareFacts
 from rlinf_scheduler.errors import SchedulerError
 from rlinf_scheduler.extension import EXTENSION_VARIABLE
 from rlinf_scheduler.hardware.filling_in import fill_in_groups
 from rlinf_scheduler.hardware.reachability import find_problems
 from rlinf_scheduler.planning import HardwareUnit, Node, NodeGroup
-from rlinf_scheduler.ray_backend.doctor.facts import HardwareFacts
 from rlinf_scheduler.wording import counted
 
 CHECK_S = 5.0

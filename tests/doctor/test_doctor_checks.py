@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from rlinf_scheduler.ray_backend.doctor.checks import CHECKS, find_faults
-from rlinf_scheduler.ray_backend.doctor.facts import (
+from rlinf_scheduler.doctor.checks import CHECKS, find_faults
+from rlinf_scheduler.doctor.facts import (
     AcceleratorFacts,
     ClusterFacts,
     HardwareFacts,

@@ -1,0 +1,49 @@
+"""Rooms: parts that the library works without. No other part imports one; what needs one asks for it here, by name.
+
+Each is a folder beside this file, and may be left out of an installation.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from rlinf_scheduler.errors import ClusterError
+
+ROOMS = {
+    "doctor": "what is wrong with a cluster",
+    "emulation": "networks that are slow on purpose",
+    "metrics": "numbers of jobs and of training steps",
+    "web": "the page of a job",
+}
+
+
+@cache
+def has_room(room: str) -> bool:
+    """Say whether a room is installed."""
+    return find_spec(f"{__package__}.{room}") is not None
+
+
+def of_room(place: str) -> Any:
+    """Return what a room has at a place, such as "web.server:page_url".
+
+    Raises:
+        ClusterError: the room was left out.
+    """
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(f"{__package__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
+
+
+def not_installed(error: ModuleNotFoundError) -> Exception:
+    """Return what to raise instead of an error of an import: one that names the room, if it was of a room."""
+    room = (error.name or "").removeprefix(f"{__package__}.")
+    if room not in ROOMS:
+        return error
+    return ClusterError(
+        f"{room} is not installed: {ROOMS[room]} (the folder {__package__}/{room} was left out)"
+    )
