@@ -23,7 +23,7 @@ import ray
 from measure import MIB, Table, Target, duration_text, print_targets, ratio_text, stopwatch
 from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
 from rlinf_scheduler.ray_backend.backend import cores_of_machines
-from rlinf_scheduler.worker.start_turns import limits_of
+from rlinf_scheduler.worker.processes import limits_of
 
 NUM_NODES = 2
 TIMEOUT_S = 900.0

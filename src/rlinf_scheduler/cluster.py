@@ -55,8 +55,8 @@ from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.session.session import why_left
 from rlinf_scheduler.weights import AllWeights, published_weights
 from rlinf_scheduler.wording import counted
-from rlinf_scheduler.worker.fail_fast import FailFast
 from rlinf_scheduler.worker.group import WorkerGroup
+from rlinf_scheduler.worker.group_calls import FailFast
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.supervision import GroupEntry, groups_in

@@ -45,8 +45,7 @@ from rlinf_scheduler.weights.index_service import open_index_when_needed
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
-from rlinf_scheduler.worker.fallbacks import Fallbacks
-from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
 
 DRIVER_NAME = "driver"
 

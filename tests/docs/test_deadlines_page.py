@@ -39,8 +39,7 @@ from rlinf_scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf_scheduler.worker.channel_starter import WARM_S
 from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
 from rlinf_scheduler.worker.group_calls import UNREAD_GRACE_S
-from rlinf_scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
-from rlinf_scheduler.worker.node_watch import MAX_HEADLESS_S
+from rlinf_scheduler.worker.node_watch import MAX_HEADLESS_S, REFUSED_FOR_S, TOLD_AFTER_S
 from rlinf_scheduler.worker.profile import SENDING_S
 from rlinf_scheduler.worker.remote_group import END_WITHIN_S
 from rlinf_scheduler.worker.successors import ENDED_WITHIN_S

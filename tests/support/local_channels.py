@@ -8,7 +8,7 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.channel_worker import Channels
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.channel_starter import ChannelStarter
-from rlinf_scheduler.worker.launched_rank import LaunchedRank
+from rlinf_scheduler.worker.processes import LaunchedRank
 from rlinf_scheduler.worker.supervision import Supervision
 
 DEADLINE_S = 60.0

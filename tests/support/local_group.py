@@ -14,7 +14,7 @@ from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.worker.device_lock import DeviceLockServer
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.launched_rank import LaunchedRank
+from rlinf_scheduler.worker.processes import LaunchedRank
 from rlinf_scheduler.worker.supervision import Supervision, groups_of
 
 DEADLINE_S = 60.0

@@ -9,7 +9,7 @@ from rlinf_scheduler.events import TransportFellBack
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.observed import tell_of_fallbacks
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.worker.fallbacks import Fallbacks
+from rlinf_scheduler.worker.node_watch import Fallbacks
 
 DEADLINE_S = 60.0
 

@@ -20,10 +20,9 @@ from rlinf_scheduler.errors import (
     WorkerError,
 )
 from rlinf_scheduler.host.answers import Answers
-from rlinf_scheduler.worker.attributes import declared_attributes
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.group_launch import claim_name
-from rlinf_scheduler.worker.signatures import check_arguments
+from rlinf_scheduler.worker.signatures import check_arguments, declared_attributes
 from slow_errors import SlowError
 
 

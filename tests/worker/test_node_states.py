@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_scheduler.planning import Node
-from rlinf_scheduler.worker.node_states import (
+from rlinf_scheduler.worker.node_watch import (
     REFUSED_FOR_S,
     TOLD_AFTER_S,
     NodeSilence,

@@ -21,8 +21,8 @@ from rlinf_scheduler.errors import (
     WorkerDied,
 )
 from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
-from rlinf_scheduler.worker.launched_rank import LaunchedRank
 from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.processes import LaunchedRank
 from rlinf_scheduler.worker.supervision import groups_of
 from scarce_threads import refuse_thread
 from waits import seen, wait_until
@@ -145,7 +145,7 @@ def test_a_rank_whose_node_is_gone_comes_back_on_another_one_if_that_is_wanted(f
 def test_a_rank_for_which_no_other_node_has_room_is_given_up_and_it_says_what_was_missing(
     forked_job, monkeypatch
 ):
-    monkeypatch.setattr("rlinf_scheduler.worker.restarts.FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("rlinf_scheduler.worker.deaths.FIRST_DELAY_S", 0.0)
     heard = Heard(forked_job, "stays")
     launch(forked_job, "stays", restart_on="any", max_restarts=2)
     Mortal.create_group().launch(forked_job, PackedPlacementStrategy(4, 7), name="in its place")

@@ -1,7 +1,7 @@
 """How many processes of a machine start at a time, and in which order."""
 
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
+from rlinf_scheduler.worker.processes import MIN_AT_ONCE, StartTurns, in_turn, limits_of
 
 
 def test_a_machine_starts_so_many_at_a_time_and_another_one_need_not_wait_for_it():

@@ -24,7 +24,7 @@ NOT_NEEDED = (
     "rlinf_scheduler.planning.planner",
     "rlinf_scheduler.queueing.state",
     "rlinf_scheduler.session.heartbeat_monitor",
-    "rlinf_scheduler.worker.fallbacks",
+    "rlinf_scheduler.worker.node_watch",
     "rlinf_scheduler.weights",
     "rlinf_scheduler.worker.group",
     "rlinf_scheduler.worker.launch",

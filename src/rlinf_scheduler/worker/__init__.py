@@ -10,9 +10,8 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.addresses import WorkerAddress
     from rlinf_scheduler.host.info import WorkerInfo
     from rlinf_scheduler.worker.group import WorkerGroup
-    from rlinf_scheduler.worker.result import GroupResult
+    from rlinf_scheduler.worker.result import GroupResult, as_completed, wait_all, wait_first
     from rlinf_scheduler.worker.stream import GroupStream
-    from rlinf_scheduler.worker.waiting import as_completed, wait_all, wait_first
     from rlinf_scheduler.worker.worker import Worker
 
 __all__ = [

@@ -49,9 +49,9 @@ from rlinf_scheduler.planning import NodePlacementStrategy, Placement
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import list_names
 from rlinf_scheduler.worker.channel_pool import ChannelPool
+from rlinf_scheduler.worker.deaths import Restarts
 from rlinf_scheduler.worker.group_launch import prepare_launch
 from rlinf_scheduler.worker.launch import LaunchOptions
-from rlinf_scheduler.worker.restarts import Restarts
 from rlinf_scheduler.worker.starting import begin_beside
 from rlinf_scheduler.worker.supervision import Supervision
 

@@ -1,7 +1,8 @@
-"""What the end of a rank means for its group. Pure: events come in, and what is to be done about them goes out."""
+"""What the end of a rank means for its group, and how often it comes back. Pure: it does nothing about it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
@@ -19,6 +20,10 @@ VERDICTS: tuple[str, ...] = get_args(Verdict)
 RETURNING = ("restart", "restart_group")
 # How a rank is: another process is to take its place ("away"); it is gone for good, alone or with the whole group.
 RankState: TypeAlias = Literal["there", "away", "dead", "fatal"]
+MAX_RESTARTS = 5
+WITHIN_S = 60.0
+# The first start is at once; the second in a row waits so long, each further one twice as long, up to the last.
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +221,41 @@ class Deaths:
             if rank in self._fatal:
                 return WorkerDied(self.group, rank, method, reason)
         return None
+
+
+class Restarts:
+    """Counts them: what dies again and again at once would never do any work.
+
+    Args:
+        most: so many
+        within_s: in so many seconds.
+
+    >>> restarts = Restarts(most=2, within_s=60)
+    >>> restarts.may(0), restarts.may(1), restarts.may(2), restarts.may(61)
+    (True, True, False, True)
+    """
+
+    def __init__(self, most: int = MAX_RESTARTS, within_s: float = WITHIN_S) -> None:
+        self.most = most
+        self.within_s = within_s
+        self._last: deque[float] = deque()
+
+    def may(self, now: float) -> bool:
+        """Whether it is to be started now; then it counts."""
+        while self._last and self._last[0] <= now - self.within_s:
+            self._last.popleft()
+        if len(self._last) >= self.most:
+            return False
+        self._last.append(now)
+        return True
+
+    @property
+    def delay_s(self) -> float:
+        """How long the start that was counted last is to wait, in seconds.
+
+        >>> restarts = Restarts(most=9, within_s=60)
+        >>> [restarts.delay_s for second in range(9) if restarts.may(second)]
+        [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        """
+        num_before = len(self._last) - 1
+        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (num_before - 1)) if num_before > 0 else 0.0

@@ -20,14 +20,13 @@ from rlinf_scheduler.observe.profiling import RATE_HZ
 from rlinf_scheduler.observe.why import WITHIN_S, RankStack, stacks_of
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.wording import counted
-from rlinf_scheduler.worker.attributes import LIBRARY
 from rlinf_scheduler.worker.call import Call, CallAgain
-from rlinf_scheduler.worker.group_calls import GroupCalls
-from rlinf_scheduler.worker.health import RankHealth
+from rlinf_scheduler.worker.group_calls import GroupCalls, RankHealth
 from rlinf_scheduler.worker.profile import take_profile
 from rlinf_scheduler.worker.result import GroupResult
 from rlinf_scheduler.worker.seconds import checked_deadline, checked_seconds
 from rlinf_scheduler.worker.signatures import (
+    LIBRARY,
     check_arguments,
     check_attribute,
     check_method,
@@ -36,8 +35,7 @@ from rlinf_scheduler.worker.signatures import (
     public_methods,
     unsendable,
 )
-from rlinf_scheduler.worker.stream import GroupStream
-from rlinf_scheduler.worker.stream_call import StreamCall, ValueCell
+from rlinf_scheduler.worker.stream import GroupStream, StreamCall, ValueCell
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import absolute_path, whole_number
-from rlinf_scheduler.errors import ConfigError
+from rlinf_scheduler.errors import CallArgumentError, ConfigError
 from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.host.seeds import checked_seed
@@ -22,22 +22,16 @@ from rlinf_scheduler.planning import (
 )
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tape.limit import limit_bytes
-from rlinf_scheduler.worker.deaths import RETURNING, OnFailure
+from rlinf_scheduler.wording import did_you_mean
+from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, VERDICTS, WITHIN_S, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.group_launch import prepare_launch
 from rlinf_scheduler.worker.launch import LaunchOptions
-from rlinf_scheduler.worker.restart_options import (
-    RestartOn,
-    check_is_used,
-    check_on_failure,
-    may_move,
-    ready_method,
-    restart_limit,
-)
 from rlinf_scheduler.worker.seconds import checked_seconds
-from rlinf_scheduler.worker.signatures import check_arguments
+from rlinf_scheduler.worker.signatures import check_arguments, check_method, kind_of
 from rlinf_scheduler.worker.starting import LaunchFunction, begin
+from rlinf_scheduler.worker.successors import RestartLimit
 
 T = TypeVar("T")
 GroupT_co = TypeVar("GroupT_co", bound=WorkerGroup[Any], covariant=True)
@@ -48,6 +42,8 @@ UNRESPONSIVE_AFTER_S = 600.0
 MAX_THREADS = 500
 # Where ranks record their inputs, if the launch does not say.
 RECORD_VARIABLE = "RLINF_RECORD"
+RestartOn: TypeAlias = Literal["same", "any"]
+_PLACES: tuple[str, ...] = get_args(RestartOn)
 
 
 class OpenCluster(Protocol):
@@ -217,3 +213,75 @@ def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
     if topology.num_accelerators:
         return PackedPlacementStrategy(0, topology.num_accelerators - 1)
     return NodePlacementStrategy(list(range(len(topology.nodes))))
+
+
+def check_on_failure(wanted: object) -> None:
+    """Make sure that it says what a death means.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not callable(wanted) and wanted not in VERDICTS:
+        known = ", ".join(map(repr, VERDICTS))
+        hint = did_you_mean(wanted, VERDICTS) if isinstance(wanted, str) else ""
+        problem = f"on_failure={wanted!r}: it is one of {known}, or a function that returns one"
+        raise ConfigError("; ".join(filter(None, [problem, hint])))
+
+
+def check_is_used(on_failure: object, **options: object) -> None:
+    """Make sure that options about ranks that come back are given only where ranks may come back.
+
+    Raises:
+        ConfigError: one is given, and what dies is not started again.
+    """
+    if on_failure in RETURNING or callable(on_failure):
+        return
+    for name, value in options.items():
+        if value is not None:
+            problem = f"{name}= is for ranks that come back, and with on_failure={on_failure!r} none does"
+            raise ConfigError(problem, hint="on_failure='restart', or a function that decides for each death")
+
+
+def restart_limit(most: object, within_s: object) -> RestartLimit:
+    """How often a rank comes back; None is the usual number.
+
+    Raises:
+        ConfigError: these are no such numbers.
+    """
+    most = MAX_RESTARTS if most is None else most
+    within_s = WITHIN_S if within_s is None else within_s
+    if type(most) is not int or most < 0:
+        raise ConfigError(f"max_restarts={most!r}: it is a whole number from 0")
+    if isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not within_s > 0:
+        raise ConfigError(f"restart_window_s={within_s!r}: it is a number of seconds")
+    return RestartLimit(most, float(within_s))
+
+
+def may_move(wanted: object) -> bool:
+    """Whether a rank whose node is gone comes back on another one.
+
+    Raises:
+        ConfigError: it does not say so.
+    """
+    if wanted not in (None, *_PLACES):
+        raise ConfigError(f"restart_on={wanted!r}: it is one of {', '.join(map(repr, _PLACES))}")
+    return wanted == "any"
+
+
+def ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:
+    """The name of the method that `ready_when` gives; "" for none.
+
+    Raises:
+        ConfigError: the class has none of that name, or it cannot be called so.
+    """
+    if wanted is None:
+        return ""
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", repr(wanted))
+    try:
+        check_method(worker_class, name)
+        check_arguments(worker_class, name, (), {})
+    except (AttributeError, CallArgumentError) as error:
+        raise ConfigError(f"ready_when={name!r}: {error}") from error
+    if kind_of(worker_class, name) == "stream":
+        raise ConfigError(f"ready_when={name!r}: it is a method that returns, and no generator")
+    return name

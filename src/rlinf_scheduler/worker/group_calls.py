@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from weakref import ref
 
 from msgspec.structs import replace
 
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
-from rlinf_scheduler.comm.loop import ending
+from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WorkerDied
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity
+from rlinf_scheduler.observe.stalls import Stall, tell_stall
 from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.ray_backend.ending import end_failed
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker.call import Call, Target
 from rlinf_scheduler.worker.deaths import Deaths, Policy
-from rlinf_scheduler.worker.fail_fast import FailFast
-from rlinf_scheduler.worker.health import RankHealth, State
 from rlinf_scheduler.worker.result import GroupResult
-from rlinf_scheduler.worker.stalls import watch_stalls
 
 UNREAD_GRACE_S = 3.0
 # Of the calls of a group that have failed, so many are told of to who asks what this process is at.
 MAX_UNTAKEN = 8
 TERMINATED = "the group was terminated"
+State = Literal["alive", "unresponsive", "restarting", "dead", "ended"]
+
+_log = logging.getLogger("rlinf.driver")
 
 
 class KnownRank(Protocol):
@@ -319,3 +323,108 @@ class UntakenFailures:
         if not told:
             self._forget()
         return replace(activity, failures=(*activity.failures, *told.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class RankHealth:
+    """How a rank is.
+
+    Attributes:
+        address: its name, `group:rank`.
+        state: "alive"; "unresponsive": stopped, stuck or cut off; "restarting": its process is gone, and another one
+            takes its place, or may; "dead"; "ended": with its group, which was terminated.
+        reason: why it is not alive; "" if it is.
+        node_rank: its node.
+        pid: its process's id there, the last one's if it has none.
+        num_restarts: how many processes had its place before.
+    """
+
+    address: WorkerAddress
+    state: State
+    reason: str
+    node_rank: int
+    pid: int
+    num_restarts: int
+
+
+def watch_stalls(session: Session, call: Call, stall_after_s: float) -> None:
+    """Tell the job's home of a call that owes something for so long, in seconds, and whenever that has doubled."""
+    patience = Patience(stall_after_s)
+    timers: list[Timer] = []
+
+    def look() -> None:
+        now = time.monotonic()
+        owed_s = [now - call.owed_since(index) for index in range(len(call.addresses))]
+        waited_s = max(owed_s)
+        if patience.ends(waited_s):
+            pairs = zip(call.addresses, owed_s, strict=True)
+            late = tuple(str(address) for address, each_s in pairs if each_s >= stall_after_s)
+            tell_stall(session, Stall(call.addresses[0].group, "", f"{call.method}()", late, waited_s))
+        begin(patience.left_s(waited_s))
+
+    def begin(pause_s: float) -> None:
+        timers[:] = [session.messenger.call_later(pause_s, look)]
+
+    begin(stall_after_s)
+    # The timer refers to the call, and that to what has come of it.
+    call.complete.add_done_callback(lambda _: timers.pop().cancel())
+
+
+class Patience:
+    """How long a wait may take until it is told of, and told of again.
+
+    >>> patience = Patience(10.0)
+    >>> patience.ends(9.0), patience.ends(11.0), patience.ends(19.0), patience.left_s(19.0)
+    (False, True, False, 3.0)
+    >>> patience.ends(4.0), patience.left_s(4.0)  # what was waited for has come, and it waits for the next
+    (False, 6.0)
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._told_s = 0.0
+
+    def ends(self, waited_s: float) -> bool:
+        """Return whether it is to be told of now, given for how long it waits, in seconds."""
+        if waited_s < self._told_s:
+            self._told_s = 0.0
+        if waited_s < max(self._limit_s, 2 * self._told_s):
+            return False
+        self._told_s = waited_s
+        return True
+
+    def left_s(self, waited_s: float) -> float:
+        """Return for how much longer it may wait, in seconds, given for how long it does; less than 0: it does not."""
+        return max(self._limit_s, 2 * self._told_s) - max(0.0, waited_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FailFast:
+    """That a failed call ends this process; its session has it as a fact where `cluster.fail_fast` is true."""
+
+    session: Session
+    # Taken by the first failure: who ends already is not interrupted once more.
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def watch(
+        self, result: GroupResult[object], settled: Promise[None], *, unless: Callable[[], bool]
+    ) -> None:
+        """End this process once a call has failed, whether or not somebody waits for it.
+
+        Args:
+            result: of the call.
+            settled: done when it has ended.
+            unless: whether its group is being ended: what fails by that is no failure.
+        """
+        settled.add_done_callback(partial(self._look_at, result, unless))
+
+    def _look_at(self, result: GroupResult[object], unless: Callable[[], bool], _: Promise[None]) -> None:
+        if not unless() and result.failure(reason_wait_s=0.0) is not None:
+            run_beside_in_time(self.session.messenger.call_later, self._end_for, result)
+
+    def _end_for(self, result: GroupResult[object]) -> None:
+        if not self._turn.acquire(blocking=False):
+            return
+        told = "a call has failed, and ends this driver (`cluster.fail_fast: false` keeps it)"
+        _log.critical("cluster.fail_fast: %s: %s", told, result.failure())
+        end_failed()

@@ -44,22 +44,24 @@ from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
-from rlinf_scheduler.worker.environment import rank_environment
-from rlinf_scheduler.worker.fallbacks import Fallbacks
-from rlinf_scheduler.worker.launched_rank import (
+from rlinf_scheduler.worker.environment import profiled_environments, rank_environment
+from rlinf_scheduler.worker.moves import Moves
+from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
+from rlinf_scheduler.worker.processes import (
+    MIN_AT_ONCE,
     LaunchedRank,
+    Processes,
+    StartTurns,
+    devices_of,
     end_of_node,
     explanation_of,
+    in_turn,
     is_the_end,
+    limits_of,
     most_telling,
 )
-from rlinf_scheduler.worker.moves import Moves
-from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.processes import Processes, devices_of
-from rlinf_scheduler.worker.profiled_start import profiled_environments
 from rlinf_scheduler.worker.progress import Standing, shown_while_slow
 from rlinf_scheduler.worker.signatures import encoded_factory
-from rlinf_scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
 from rlinf_scheduler.worker.supervision import LaunchedGroups
 
 _WAITING = "waiting"

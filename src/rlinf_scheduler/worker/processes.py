@@ -1,24 +1,31 @@
-"""How the processes of ranks are started and ended: by Ray."""
+"""The processes of ranks: started and ended by Ray, so many at a time, and what Ray says of their ends."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
+import os
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup
 
+from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.comm import Endpoint, Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import DeviceHeld, LaunchError
+from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.actor_spec import (
     DetachedHostActor,
     HostActor,
@@ -29,6 +36,7 @@ from rlinf_scheduler.host.actor_spec import (
 )
 from rlinf_scheduler.host.force import kill_process
 from rlinf_scheduler.host.info import DetachedJob, job_topology
+from rlinf_scheduler.host.postmortem import Witness
 from rlinf_scheduler.host.protocol import HostSpec
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import ProcessEnvironment
@@ -45,6 +53,15 @@ _LOOK_S, _LATEST_LOOK_S = 0.25, 5.0
 _RESERVING = "devices that are free"
 
 _log = logging.getLogger(__name__)
+# What Ray says of processes that have gone with their node.
+_NODE_ENDED = "the actor's node was terminated"
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_TELLING = ("exit detail", "exit type", "error:")
+# What Ray says when a process is gone and left no word; it goes on with a list of what might have been.
+_WITHOUT_A_WORD = "connection error code 2"
+# Each waits for Ray, too, so a core has more than one at a time; and a machine some, however little is known of it.
+_OF_A_CORE = 2
+MIN_AT_ONCE = 8
 
 
 class HostProcess(Protocol):
@@ -266,3 +283,142 @@ def _refusal(wait_s: float) -> str:
     if wait_s > 0:
         return f"its devices were not free within {seconds_text(wait_s)}"
     return "its devices are not free; `wait_s=` waits for them, `rlinf devices` shows who has what"
+
+
+@dataclass(eq=False)
+class LaunchedRank:
+    """One rank's process.
+
+    Attributes:
+        address: the rank's name.
+        placement: where it runs.
+        process: its process.
+        num_restarts: how many processes had its place before.
+        exited: done when the process is gone; its result says why.
+        gone: done when it counts as gone, with why; its process may live on somewhere.
+        endpoint: how to reach it, once it runs.
+        pid: its process id, once it runs.
+        born: when its process began, see `birth_of`.
+        progress: how far its launch has come.
+        report: its word that it runs, to be answered with its assignment.
+        ended_by: what ended its process by force, since it had not ended in time; "" otherwise.
+        witness: who sees its process end; None where that is on another machine.
+    """
+
+    address: WorkerAddress
+    placement: Placement
+    process: HostProcess
+    num_restarts: int = 0
+    exited: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
+    gone: Promise[str] = field(default_factory=Promise)
+    endpoint: Endpoint | None = None
+    pid: int = 0
+    born: int = 0
+    progress: str = protocol.STARTING
+    report: Request | None = None
+    witness: Witness | None = None
+    ended_by: str = ""
+
+    def release_witness(self) -> None:
+        """See its end no more; the I/O thread's, as making the witness is."""
+        witness, self.witness = self.witness, None
+        if witness is not None:
+            witness.close()
+
+
+def is_the_end(error: BaseException | None) -> bool:
+    """Whether what Ray says means that a process is gone, and not only that Ray does not reach it now."""
+    return not isinstance(error, ActorUnavailableError)
+
+
+def end_of_node(error: BaseException | None) -> str:
+    """Why the node of a process that is gone is gone too, if Ray says that it is; else ""."""
+    if _NODE_ENDED not in str(error):
+        return ""
+    if "health check" in str(error):
+        return "its raylet stopped answering"
+    return "its raylet ended"
+
+
+def most_telling(lines: Sequence[str]) -> str:
+    """The one line of an explanation that says most."""
+    return next((line for key in _TELLING for line in reversed(lines) if key in line.lower()), lines[-1])
+
+
+def explanation_of(error: BaseException | None, witness: Witness | None) -> list[str]:
+    """All that Ray says about the end of a process, without its colours and blank lines; or the witness, who knows."""
+    if error is None:
+        return ["its process ended"]
+    if _WITHOUT_A_WORD in str(error):
+        cause = "" if witness is None else witness.cause()
+        return [cause or "its process is gone without a word: killed, crashed, or out of memory"]
+    lines = [_COLOURS.sub("", line).rstrip() for line in str(error).splitlines()]
+    return [line for line in lines if line.strip()] or [type(error).__name__]
+
+
+class StartTurns:
+    """Which processes are starting; a service of a session, shared by all launches.
+
+    It has no lock, which a signal handler could meet: two launches that look at once may start one process too many.
+
+    Attributes:
+        changed: done when there is more room than when it was read.
+    """
+
+    def __init__(self, _session: Session | None = None) -> None:
+        self.changed: Promise[None] = Promise()
+        self._starting: dict[str, dict[object, None]] = {}
+
+    def begin(self, machine: str, process: object) -> None:
+        """A process begins to start on a machine."""
+        self._starting.setdefault(machine, {})[process] = None
+
+    def end(self, machine: str, process: object) -> None:
+        """It is up, or gone; on the I/O thread."""
+        self._starting.get(machine, {}).pop(process, None)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let all launches look again; on the I/O thread."""
+        before, self.changed = self.changed, Promise()
+        before.set_result(None)
+
+    def room(self, machine: str, limit: int) -> int:
+        """How many more may start there."""
+        return limit - len(self._starting.get(machine, ()))
+
+
+def limits_of(machines: Sequence[str], num_cores: Mapping[str, float]) -> dict[str, int]:
+    """How many processes may start at a time on each machine.
+
+    Args:
+        machines: their addresses.
+        num_cores: of those where that is known; others are taken to have as many as this one.
+    """
+    here = os.cpu_count() or 1
+    cores = {machine: max(here, num_cores.get(machine, 0)) for machine in machines}
+    return {machine: max(MIN_AT_ONCE, int(_OF_A_CORE * each)) for machine, each in cores.items()}
+
+
+def in_turn(
+    machines: Sequence[str], limits: Mapping[str, int], turns: StartTurns
+) -> Iterator[int | Promise[None]]:
+    """The places of processes in the order in which they may start; a promise: nothing may until it is done.
+
+    Args:
+        machines: on which machine each process is to start; the first of a machine starts first.
+        limits: how many may start at a time on each machine.
+        turns: the launches that are starting; one that gets a place begins there before the next one.
+    """
+    left: dict[str, list[int]] = {}
+    for place in reversed(range(len(machines))):
+        left.setdefault(machines[place], []).append(place)
+    while left:
+        changed = turns.changed
+        free = [machine for machine in left if turns.room(machine, limits[machine]) > 0]
+        if not free:
+            yield changed
+        for machine in free:
+            yield left[machine].pop()
+            if not left[machine]:
+                del left[machine]

@@ -11,7 +11,7 @@ from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.errors import CommError, ResultTimeout
 from rlinf_scheduler.observe.profiling import PROFILE, Profile, TakeProfile, speedscope
-from rlinf_scheduler.worker.launched_rank import LaunchedRank
+from rlinf_scheduler.worker.processes import LaunchedRank
 
 # How long after its end a rank may take to send what it has seen.
 SENDING_S = 10.0

@@ -18,8 +18,8 @@ from rlinf_scheduler.errors import NodeLost, SchedulerError
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
-from rlinf_scheduler.worker.launched_rank import LaunchedRank
-from rlinf_scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S, Restarts
+from rlinf_scheduler.worker.deaths import MAX_RESTARTS, WITHIN_S, Restarts
+from rlinf_scheduler.worker.processes import LaunchedRank
 
 # A process that was killed has ended within it. One that has not is out of reach, and fenced all the same.
 ENDED_WITHIN_S = 5.0

@@ -37,9 +37,8 @@ from rlinf_scheduler.worker.deaths import (
     Verdict,
 )
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
-from rlinf_scheduler.worker.launched_rank import LaunchedRank
 from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.processes import Processes
+from rlinf_scheduler.worker.processes import LaunchedRank, Processes
 from rlinf_scheduler.worker.successors import RestartLimit, StartSuccessors, Successors
 
 STOP_GRACE_S = 2.0

@@ -29,11 +29,16 @@ from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.session.membership import GroupMembership
 from rlinf_scheduler.tape.work import at_step
-from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
 from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
 from rlinf_scheduler.worker.offload import Offload, TorchMemory
 from rlinf_scheduler.worker.routed import Routed
-from rlinf_scheduler.worker.torch_devices import torch_device_of, torch_platform_of, torch_type_of
+from rlinf_scheduler.worker.torch_devices import (
+    ClassFact,
+    torch_device_of,
+    torch_platform_of,
+    torch_type_of,
+    vendor_of,
+)
 
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch

@@ -17,7 +17,7 @@ from rlinf.scheduler.worker.timers import WorkerTimer
 from rlinf_scheduler.hardware.profilers import CAPTURE
 from rlinf_scheduler.host.info import hosts_rank, job_topology
 from rlinf_scheduler.keywords import explains_calls
-from rlinf_scheduler.worker.class_facts import ClassFact, vendor_of
+from rlinf_scheduler.worker.torch_devices import ClassFact, vendor_of
 
 if TYPE_CHECKING:
     from rlinf.scheduler.manager.worker_manager import WorkerManager

@@ -28,6 +28,7 @@ MOVED = {
     "queueing.item.Tapped": "queueing.item.SubscriptionName",
     "tape.ids.ItemId": "queueing.ids.ItemId",
     "tape.ids.Trace": "queueing.ids.Trace",
+    "worker.health.RankHealth": "worker.group_calls.RankHealth",
 }
 
 
