@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.cli.diff_table import diff_as_data, render_diff
+from rlinf_scheduler.cli.plan_diff import diff_as_data, render_diff
 from rlinf_scheduler.cli.plan_map import map_rows, render_map
 from rlinf_scheduler.cli.plan_page import page_data, render_page
-from rlinf_scheduler.cli.plan_report import report_as_data, report_on
-from rlinf_scheduler.cli.plan_table import render_plan
-from rlinf_scheduler.cli.warning_lines import render_warnings
+from rlinf_scheduler.cli.plan_table import render_plan, render_warnings
+from rlinf_scheduler.cli.planned import report_as_data, report_on
 from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.planning import (
     HardwareUnit,

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf_scheduler import cluster
-from rlinf_scheduler.cli import devices
+from rlinf_scheduler.cli import topology
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.ray_backend import addresses
 
@@ -32,7 +32,7 @@ def test_an_address_where_nobody_answers_is_an_error_within_seconds(monkeypatch,
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(devices, "ANSWER_S", 0.1)  # of the 120 s that the nodes may take
+    monkeypatch.setattr(topology, "ANSWER_S", 0.1)  # of the 120 s that the nodes may take
     done = CliRunner().invoke(app, ["devices", "--address", "127.0.0.1:1"])
     assert done.exit_code == 2
     assert "no Ray answers at 127.0.0.1:1 after 0.1 s" in done.stderr

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from plan_files import plan_mixed_fleet, rlinf
-from rlinf_scheduler.cli.palette import looks
-from rlinf_scheduler.cli.plan_map import render_map
+from rlinf_scheduler.cli.plan_map import looks, render_map
 from rlinf_scheduler.planning import PlacementRule, Sharing, Topology, plan_components
 
 

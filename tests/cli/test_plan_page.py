@@ -7,7 +7,7 @@ import pytest
 
 from plan_files import plan_mixed_fleet, rlinf
 from rlinf_scheduler.cli.plan_page import page_data
-from rlinf_scheduler.cli.plan_report import report_on
+from rlinf_scheduler.cli.planned import report_on
 from rlinf_scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
 VOID = {"meta", "input", "br", "link", "img"}

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from effort import tries
-from rlinf_scheduler.cli.top_choice import URGENCY, chosen
-from rlinf_scheduler.cli.top_view import job_view
+from rlinf_scheduler.cli.top_view import URGENCY, chosen, job_view
 from rlinf_scheduler.observe.status import (
     CallStatus,
     ChannelStatus,

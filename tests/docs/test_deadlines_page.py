@@ -16,7 +16,7 @@ from rlinf_scheduler.channel.journaled import RETURN_S
 from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.channel.requests import RESTART_S
 from rlinf_scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
-from rlinf_scheduler.cli import devices
+from rlinf_scheduler.cli import topology
 from rlinf_scheduler.comm.rundir import REMOVED_WITHIN_S
 from rlinf_scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
@@ -102,7 +102,7 @@ def test_fixed_waits_are_those_of_the_code():
         "clients of a durable channel that do not come back when another process holds it are lost": RETURN_S,
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
-        "a Ray that does not answer where `rlinf devices` or `rlinf jobs` asks for it": devices.ANSWER_S,
+        "a Ray that does not answer where `rlinf devices` or `rlinf jobs` asks for it": topology.ANSWER_S,
         "job servers that do not answer `rlinf jobs`, which then says so": JOB_SERVER_ANSWERS_S,
         "a job server that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
         "a job server that does not say that a group has ended, beyond what `shutdown` gives its calls": END_WITHIN_S,

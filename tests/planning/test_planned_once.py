@@ -68,7 +68,7 @@ def test_walk_from_text_to_visible_accelerators_parses_and_plans_once(conf):
 
 
 def test_command_reads_its_file_once(conf):
-    from rlinf_scheduler.cli.plan_source import Where, planned
+    from rlinf_scheduler.cli.planned import Where, planned
 
     conf.write_text(CONF.replace("cluster:\n", "cluster:\n  simulate: 2x4\n"))
     with Calls(parse_yaml, parse_segments, number_runs) as counts:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlinf_scheduler.cli.attached import attached
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
-from rlinf_scheduler.cli.options import Job
+from rlinf_scheduler.cli.common import ANSWER_IS_NO, AsJson, Job, attached, readable_errors
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel import ChannelReport
@@ -24,7 +22,7 @@ LOOKER = "rlinf-channels:"
 def channels(
     names: Annotated[list[str] | None, typer.Argument(help="Only these channels.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as data.")] = False,
+    as_json: AsJson = False,
     job: Job = None,
 ) -> None:
     """Show who waits for what in the channels of a job whose driver runs on this machine."""

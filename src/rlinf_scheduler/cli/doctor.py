@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
-from rlinf_scheduler.cli.options import Address, NodesTimeoutS
-from rlinf_scheduler.cli.running import HOW_TO, NONE_FOUND
+from rlinf_scheduler.cli.common import (
+    ANSWER_IS_NO,
+    HOW_TO,
+    NONE_FOUND,
+    Address,
+    NodesTimeoutS,
+    readable_errors,
+)
 from rlinf_scheduler.wording import counted, printable
 
 if TYPE_CHECKING:

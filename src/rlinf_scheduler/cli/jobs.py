@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlinf_scheduler.cli.devices import ANSWER_S
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
-from rlinf_scheduler.cli.options import Address
-from rlinf_scheduler.cli.running import HOW_TO, running_cluster
+from rlinf_scheduler.cli.common import (
+    ANSWER_IS_NO,
+    ANSWER_S,
+    HOW_TO,
+    Address,
+    AsJson,
+    readable_errors,
+    running_cluster,
+)
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.wording import clock_text, counted, printable
 
@@ -30,7 +35,7 @@ def show(
     context: typer.Context,
     address: Address = None,
     timeout_s: TimeoutS = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as data.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the jobs of a cluster that outlive their drivers, and those whose drivers run on this machine."""
     if context.invoked_subcommand is not None:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
-from rlinf_scheduler.cli.options import AsJson
+from rlinf_scheduler.cli.common import ANSWER_IS_NO, AsJson, readable_errors
 
 
 def lineage(

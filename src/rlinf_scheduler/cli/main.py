@@ -10,9 +10,8 @@ from contextlib import suppress
 import typer
 
 from rlinf_scheduler.cli.channels import channels
-from rlinf_scheduler.cli.devices import devices
+from rlinf_scheduler.cli.common import WRONG_QUESTION
 from rlinf_scheduler.cli.doctor import doctor
-from rlinf_scheduler.cli.exits import WRONG_QUESTION
 from rlinf_scheduler.cli.jobs import jobs
 from rlinf_scheduler.cli.lineage import lineage
 from rlinf_scheduler.cli.metrics import metrics
@@ -20,12 +19,11 @@ from rlinf_scheduler.cli.node import node
 from rlinf_scheduler.cli.pdb import pdb
 from rlinf_scheduler.cli.plan import plan
 from rlinf_scheduler.cli.replay import replay
-from rlinf_scheduler.cli.report import report
+from rlinf_scheduler.cli.report import report, why
 from rlinf_scheduler.cli.top import top
-from rlinf_scheduler.cli.topology import topology
+from rlinf_scheduler.cli.topology import devices, topology
 from rlinf_scheduler.cli.web import web
 from rlinf_scheduler.cli.weights import weights
-from rlinf_scheduler.cli.why import why
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.rooms import not_installed
 

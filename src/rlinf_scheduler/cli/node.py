@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
-from rlinf_scheduler.cli.options import AsJson
+from rlinf_scheduler.cli.common import ANSWER_IS_NO, AsJson, readable_errors
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.wording import counted
 

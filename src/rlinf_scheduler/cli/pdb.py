@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from rlinf_scheduler.cli.exits import WRONG_QUESTION
+from rlinf_scheduler.cli.common import WRONG_QUESTION
 
 _STDIN = 0
 

@@ -10,14 +10,11 @@ from typing import Annotated
 import typer
 
 from rlinf_scheduler.checks import whole_number
-from rlinf_scheduler.cli.diff_table import diff_as_data, render_diff
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf_scheduler.cli.common import ANSWER_IS_NO, readable_errors
+from rlinf_scheduler.cli.plan_diff import diff_as_data, render_diff
 from rlinf_scheduler.cli.plan_map import render_map
-from rlinf_scheduler.cli.plan_report import PlanReport, report_as_data, report_on
-from rlinf_scheduler.cli.plan_source import Where, planned
-from rlinf_scheduler.cli.plan_table import render_plan, summary_line
-from rlinf_scheduler.cli.remainder_table import render_remainder
-from rlinf_scheduler.cli.warning_lines import render_warnings
+from rlinf_scheduler.cli.plan_table import render_plan, render_remainder, render_warnings, summary_line
+from rlinf_scheduler.cli.planned import PlanReport, Where, planned, report_as_data, report_on
 from rlinf_scheduler.planning import diff_plans
 
 _CONFIGS_HELP = "A YAML file with a `cluster:` section; with --diff two of them, the old and the new one."

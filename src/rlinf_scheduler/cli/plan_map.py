@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import colorsys
+import string
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from rlinf_scheduler.cli.palette import Appearance, looks
 from rlinf_scheduler.planning import Plan, Sharing, Topology
 from rlinf_scheduler.planning.declared_hardware import hardware_counts
 from rlinf_scheduler.planning.neighbours import neighbours
 from rlinf_scheduler.wording import counted, node_list, printable, rank_range, text_table
+
+# Paul Tol's bright and vibrant schemes: told apart by most eyes, on light and on dark.
+_TOL = ("4477aa", "ee6677", "228833", "ccbb44", "66ccee", "aa3377", "ee7733", "009988", "bbbbbb", "cc3311")
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+_GOLDEN_ANGLE = 0.381966
+
+
+@dataclass(frozen=True, slots=True)
+class Appearance:
+    """How a component looks.
+
+    Attributes:
+        letter: its letter; of very many components a number.
+        colour: "#rrggbb".
+        ink: the colour of text on it, black or white.
+    """
+
+    letter: str
+    colour: str
+    ink: str
+
+
+def looks(names: Iterable[str]) -> dict[str, Appearance]:
+    """The look of every component, by name."""
+    return {name: _look(index) for index, name in enumerate(names)}
+
+
+def _look(index: int) -> Appearance:
+    letter = _LETTERS[index] if index < len(_LETTERS) else f"({index})"
+    if index < len(_TOL):
+        channels = [int(_TOL[index][at : at + 2], 16) for at in (0, 2, 4)]
+    else:
+        lightness = (0.45, 0.6, 0.75)[index % 3]
+        channels = [
+            round(255 * part) for part in colorsys.hls_to_rgb(index * _GOLDEN_ANGLE % 1, lightness, 0.6)
+        ]
+    red, green, blue = channels
+    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+    return Appearance(letter, f"#{red:02x}{green:02x}{blue:02x}", "#ffffff" if dark else "#000000")
+
+
+# -- the map -----------------------------------------------------------------------------------------
+
 
 # Of a node with more devices than this, neighbours that are alike are drawn as one cell.
 _MOST_CELLS = 32
@@ -78,11 +122,16 @@ def node_group_labels(topology: Topology) -> list[tuple[str, ...]]:
     return [tuple(of_node) for of_node in labels]
 
 
-def _node_rows(topology: Topology, sharing: Sharing) -> Iterator[MapRow]:
-    users = sharing.users
+def attached_hardware(topology: Topology) -> dict[int, list[tuple[str, int]]]:
+    """The declared hardware of every node that has some: its kinds, and how many pieces of each."""
     attached: dict[int, list[tuple[str, int]]] = {}
     for (rank, kind), number in hardware_counts(topology).items():
         attached.setdefault(rank, []).append((kind, number))
+    return attached
+
+
+def _node_rows(topology: Topology, sharing: Sharing) -> Iterator[MapRow]:
+    users, attached = sharing.users, attached_hardware(topology)
     for rank, (node, groups) in enumerate(zip(topology.nodes, node_group_labels(topology), strict=True)):
         kinds = [(node.accelerator_type, node.num_accelerators)] if node.num_accelerators else []
         kinds += attached.get(rank, [])

@@ -9,12 +9,10 @@ from collections import Counter
 from importlib.resources import files
 from typing import Any
 
-from rlinf_scheduler.cli.palette import Appearance, looks
-from rlinf_scheduler.cli.plan_map import node_group_labels, render_map
-from rlinf_scheduler.cli.plan_report import PlanReport
+from rlinf_scheduler.cli.plan_map import Appearance, attached_hardware, looks, node_group_labels, render_map
 from rlinf_scheduler.cli.plan_table import summary_line
+from rlinf_scheduler.cli.planned import PlanReport
 from rlinf_scheduler.planning import ComponentPlan, Node, Topology
-from rlinf_scheduler.planning.declared_hardware import hardware_counts
 from rlinf_scheduler.wording import counted, node_list
 
 _MARKER = re.compile(r"@([A-Z_]+)@")
@@ -99,9 +97,7 @@ def _runs(component: ComponentPlan, kinds: _Pool, groups: _Pool, lists: _Pool) -
 
 
 def _nodes(topology: Topology, labels: _Pool) -> list[dict[str, Any]]:
-    attached: dict[int, list[tuple[str, int]]] = {}
-    for (rank, kind), number in hardware_counts(topology).items():
-        attached.setdefault(rank, []).append((kind, number))
+    attached = attached_hardware(topology)
     of_nodes = zip(topology.nodes, node_group_labels(topology), strict=True)
     return [
         _node(node) | {"attached": attached.get(rank, []), "groups": labels.number(groups)}

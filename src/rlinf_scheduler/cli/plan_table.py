@@ -1,16 +1,16 @@
-"""A plan as a table: a row a rank, or of a large plan a row for all the ranks that are placed alike."""
+"""A plan as text: its table, with a row a rank or one for ranks that are placed alike; its findings; what is left."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from rlinf_scheduler.planning import ComponentPlan, Plan, Run, Sharing
+from rlinf_scheduler.planning import ComponentPlan, Plan, PlanWarning, Remainder, Run, Sharing
 from rlinf_scheduler.planning.explain import devices_of, run_devices
 from rlinf_scheduler.planning.neighbours import neighbours
-from rlinf_scheduler.wording import counted, printable, ranges_text, rank_range, text_table
+from rlinf_scheduler.wording import counted, node_list, printable, ranges_text, rank_range, text_table
 
 # Up to this many processes a row each is easier to read than a summary.
 _MOST_RANKS_LISTED = 32
@@ -174,3 +174,44 @@ def _device_text(run: Run, devices: tuple[int, ...]) -> str:
 
 def _names(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "-"
+
+
+# -- without some nodes ------------------------------------------------------------------------------
+
+
+_LEFT_HEADINGS = ("component", "ranks", "lost", "left", "placement on what is left")
+
+
+def render_remainder(remainder: Remainder) -> str:
+    """The table, and a line that says whether all of it still fits."""
+    rows = [
+        (
+            printable(each.name),
+            str(each.world_size_before),
+            ranges_text(each.lost_ranks) or "-",
+            str(each.world_size),
+            each.placement or "none: all of its resources are gone",
+        )
+        for each in remainder.components
+    ]
+    topology = remainder.plan.topology
+    gone = node_list(remainder.lost_nodes)
+    left = f"{counted(topology.num_nodes, 'node')} with {counted(topology.num_accelerators, 'accelerator')}"
+    answer = "every rank keeps its place" if remainder.is_whole else "not all of the job fits"
+    head = f"without {gone}: {left} left, numbered anew from 0; {answer}"
+    return "\n".join([head, *text_table([_LEFT_HEADINGS, *rows], right=(1, 3)), "", ""])
+
+
+# -- findings ----------------------------------------------------------------------------------------
+
+
+_MOST_LINES = 12
+
+
+def render_warnings(warnings: Sequence[PlanWarning]) -> str:
+    """A line a finding; of very many the first, and how many more there are."""
+    ordered = sorted(warnings, key=lambda warning: warning.is_note)
+    lines = [f"{'note' if w.is_note else 'warning'}: {printable(w.text)}\n" for w in ordered[:_MOST_LINES]]
+    if len(ordered) > _MOST_LINES:
+        lines.append(f"{len(ordered) - _MOST_LINES} more: --json lists all\n")
+    return "".join(lines)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, WRONG_QUESTION
+from rlinf_scheduler.cli.common import ANSWER_IS_NO, WRONG_QUESTION
 
 
 def replay(

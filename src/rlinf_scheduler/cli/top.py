@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlinf_scheduler.cli.attached import left_out, looking_at
-from rlinf_scheduler.cli.exits import readable_errors
-from rlinf_scheduler.cli.options import Job
+from rlinf_scheduler.cli.common import Job, left_out, looking_at, readable_errors
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from rlinf_scheduler.cli.keys import Keys
     from rlinf_scheduler.comm import Reply
     from rlinf_scheduler.comm.promise import Promise
     from rlinf_scheduler.observe.status import JobStatus
@@ -123,7 +126,6 @@ def _watch(sessions: list[Session], interval_s: float) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
-    from rlinf_scheduler.cli.keys import pressed_keys  # noqa: PLC0415
     from rlinf_scheduler.errors import CommError  # noqa: PLC0415
 
     console = Console()
@@ -194,3 +196,43 @@ class _Screen:
         for status, note in zip(self._statuses, self._notes, strict=True):
             parts.append(Text(note) if status is None else _view(status, width, share, note))
         return Group(*parts)
+
+
+# -- the keyboard ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pressed_keys() -> Iterator[Keys]:
+    """A block in which each key is there as soon as it is pressed; nothing is echoed. Ctrl-C interrupts as ever."""
+    descriptor = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
+    if descriptor < 0:
+        yield Keys(-1)
+        return
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield Keys(descriptor)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+class Keys:
+    """The keys that are pressed; none ever where the input is no terminal.
+
+    Args:
+        descriptor: the terminal's; -1 for none.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def quits(self, within_s: float) -> bool:
+        """Wait for so many seconds; whether `q` is pressed meanwhile, or the terminal goes away."""
+        until = time.monotonic() + within_s
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            watched = [self._descriptor] if self._descriptor >= 0 else []
+            if not select.select(watched, [], [], left_s)[0]:
+                return False
+            if os.read(self._descriptor, 64)[:1] in (b"q", b"Q", b""):
+                return True

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlinf_scheduler.cli.attached import looking_at
-from rlinf_scheduler.cli.exits import readable_errors
-from rlinf_scheduler.cli.options import Job
+from rlinf_scheduler.cli.common import Job, looking_at, readable_errors
 
 if TYPE_CHECKING:
     from rlinf_scheduler.session import Session

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from rlinf_scheduler.cli.attached import attached
-from rlinf_scheduler.cli.exits import ANSWER_IS_NO, WRONG_QUESTION, readable_errors
-from rlinf_scheduler.cli.options import AsJson, Job
+from rlinf_scheduler.cli.common import ANSWER_IS_NO, WRONG_QUESTION, AsJson, Job, attached, readable_errors
 from rlinf_scheduler.wording import size_text, text_table
 
 if TYPE_CHECKING:

@@ -1,14 +1,25 @@
-"""What `rlinf plan` plans on: a shape, a fleet's file, or what the config itself says; all of it, or what is left."""
+"""A config planned for `rlinf plan`: on a shape, a fleet or what the config says; with all that is told of the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.planning import Plan, Remainder, Topology, find_node, without_nodes
+from rlinf_scheduler.planning import (
+    Plan,
+    PlanWarning,
+    Remainder,
+    Sharing,
+    Topology,
+    find_node,
+    plan_as_data,
+    plan_warnings,
+    without_nodes,
+)
+from rlinf_scheduler.planning.advice import unused_nodes
 
 if TYPE_CHECKING:
     from rlinf_scheduler.config import ClusterConfig
@@ -27,7 +38,6 @@ class Planned:
     """A config's plan.
 
     Attributes:
-        plan: who runs where.
         num_nodes_given: how many nodes there were to plan on; a config's `num_nodes` may use fewer.
         remainder: what remains without some nodes, where that was asked; `plan` is that of the rest then.
     """
@@ -38,12 +48,7 @@ class Planned:
 
 
 def planned(config: Path, where: Where, without: Sequence[str] = ()) -> Planned:
-    """The plan of a config.
-
-    Args:
-        config: its file.
-        where: the cluster to plan on.
-        without: nodes of it that are gone, by rank, address or name.
+    """Plan a config, without some nodes where those are named by rank, address or name.
 
     Raises:
         ConfigError: a mistake in the config, the shape or the fleet; `ConfigErrors` for several.
@@ -90,3 +95,63 @@ def _shape_in_config(config: ClusterConfig) -> Topology:
         )
     config.raise_mistakes([missing])
     raise missing
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """A plan, who shares what in it, its findings, and what it is the rest of if nodes are gone."""
+
+    plan: Plan
+    sharing: Sharing
+    warnings: tuple[PlanWarning, ...]
+    remainder: Remainder | None = None
+
+
+def report_on(
+    plan: Plan,
+    tensor_parallel: Mapping[str, int],
+    *,
+    num_nodes_given: int = 0,
+    remainder: Remainder | None = None,
+) -> PlanReport:
+    """Report on a plan; arguments as of `plan_warnings` and `Planned`.
+
+    Raises:
+        ConfigError: `tensor_parallel` names no component, or a size that does not divide its ranks.
+    """
+    sharing = Sharing(plan)
+    found = plan_warnings(plan, tensor_parallel=tensor_parallel, sharing=sharing)
+    found.extend(unused_nodes(plan.topology, num_nodes_given))
+    return PlanReport(plan, sharing, tuple(found), remainder)
+
+
+def report_as_data(report: PlanReport) -> dict[str, Any]:
+    """The plan as data, with its findings under `warnings`, and what was lost under `without`."""
+    without = {} if report.remainder is None else {"without": _remainder_as_data(report.remainder)}
+    return (
+        plan_as_data(report.plan, sharing=report.sharing)
+        | without
+        | {
+            "warnings": [
+                asdict(warning)
+                | {"components": list(warning.components), "node_ranks": list(warning.node_ranks)}
+                for warning in report.warnings
+            ]
+        }
+    )
+
+
+def _remainder_as_data(remainder: Remainder) -> dict[str, Any]:
+    return {
+        "lost_nodes": list(remainder.lost_nodes),
+        "is_whole": remainder.is_whole,
+        "components": {
+            each.name: {
+                "world_size_before": each.world_size_before,
+                "world_size": each.world_size,
+                "lost_ranks": list(each.lost_ranks),
+                "placement": each.placement,
+            }
+            for each in remainder.components
+        },
+    }
