@@ -8,8 +8,7 @@ from rlinf_scheduler.channel import Channel, ShardBatch
 from rlinf_scheduler.comm.codec.moved import MOVED
 from rlinf_scheduler.observe.process_stats import Activity
 from rlinf_scheduler.observe.report import GroupTimes
-from rlinf_scheduler.queueing.ids import ItemId, Trace
-from rlinf_scheduler.queueing.item import SubscriptionName
+from rlinf_scheduler.queueing.item import ItemId, SubscriptionName, Trace
 
 # Written by commit a61a0d5e: an item of each class of `MOVED`, and one that has such a class in it.
 FILE = Path(__file__).parents[1] / "data" / "moved_names.channel"

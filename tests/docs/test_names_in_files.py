@@ -133,5 +133,5 @@ def test_every_name_that_was_written_is_found():
 
 
 def test_a_name_that_has_moved_without_an_entry_would_be_noticed():
-    assert not is_found("rlinf_scheduler.queueing.ids.Moved")
+    assert not is_found("rlinf_scheduler.queueing.item.Moved")
     assert not is_found("rlinf_scheduler.moved.ItemId")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from code_steps import lines_run
 from rlinf_scheduler.queueing import Accept, ChannelState, Item
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
-from rlinf_scheduler.queueing.room_line import RoomLine
+from rlinf_scheduler.queueing.tally import RoomLine
 
 
 class Channel:

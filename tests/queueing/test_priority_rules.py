@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
-from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.messages import Flush, Get, Put
-from rlinf_scheduler.queueing.ranked import QueueClock
+from rlinf_scheduler.queueing.order import LanedFifo, QueueClock
 
 Q = "default"
 

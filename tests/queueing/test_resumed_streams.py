@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.queueing import ChannelState, Item, Limits, Ripen, ServerStreams, Stream
 from rlinf_scheduler.queueing.messages import Get, Linger, Put
-from rlinf_scheduler.queueing.restoring import ripening
+from rlinf_scheduler.queueing.snapshot import ripening
 
 
 def test_a_batch_that_waits_for_more_is_known_to_a_shell_that_takes_the_state_over():

@@ -30,7 +30,6 @@ from rlinf_scheduler.queueing import (
 )
 from rlinf_scheduler.queueing.admission import Admission, Admissions, Admit, SetVersion
 from rlinf_scheduler.queueing.contents import Contents
-from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle
 from rlinf_scheduler.queueing.messages import (
@@ -47,10 +46,10 @@ from rlinf_scheduler.queueing.messages import (
     Resend,
     Withdraw,
 )
+from rlinf_scheduler.queueing.order import QueueClock, RankedItems, WeightedFifo
 from rlinf_scheduler.queueing.queue_set import QueueSet
-from rlinf_scheduler.queueing.ranked import QueueClock, RankedItems
-from rlinf_scheduler.queueing.restoring import ripening
 from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
+from rlinf_scheduler.queueing.snapshot import ripening
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe, Vacate

@@ -8,8 +8,8 @@ from feeding_mutants import with_queue
 from product_mutants import Mutant
 
 from rlinf_scheduler.channel.node_holder import HeldItemTable
-from rlinf_scheduler.queueing import ChannelState, losses
-from rlinf_scheduler.queueing.fifo import WeightedFifo
+from rlinf_scheduler.queueing import ChannelState
+from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.queue import Queue
 from simulator import Machines
 
@@ -44,7 +44,7 @@ class DeliversWhatIsLost(ChannelState):
         return super()._resend(resend, client)
 
 
-def _tells_nobody(_tell_first):
+def _tells_nobody(_tell_first_of_lost):
     """Who comes next gets what is left."""
     return lambda queue, out: queue.lost.clear()
 
@@ -136,6 +136,6 @@ HOLDER_MUTANTS = {
 }
 
 LOSS_MUTANTS = {
-    "tells nobody of a loss": Mutant(losses, "tell_first", _tells_nobody),
-    "tells everybody of a loss": Mutant(losses, "told", _tells_everybody),
+    "tells nobody of a loss": Mutant(Queue, "_tell_first_of_lost", _tells_nobody),
+    "tells everybody of a loss": Mutant(Queue, "_refused_for_lost", _tells_everybody),
 }

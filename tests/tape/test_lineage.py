@@ -20,7 +20,7 @@ from rlinf_scheduler.channel.features.recording import RecordingFeature
 from rlinf_scheduler.channel.spec import channels_of
 from rlinf_scheduler.comm import encode
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
-from rlinf_scheduler.queueing.ids import ItemId, Trace
+from rlinf_scheduler.queueing.item import ItemId, Trace
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tape import deliveries, files
 from rlinf_scheduler.tape.deliveries import DeliveryLog, RecordedChannel, decode_delivery

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from post_training.records import Request
 from rlinf.scheduler.channel import Lease, LeaseContext
 from rlinf.scheduler.errors import LeaseExpired
-from rlinf_scheduler.queueing.ids import ItemId
+from rlinf_scheduler.queueing.item import ItemId
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import msgspec
 
 from rlinf_scheduler.queueing import as_name as as_name
-from rlinf_scheduler.queueing.ids import ItemId as ItemId
-from rlinf_scheduler.queueing.ids import Trace as Trace
+from rlinf_scheduler.queueing.item import ItemId as ItemId
+from rlinf_scheduler.queueing.item import Trace as Trace
 from rlinf_scheduler.queueing.messages import Fill as Fill
 from rlinf_scheduler.queueing.messages import Get as Get
 from rlinf_scheduler.queueing.messages import Gets as Gets

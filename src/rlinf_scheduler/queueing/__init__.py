@@ -1,27 +1,22 @@
 """The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O.
 
 state.py         all queues of one channel, by name, and all clients: `apply` does what is asked of them
-messages.py      what can be asked of them
-queue_set.py     what is there of both, and what follows when something has changed
+messages.py      what can be asked of them, and what the shell around the state has to do then
+queue_set.py     what is there of queues and clients, and what follows when something has changed
 queue.py         one queue: its lines of getters and puts; contents.py: what it holds, and the sums of that
-item.py          what a queue holds, and how it is called
-operations.py    what a process does on a queue, as long as it is not over
-wanted.py        what a get may ask for
-instructions.py  what the shell around the state has to do
+item.py          what a queue holds: how it is called, what it weighs, and how it is saved
+operations.py    what a process does on a queue, as long as it is not over; wanted.py: what a get may ask for
 
 order: who is next
-fifo.py          items in order, with their total weight; ranked.py: by priority; lanes.py: by version; groups.py
-weights.py       what a weight may be, and sums of weights without rounding
+order.py         items in order, with their total weight: as they came, by priority, by group, by version
 gate: what may enter
-gate.py          bounds; room_line.py: who waits for room of the whole channel
+gate.py          bounds
 grant: how items leave
-policies.py      lists the files of all policies beside these; what one may say: policy.py
-balance.py       parts of steps that are even; cost.py: by what an item costs
+policies.py      lists the files of all policies beside these, and what is saved; what one may say: policy.py
+balance.py       parts of steps that are even in what they cost
 
-snapshot.py      from the state to data; restoring.py: and back; saved_items.py: with numbers for payloads
-tally.py         what all queues of a channel have in common
-watch.py         what enters between two looks
-ends.py          ends of queues and of the channel; losses.py: items whose bytes are gone
+snapshot.py      from the state to data, and back
+tally.py         what all queues of a channel have in common: counts, the line for room, what enters between two looks
 stats.py         a channel and its queues, as data for all who ask
 surveying.py     makes that: of which queues how much, at once or part by part
 producers.py     who still has something to put
@@ -37,6 +32,7 @@ from typing import TYPE_CHECKING
 from rlinf_scheduler.lazy import declared
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
+    from rlinf_scheduler.queueing.balance import Point, checked_table, sampled
     from rlinf_scheduler.queueing.client import (
         ClientInstruction,
         ClientState,
@@ -46,11 +42,19 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         SendItem,
         SendOutcomeQuery,
     )
-    from rlinf_scheduler.queueing.cost import Point, checked_table, sampled
     from rlinf_scheduler.queueing.direct import DirectOperations
-    from rlinf_scheduler.queueing.fifo import WeightedFifo
-    from rlinf_scheduler.queueing.groups import GroupName
-    from rlinf_scheduler.queueing.instructions import (
+    from rlinf_scheduler.queueing.item import (
+        Item,
+        QueueName,
+        SubscriptionName,
+        as_name,
+        check_batch_weight,
+        check_maxsize,
+        check_weight,
+        marks_tell,
+        rounded,
+    )
+    from rlinf_scheduler.queueing.messages import (
         Accept,
         Bury,
         Deliver,
@@ -60,7 +64,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         Refuse,
         Ripen,
     )
-    from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name, marks_tell
+    from rlinf_scheduler.queueing.order import GroupName, WeightedFifo
     from rlinf_scheduler.queueing.policies import ChannelData
     from rlinf_scheduler.queueing.policy import OperationOver
     from rlinf_scheduler.queueing.producers import ProducerPlaces, Producers
@@ -82,7 +86,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.queueing.streams import Resumption, ServerStreams, Stream
     from rlinf_scheduler.queueing.surveying import QueueSurvey, SurveyContext, UsersByQueue
     from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits
-    from rlinf_scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
     "NOTHING",

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
-from rlinf_scheduler.queueing.fifo import WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
-from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.messages import Instruction
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
+from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.stats import phrase_of
 from rlinf_scheduler.queueing.tally import Follower, Tally
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from rlinf_scheduler.queueing.instructions import Accept, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.messages import Withdraw
+from rlinf_scheduler.queueing.messages import Accept, Instruction, Reason, Refuse, Withdraw
 from rlinf_scheduler.queueing.state import ChannelState
 
 WayT = TypeVar("WayT", bound=Hashable)

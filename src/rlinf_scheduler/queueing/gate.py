@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
-from rlinf_scheduler.queueing.fifo import WeightedFifo
-from rlinf_scheduler.queueing.instructions import Instruction, Reason
 from rlinf_scheduler.queueing.item import Item, QueueName
+from rlinf_scheduler.queueing.messages import Instruction, Reason
 from rlinf_scheduler.queueing.operations import Putter
+from rlinf_scheduler.queueing.order import WeightedFifo
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 

@@ -1,12 +1,23 @@
-"""What a queue holds, and how a queue is called."""
+"""What a queue holds, what that weighs, how it is called and how it is saved.
+
+A queue's total weight is kept up to date by adding what enters and subtracting what leaves. With floats
+that drifts, and a batch would be ready or not depending on what passed through the queue before. So sums are
+exact: integers stay integers (the common case: tokens, steps), other floats become the fraction they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from fractions import Fraction
+from numbers import Integral, Real
+from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 # When an item was given out, in a queue that has versions: not at all (any more), or for good.
 NOT_GIVEN, SETTLED = -1, -3
@@ -110,3 +121,179 @@ def marks_tell(items: Iterable[Item]) -> bool:
         if item.shared:
             return False
     return True
+
+
+class ItemId(NamedTuple):
+    """Which item: who put it (the process's name, and its id, for one that came back has the same name), its number."""
+
+    producer: str
+    process_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}/{self.number}"
+
+
+class Trace(msgspec.Struct, array_like=True, gc=False):
+    """What an item was made of: items that were taken for it, how many more these are; and at which step."""
+
+    sources: list[ItemId] = []
+    num_more: int = 0
+    step: int | None = None
+
+
+Exact = int | Fraction
+
+
+def check_weight(weight: Any) -> int | float:
+    """Return an item's weight as an int or float; 0 is allowed.
+
+    Raises:
+        ValueError: it is negative, not finite, or not a number.
+    """
+    if type(weight) is int and 0 <= weight < 1 << 63:
+        return weight
+    number = _as_number(weight)
+    if isinstance(number, int):
+        number = rounded(number)
+    if number is None or not 0 <= number < math.inf:
+        message = f"a weight is a finite number of at least 0, not {weight!r}"
+        raise ValueError(message)
+    return number if isinstance(number, float) and not number.is_integer() else rounded(exact(number))
+
+
+def check_batch_weight(batch_weight: Any) -> int | float:
+    """Return the weight that a batch has to reach as an int or float.
+
+    Raises:
+        ValueError: it is zero, negative, not finite, or not a number.
+    """
+    number = _as_number(batch_weight)
+    if isinstance(number, int):
+        number = rounded(number)
+    if number is None or not 0 < number < math.inf:
+        message = f"batch_weight is a finite number above 0, not {batch_weight!r}"
+        raise ValueError(message)
+    return number
+
+
+def check_maxsize(maxsize: Any) -> int:
+    """Return a bound in items per queue as an int; 0 means unbounded.
+
+    Raises:
+        ValueError: it is negative or not an integer.
+    """
+    number = _as_number(maxsize)
+    if not isinstance(number, int) or number < 0:
+        message = f"maxsize is an integer of at least 0 (0: unbounded), not {maxsize!r}"
+        raise ValueError(message)
+    return number
+
+
+def exact(weight: float) -> Exact:
+    """Return a checked weight as a number whose sums do not round.
+
+    >>> exact(0.5) + exact(3)
+    Fraction(7, 2)
+    """
+    if type(weight) is int:
+        return weight
+    if weight.is_integer():
+        return int(weight)
+    return Fraction(weight)
+
+
+def rounded(weight: Exact | float) -> int | float:
+    """Return an exact number as an int of at most 64 bits or, rounded, as a float: what messages carry.
+
+    >>> rounded(exact(1e20))
+    1e+20
+    """
+    if isinstance(weight, int) and weight < 1 << 63:
+        return weight
+    try:
+        return float(weight)
+    except OverflowError:
+        return math.inf
+
+
+def _as_number(value: Any) -> int | float | None:
+    """Return ints and floats, NumPy's included, as Python's own; None for anything else, bools too."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return None
+
+
+class SavedItems:
+    """The items of a snapshot, each with its place in the place of its payload.
+
+    Args:
+        at_rest: those that clients wait for, and those that are lost, are left out.
+        done: numbers of what is lent whose items are done with: they are left out.
+
+    Attributes:
+        all: the items.
+        num_lost: what was left out because it is lost, and was not counted as such yet; lost_bytes: its size.
+        back: what is in its queue again, at rest, by queue.
+    """
+
+    def __init__(self, *, at_rest: bool, done: Collection[int] = ()) -> None:
+        self.all: list[Item] = []
+        self.num_lost = self.lost_bytes = 0
+        self.at_rest = at_rest
+        self.done = done
+        self.back: defaultdict[Any, list[Item]] = defaultdict(list)
+
+    def add(self, item: Item) -> Item:
+        """Add an item; return it as data."""
+        self.all.append(item)
+        since = 0.0 if self.at_rest else item.since
+        given_in = NOT_GIVEN if self.at_rest and item.given_in != SETTLED else item.given_in
+        return replace(item, payload=len(self.all) - 1, since=since, given_in=given_in)
+
+    def each(self, items: Iterable[Item], *, counts_lost: bool = True) -> list[Item]:
+        """Add those that are to be in the snapshot; `counts_lost` unless they are counted elsewhere."""
+        return [self.add(item) for item in self.chosen(items, counts_lost=counts_lost)]
+
+    def chosen(self, items: Iterable[Item], *, counts_lost: bool = True) -> list[Item]:
+        """Return those that are to be in the snapshot."""
+        items = list(items)
+        if not self.at_rest:
+            return items
+        if counts_lost:
+            lost = [item.size_bytes for item in items if item.lost]
+            self.num_lost += len(lost)
+            self.lost_bytes += sum(lost)
+        return [item for item in items if item.question is None and not item.lost]
+
+
+class LoadedItems:
+    """The items of queues that are made of a snapshot: their payloads take the places of numbers again.
+
+    Args:
+        payloads: of the items.
+        now: the time, for items that have none.
+        note_asked: called with the name of each queue of which an item is a question.
+    """
+
+    def __init__(self, payloads: Sequence[Any], now: float, note_asked: Callable[[QueueName], None]) -> None:
+        self._payloads = payloads
+        self._now = now
+        self._note_asked = note_asked
+
+    def item(self, queue_name: QueueName, item: Item) -> Item:
+        """Return an item of a queue, as it was."""
+        item.payload = self._payloads[item.payload]
+        item.group = as_name(item.group)
+        item.since = item.since or self._now
+        if item.question is not None:
+            self._note_asked(queue_name)
+        return item
+
+    def each(self, queue_name: QueueName, items: Iterable[Item]) -> list[Item]:
+        """Return items of a queue, as they were."""
+        return [self.item(queue_name, item) for item in items]

@@ -19,13 +19,14 @@ to be done to `out`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
-from rlinf_scheduler.queueing import losses
 from rlinf_scheduler.queueing.contents import Contents
-from rlinf_scheduler.queueing.instructions import (
+from rlinf_scheduler.queueing.item import Item, SubscriptionName, rounded
+from rlinf_scheduler.queueing.messages import (
+    Bury,
     Grant,
     Instruction,
     Reason,
@@ -34,10 +35,8 @@ from rlinf_scheduler.queueing.instructions import (
     accepted,
     delivered,
 )
-from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
-from rlinf_scheduler.queueing.weights import rounded
 from rlinf_scheduler.wording import counted, number_text
 
 # Of a delivery of one item: how it was given, and its group.
@@ -183,9 +182,9 @@ class Queue(Contents):
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters and let puts enter until neither line can move."""
         if self.fifo.lost:
-            losses.note(self, out)
+            self._note_lost(out)
         if self.lost and self.awaited:
-            losses.tell_first(self, out)
+            self._tell_first_of_lost(out)
         self.gate.serve(out)
         self._serve(closed, out)
         self.parts.serve(self, closed, out)
@@ -301,7 +300,7 @@ class Queue(Contents):
         for getter in list(self.skipped):
             self.withdraw_get(getter)
             if self.lost:
-                out.append(losses.told(self, getter))
+                out.append(self._refused_for_lost(getter))
                 continue
             out.append(Refuse(getter.client.name, getter.ticket, self.why_over(closed), self.describe()))
 
@@ -310,6 +309,43 @@ class Queue(Contents):
         if head is None:
             return "nothing"
         return f"an item of weight {number_text(rounded(head.weight))} and {counted(head.size_bytes, 'byte')}"
+
+    # -- losses ----------------------------------------------------------------------------------
+
+    def drop_lost(self, failed: Getter | None = None) -> None:
+        """Take out what is lost; also of a delivery that did not arrive."""
+        self.fifo.drop_lost()
+        self.fifo.lost += self.parts.drop_lost(failed)
+
+    def tell_of_lost(self, getter: Getter, out: list[Instruction]) -> None:
+        """Refuse a getter, and tell it of the items that are lost."""
+        self._note_lost(out)
+        out.append(self._refused_for_lost(getter))
+
+    def _note_lost(self, out: list[Instruction]) -> None:
+        """Note what was taken out since: getters are to be told, and who has asked."""
+        lost, self.fifo.lost = self.fifo.lost, []
+        self.lost += lost
+        self.gate.forget(lost)
+        if type(self.name) is not SubscriptionName:  # what one sees is counted where it was put
+            self.tally.num_lost += len(lost)
+            self.tally.lost_bytes += sum(item.size_bytes for item in lost)
+        for item in lost:
+            item.payload = None
+            if item.question is not None:
+                out.append(Bury(*item.question, item.attempts, "", item.lost))
+
+    def _tell_first_of_lost(self, out: list[Instruction]) -> None:
+        """Refuse the first getter in line: nobody else will hear of these items."""
+        getter = next(chain(self.getters, self.parts.getters))
+        self.withdraw_get(getter)
+        out.append(self._refused_for_lost(getter))
+
+    def _refused_for_lost(self, getter: Getter) -> Refuse:
+        counts = Counter(item.lost for item in self.lost)
+        self.lost = []
+        state = "; ".join(f"{counted(count, 'item')} {why}" for why, count in counts.items())
+        return Refuse(getter.client.name, getter.ticket, Reason.LOST, state)
 
     # -- deliveries ------------------------------------------------------------------------------
 

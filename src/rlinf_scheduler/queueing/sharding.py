@@ -16,18 +16,31 @@ from typing import Any, ClassVar, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlinf_scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
+from rlinf_scheduler.queueing.balance import (
+    Point,
+    balanced,
+    by_formula,
+    by_table,
+    imbalance,
+    least_loaded,
+    round_robin,
+)
 from rlinf_scheduler.queueing.contents import Parts
-from rlinf_scheduler.queueing.cost import Point, by_formula, by_table
-from rlinf_scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.item import Item, SubscriptionName, as_name
-from rlinf_scheduler.queueing.messages import Get
+from rlinf_scheduler.queueing.item import (
+    Item,
+    LoadedItems,
+    SavedItems,
+    SubscriptionName,
+    as_name,
+    check_batch_weight,
+    exact,
+    rounded,
+)
+from rlinf_scheduler.queueing.messages import Deliver, Get, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.operations import Client, Getter
 from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
-from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Limits, Wanted
-from rlinf_scheduler.queueing.weights import check_batch_weight, exact, rounded
 from rlinf_scheduler.wording import counted
 
 POLICIES = ("round_robin", "least_loaded", "balanced")

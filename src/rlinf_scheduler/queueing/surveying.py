@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
-from rlinf_scheduler.queueing.instructions import Reason
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
+from rlinf_scheduler.queueing.messages import Reason
 from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import UNSUBSCRIBED

@@ -1,15 +1,128 @@
-"""What all queues of a channel have in common: who lends, who sees what enters, and what was counted."""
+"""What all queues of a channel have in common: what was counted, the line for its room, and who sees what enters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from rlinf_scheduler.queueing.instructions import Instruction
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
-from rlinf_scheduler.queueing.ranked import QueueClock
-from rlinf_scheduler.queueing.room_line import RoomLine
-from rlinf_scheduler.queueing.watch import Watch
+from rlinf_scheduler.queueing.messages import Instruction
+from rlinf_scheduler.queueing.order import QueueClock
+
+# An empty line keeps so many places.
+NUM_KEPT = 256
+
+
+class RoomLine:
+    """Queues in line for room that they share; each names a size, and the first that fits is found in logarithmic time.
+
+    A tree of minima over the places of the line: a node says how little somebody below it needs.
+
+    Attributes:
+        places: of the queues that wait; the same dictionary always.
+    """
+
+    __slots__ = ("_end", "_minima", "_queues", "_width", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[Any, int] = {}
+        self._lay_out([])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (queue for queue in self._queues[: self._end] if queue is not None)
+
+    def set(self, queue: Any, size_bytes: float) -> None:
+        """Let a queue wait for so much room: at its place if it has one, else as the last."""
+        place = self.places.get(queue)
+        if place is None:
+            if self._end == self._width:
+                self._lay_out([(each, self._minima[self._width + self.places[each]]) for each in self])
+            place = self.places[queue] = self._end
+            self._queues[place] = queue
+            self._end += 1
+        self._write(place, size_bytes)
+
+    def discard(self, queue: Any) -> None:
+        """Let a queue wait no more."""
+        place = self.places.pop(queue, None)
+        if place is None:
+            return
+        self._queues[place] = None
+        self._write(place, math.inf)
+        if not self.places:
+            self.clear()
+
+    def first(self, free_bytes: float) -> Any | None:
+        """Return the first queue that needs no more room than this; None without one."""
+        minima = self._minima
+        if not self.places or minima[1] > free_bytes:
+            return None
+        node = 1
+        while node < self._width:
+            node *= 2
+            if minima[node] > free_bytes:
+                node += 1
+        return self._queues[node - self._width]
+
+    def clear(self) -> None:
+        """Let nobody wait."""
+        self.places.clear()
+        self._end = 0
+        if self._width > NUM_KEPT:
+            self._lay_out([])
+
+    def _lay_out(self, waiting: list[tuple[Any, float]]) -> None:
+        """Give those who wait the first places, with as many free ones behind them."""
+        self._width = width = 1 << max(3, (2 * len(waiting)).bit_length())
+        self._end = len(waiting)
+        self._queues = [queue for queue, _ in waiting] + [None] * (width - len(waiting))
+        self.places.update((queue, place) for place, (queue, _) in enumerate(waiting))
+        sizes = [size for _, size in waiting]
+        self._minima = [math.inf] * width + sizes + [math.inf] * (width - len(sizes))
+        for node in range(width - 1, 0, -1):
+            self._minima[node] = min(self._minima[2 * node], self._minima[2 * node + 1])
+
+    def _write(self, place: int, size_bytes: float) -> None:
+        minima, node = self._minima, self._width + place
+        minima[node] = size_bytes
+        while node > 1:
+            node //= 2
+            least = min(minima[2 * node], minima[2 * node + 1])
+            if minima[node] == least:
+                return
+            minima[node] = least
+
+
+# What a small item takes besides its own bytes, about.
+ITEM_BYTES = 1024
+
+
+class Watch:
+    """Keeps what enters, until it is too much.
+
+    Args:
+        entered: where it is noted, with its queue's name.
+        max_bytes: how much may enter; 0 is unbounded.
+        give_up: called when more has entered; it is to end the watch.
+    """
+
+    __slots__ = ("_give_up", "_is_bounded", "_left_bytes", "entered")
+
+    def __init__(
+        self, entered: list[tuple[QueueName, Item]], max_bytes: int, give_up: Callable[[], None]
+    ) -> None:
+        self.entered = entered
+        self._is_bounded = max_bytes > 0
+        self._left_bytes = max_bytes
+        self._give_up = give_up
+
+    def note(self, queue_name: QueueName, item: Item) -> None:
+        """An item has entered."""
+        self.entered.append((queue_name, item))
+        self._left_bytes -= item.size_bytes + ITEM_BYTES
+        if self._is_bounded and self._left_bytes < 0:
+            self._give_up()
 
 
 class Lender(Protocol):

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.fifo import WeightedFifo
-from rlinf_scheduler.queueing.item import Item
-from rlinf_scheduler.queueing.weights import Exact, check_batch_weight, exact
+from rlinf_scheduler.queueing.item import Exact, Item, check_batch_weight, exact
+from rlinf_scheduler.queueing.order import WeightedFifo
 
 
 class Limits(NamedTuple):

@@ -15,7 +15,7 @@ from rlinf_scheduler.comm.framing import Buffer, total_bytes
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import RecordingError
-from rlinf_scheduler.queueing.ids import ItemId, Trace
+from rlinf_scheduler.queueing.item import ItemId, Trace
 from rlinf_scheduler.tape.files import TapeFile
 from rlinf_scheduler.tape.framing import framed
 

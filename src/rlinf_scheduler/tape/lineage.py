@@ -14,7 +14,7 @@ import msgspec
 from rlinf_scheduler.comm.codec import decode
 from rlinf_scheduler.errors import RecordingError
 from rlinf_scheduler.planning.caret import printable
-from rlinf_scheduler.queueing.ids import ItemId, Trace
+from rlinf_scheduler.queueing.item import ItemId, Trace
 from rlinf_scheduler.tape.deliveries import (
     OLDER,
     LeftOut,

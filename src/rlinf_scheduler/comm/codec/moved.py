@@ -26,8 +26,10 @@ MOVED = {
     "observe.times.Spent": "observe.report.Spent",
     "observe.times.WaitTimes": "observe.report.WaitTimes",
     "queueing.item.Tapped": "queueing.item.SubscriptionName",
-    "tape.ids.ItemId": "queueing.ids.ItemId",
-    "tape.ids.Trace": "queueing.ids.Trace",
+    "queueing.ids.ItemId": "queueing.item.ItemId",
+    "queueing.ids.Trace": "queueing.item.Trace",
+    "tape.ids.ItemId": "queueing.item.ItemId",
+    "tape.ids.Trace": "queueing.item.Trace",
     "worker.health.RankHealth": "worker.group_calls.RankHealth",
 }
 
