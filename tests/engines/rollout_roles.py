@@ -1,5 +1,6 @@
 """Workers of the tests of rollout services; in a module of their own, so that ranks import them by name."""
 
+import asyncio
 import os
 
 import torch
@@ -25,8 +26,25 @@ class ClosesOnce(TinyEngine):
         raise UpdateFailed(name, 0, "they never come")
 
 
+class StartsLate(TinyEngine):
+    """Starts when it is let."""
+
+    started, begun = asyncio.Event(), asyncio.Event()
+
+    async def start(self):
+        StartsLate.begun.set()
+        await StartsLate.started.wait()
+        await super().start()
+
+
 class Rank(RolloutWorker):
     """A rank that says what it is at."""
+
+    async def is_starting(self):
+        await StartsLate.begun.wait()
+
+    async def let_start(self):
+        StartsLate.started.set()
 
     def num_open_engines(self):
         return ClosesOnce.num_open

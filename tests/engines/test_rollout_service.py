@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from rollout_roles import Actor, ClosesOnce, Rank
+from rollout_roles import Actor, ClosesOnce, Rank, StartsLate
 
 pytest.importorskip("torch")
 
@@ -262,7 +262,7 @@ def test_a_rank_whose_engine_dies_goes_on_with_a_new_one_that_has_the_newest_wei
 
 
 def test_engines_that_die_too_often_are_named_and_their_requests_go_elsewhere(job):
-    service = Service(job, 2, SLOW, max_engine_restarts=1)
+    service = Service(job, 2, SLOW, max_engine_restarts=0)
     asked = [service.ask(0, 200) for _ in range(8)]
     wait_until(lambda: min(service.group.tokens().wait(DEADLINE_S)) > 8)
     with pytest.raises(WorkerError, match="rollout:0 serves channel 'requests' already"):
@@ -275,6 +275,34 @@ def test_engines_that_die_too_often_are_named_and_their_requests_go_elsewhere(jo
     assert all(counted(each.wait(DEADLINE_S), 0) for each in asked)
     service.channel.close()
     again.wait(DEADLINE_S)
+
+
+def test_a_request_that_kills_its_engines_is_answered_with_why_and_what_ran_beside_it_is_not_lost(job):
+    service = Service(job, 1, SLOW, max_engine_restarts=3)
+    asked = [service.ask(start, 20) for start in range(4)]
+    poison = service.ask(KILLER, 1)
+    asked += [service.ask(start, 20) for start in range(4, 8)]
+    with pytest.raises(EngineError, match=r"was given out 3 times; the last time .* it was told to die"):
+        poison.wait(DEADLINE_S)
+    assert all(counted(each.wait(DEADLINE_S), start) for start, each in enumerate(asked))
+    (served,) = service.end()
+    assert (served.num_answered, served.num_engine_restarts) == (8, 3)
+
+
+def test_a_rank_is_drained_in_time_while_its_engine_starts(job):
+    channel = Channel.create("requests")
+    builder = Rank.create_group(StartsLate, RolloutOptions())
+    group = builder.launch(job, PackedPlacementStrategy(0, 0), name="rollout")
+    serving = group.serve(channel)
+    group.is_starting().wait(DEADLINE_S)
+    group.drain(timeout_s=0).wait(DEADLINE_S)
+    assert serving.wait(DEADLINE_S)[0].num_answered == 0
+    again = group.serve(channel)
+    group.let_start().wait(DEADLINE_S)
+    client = RolloutClient(channel)
+    assert client.generate([1], Sampling(1), timeout_s=DEADLINE_S)[0].generation.token_ids == (1,)
+    channel.close()
+    assert again.wait(DEADLINE_S)[0].num_answered == 1
 
 
 def test_a_conversation_with_tools_goes_on_where_it_was(job):

@@ -39,6 +39,8 @@ class RolloutOptions:
         weights: the name of weights that an engine gets before its first request; None: it begins with its own.
         keep_every: after so many tokens of a request what it has so far is kept in the channel, so that another rank
             goes on there if this one dies; None: another one begins anew.
+        max_attempts: how many ranks and engines may die with a request before it is answered with `EngineError`; its
+            last attempt runs alone, so that no other request is lost with it. None: any number.
         max_engine_restarts: how often `serve` makes a new engine for one that has died, in `engine_restart_window_s`;
             at one death more it raises.
     """
@@ -47,11 +49,12 @@ class RolloutOptions:
     max_requests: int = 64
     weights: str | None = None
     keep_every: int | None = None
+    max_attempts: int | None = 3
     max_engine_restarts: int = 3
     engine_restart_window_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_requests", "keep_every"):
+        for name in ("max_tokens", "max_requests", "keep_every", "max_attempts"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: it is at least 1")
@@ -154,9 +157,8 @@ class RolloutWorker(Worker):
         """
         if self._service is not None:
             raise EngineError(f"{self.address} serves channel '{self._service.channel.name}' already")
-        await self.start()
         where = self.connect_channel(channel) if isinstance(channel, str) else channel
-        service = self._service = _Serving(self._running, self._options, where, queue_name, str(self.address))
+        service = self._service = _Serving(self._options, where, queue_name, str(self.address))
         try:
             await self._serve_on(service)
         finally:
@@ -170,12 +172,13 @@ class RolloutWorker(Worker):
         restarts = list[float]()
         while True:
             try:
-                await self.start()
-                service.engine = self._running
-                return await service.run()
+                await self._start_for(service)
+                if service.ending.is_set():
+                    return None
+                return await service.run(self._running)
             except EngineError as error:
                 await self._end_engine()
-                if service.is_ending:
+                if service.ending.is_set():
                     return self.log_warning(f"{self.address}: {error}; what ran goes on elsewhere")
                 restarts = [each for each in restarts if each > monotonic() - window_s]
                 if len(restarts) >= most:
@@ -186,6 +189,22 @@ class RolloutWorker(Worker):
                     f"{self.address}: {error}; a new engine is made "
                     f"(restart {len(restarts)} of at most {most} in {window_s:.0f} s)"
                 )
+
+    async def _start_for(self, service: _Serving) -> None:
+        """Start the engine. A service that is to end does not wait for that; who needs an engine next does."""
+        starting = asyncio.ensure_future(self.start())
+        ending = asyncio.ensure_future(service.ending.wait())
+        try:
+            await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            starting.cancel()
+            raise
+        finally:
+            ending.cancel()
+        if starting.done():
+            starting.result()
+        else:
+            starting.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def drain(self, *, finish: bool = True, timeout_s: float | None = None) -> None:
         """Take no further request, and wait until `serve` has ended.
@@ -271,17 +290,18 @@ class _Serving:
 
     Attributes:
         over: set when it has ended.
-        is_ending: it takes no further request.
+        ending: set when it is to take no further request.
+        engine: the one that generates; None before there is one.
     """
 
-    engine: RolloutEngine
     options: RolloutOptions
     channel: Channel
     queue_name: str
     name: str
     served: Served = field(default_factory=Served)
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    is_ending: bool = False
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    engine: RolloutEngine | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: list[asyncio.Future[ChannelRequest]] = field(default_factory=list)
     _num_running: int = 0
@@ -289,8 +309,9 @@ class _Serving:
     _must_wait: bool = False
     _hands_back: bool = False
 
-    async def run(self) -> None:
+    async def run(self, engine: RolloutEngine) -> None:
         """Take requests and answer them, until none come and the last one is answered; may be called again."""
+        self.engine = engine
         self._num_running = self._num_tokens = 0
         self._must_wait = False
         failure: BaseException | None = None
@@ -298,7 +319,7 @@ class _Serving:
             async with asyncio.TaskGroup() as tasks:
                 while (request := await self._next()) is not None:
                     if size := self._reserve(request):
-                        tasks.create_task(self._answer(request, size))
+                        tasks.create_task(self._answer(engine, request, size))
                     # One that finds no room goes back to the head of its queue: others may have some.
                     del request
                 self._ask_no_more()
@@ -314,20 +335,21 @@ class _Serving:
 
     async def end(self, *, finish: bool, timeout_s: float | None) -> None:
         """Take no further request; see `RolloutWorker.drain`."""
-        self.is_ending = True
+        self.ending.set()
         self._changed.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s if finish else 0):
                 await self.over.wait()
         if not self.over.is_set():
             self._hands_back = True
-            with suppress(EngineError):  # it has died
-                await self.engine.abort()
+            if self.engine is not None:
+                with suppress(EngineError):  # it has died
+                    await self.engine.abort()
             await self.over.wait()
 
     async def _next(self) -> ChannelRequest | None:
         """Wait for room, and for a request; None if no more come."""
-        while not self.is_ending:
+        while not self.ending.is_set():
             self._ask()
             for asked in self._asked:
                 if asked.done():
@@ -368,19 +390,38 @@ class _Serving:
             )
             request.fail(EngineError(f"{problem} is more than the {limit} tokens that {self.name} takes"))
             return 0
-        if limit is not None and self._num_tokens + size > limit:
+        most = self.options.max_attempts
+        if most is not None and request.attempt > most:
+            request.fail(
+                EngineError(
+                    f"request '{wanted.request_id}' was given out {most} times, and whoever had it died"
+                )
+            )
+            return 0
+        is_alone = request.attempt == most and most > 1
+        has_room = limit is None or self._num_tokens + size <= limit
+        if not has_room or (is_alone and self._num_running):
             self._must_wait = True
             return 0
+        self._must_wait = is_alone
         self._num_running += 1
         self._num_tokens += size
         self.served.most_tokens = max(self.served.most_tokens, self._num_tokens)
         return size
 
-    async def _answer(self, request: ChannelRequest, size: int) -> None:
+    async def _answer(self, engine: RolloutEngine, request: ChannelRequest, size: int) -> None:
         try:
-            generation = await self._generate(request)
+            generation = await self._generate(engine, request)
         except EngineDead as error:
-            request.abandon(str(error))
+            if request.attempt == self.options.max_attempts:
+                name = request.item.request_id
+                request.fail(
+                    EngineError(
+                        f"request '{name}' was given out {request.attempt} times; the last time {error}"
+                    )
+                )
+            else:
+                request.abandon(str(error))
             raise
         except Exception as error:  # noqa: BLE001 - it is the asker's
             self.served.num_failed += 1
@@ -396,7 +437,7 @@ class _Serving:
             self._must_wait = False
             self._changed.set()
 
-    async def _generate(self, request: ChannelRequest) -> Generation:
+    async def _generate(self, engine: RolloutEngine, request: ChannelRequest) -> Generation:
         """Generate the output, on through pauses that abort; with "abort" what is handed back."""
         wanted: GenerationRequest = request.item
         kept = _KeptOutput(self.channel, wanted.request_id, self.options.keep_every)
@@ -408,7 +449,7 @@ class _Serving:
         generation = _so_far(wanted, [])
         while not self._hands_back:
             parts: list[Tokens] = []
-            async for tokens in self.engine.generate(wanted):
+            async for tokens in engine.generate(wanted):
                 parts.append(tokens)
                 if kept.is_due(len(tokens.token_ids)) and tokens.finish_reason is None:
                     await kept.keep(_so_far(wanted, parts))
