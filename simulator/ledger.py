@@ -194,8 +194,7 @@ class Ledger:
 
     def looks_at(self, number: int, queue: QueueName, since_us: int) -> None:
         """A user, who has asked at a time, sees what the next getter would take."""
-        seen = self._tap.seen if queue == TAP and self._tap is not None else self._items
-        item = seen.get(number)
+        item = self._shown(number, since_us) if queue == TAP else self._items.get(number)
         if item is None or item.queue != queue or item.order < 0:
             raise Violation(f"item {number} is shown, and was never in {queue}", (number,))
         if item.taken_us < since_us and not self._gone.issuperset(item.taken_by):
@@ -206,6 +205,11 @@ class Ledger:
         self._shards[queue].trains(client, index, step, self._gone)
         for item in items:
             self._items[item].taken_by.append(client)
+
+    def _shown(self, number: int, since_us: int) -> Known | None:
+        """Return what a subscription that was there since a time has of an item: its end may come before its answer."""
+        there = (tap.seen.get(number) for tap in reversed(self._taps) if tap.gone_us >= since_us)
+        return next((item for item in there if item is not None), None)
 
     def _seen(self, item: int) -> Known:
         return next(tap.seen[item] for tap in self._taps if item in tap.seen)
@@ -310,7 +314,7 @@ class Ledger:
             raise Violation("the subscription is over, and it has members", (TAP,))
         if now_us < tap.until_us:
             raise Violation("the subscription is over, and may be succeeded", (TAP,))
-        tap.gone = True
+        tap.gone_us = now_us
         self.leases.forget_dead(tap)
         del self._queues[TAP]
 

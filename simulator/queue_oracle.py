@@ -110,7 +110,7 @@ class QueueOracle:
         leased_bytes: their size.
         num_dead: dead letters.
         unreported: items that are lost, and nobody was told.
-        gone: it was a subscription, and nobody reads it any more: what comes back is dropped.
+        gone_us: when its last reader had left, if it was a subscription: what comes back then is dropped.
         patience: how long an item is passed over by younger ones of a higher priority, and the time.
     """
 
@@ -133,7 +133,12 @@ class QueueOracle:
         self.unreported: list[Known] = []
         self._returned: list[tuple[int, Known]] = []  # ascending
         self._fresh: list[Known] = []  # by order
-        self.gone = False
+        self.gone_us = math.inf
+
+    @property
+    def gone(self) -> bool:
+        """It was a subscription, and nobody reads it any more."""
+        return self.gone_us < math.inf
 
     def __iter__(self) -> Iterator[Known]:
         yield from (item for _, item in self._returned)
