@@ -9,8 +9,8 @@ import pytest
 from effort import case, tries
 from rlinf_scheduler.queueing import NO_LIMITS, ChannelState, Deliver, Item, QueueSurvey, Reason, Refuse
 from rlinf_scheduler.queueing.messages import EndQueue, Flush, Get, Put, Withdraw
-from rlinf_scheduler.queueing.order import MIN_STALE, GroupIndex
-from rlinf_scheduler.queueing.order import MIN_STALE as STALE_GROUPS
+from rlinf_scheduler.queueing.out_of_turn import MIN_STALE, GroupIndex
+from rlinf_scheduler.queueing.out_of_turn import MIN_STALE as STALE_GROUPS
 from rlinf_scheduler.queueing.stats import depths_of
 
 Q = "default"

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_scheduler.queueing import ChannelState, Deliver, Item, WeightedFifo
+from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.messages import Flush, Get, Put
-from rlinf_scheduler.queueing.order import LanedFifo, QueueClock
+from rlinf_scheduler.queueing.out_of_turn import QueueClock
 
 Q = "default"
 

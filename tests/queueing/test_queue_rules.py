@@ -449,7 +449,7 @@ def test_a_closed_channel_waits_for_what_is_on_its_way_too():
 
 
 def test_ends_of_one_shot_queues_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("rlinf_scheduler.queueing.state.NUM_ENDED", 3)
+    monkeypatch.setattr("rlinf_scheduler.queueing.ends.NUM_ENDED", 3)
     state = ChannelState()
     state.apply(Put(0, "held"), "p", Item("item"))
     state.apply(EndQueue("held"))

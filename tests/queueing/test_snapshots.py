@@ -46,7 +46,8 @@ from rlinf_scheduler.queueing.messages import (
     Resend,
     Withdraw,
 )
-from rlinf_scheduler.queueing.order import QueueClock, RankedItems, WeightedFifo
+from rlinf_scheduler.queueing.order import WeightedFifo
+from rlinf_scheduler.queueing.out_of_turn import QueueClock, RankedItems
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.snapshot import ripening

@@ -7,7 +7,7 @@ from dataclasses import replace
 from feeding_mutants import with_policy
 
 from rlinf_scheduler.queueing.admission import Admission, Admissions
-from rlinf_scheduler.queueing.order import LanedFifo
+from rlinf_scheduler.queueing.lanes import LanedFifo
 from simulator import Machines
 
 

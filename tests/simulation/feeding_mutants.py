@@ -9,7 +9,7 @@ from msgspec.structs import replace as replace_struct
 from rlinf_scheduler.queueing import ChannelState, Producers, WeightedFifo
 from rlinf_scheduler.queueing.gate import Gate
 from rlinf_scheduler.queueing.messages import EndQueue
-from rlinf_scheduler.queueing.order import GroupIndex, QueueClock, RankedItems
+from rlinf_scheduler.queueing.out_of_turn import GroupIndex, QueueClock, RankedItems
 from rlinf_scheduler.queueing.policies import POLICIES
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet

@@ -26,20 +26,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.gate import Gate, GatedQueue
-from rlinf_scheduler.queueing.item import (
-    NOT_GIVEN,
-    SETTLED,
-    Item,
-    LoadedItems,
-    QueueName,
-    SavedItems,
-    as_name,
-)
+from rlinf_scheduler.queueing.item import NOT_GIVEN, SETTLED, Item, QueueName, as_name
+from rlinf_scheduler.queueing.lanes import LanedFifo
 from rlinf_scheduler.queueing.messages import Accept, Deliver, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.order import LanedFifo
 from rlinf_scheduler.queueing.policy import Handler, Merger, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.wording import counted
 

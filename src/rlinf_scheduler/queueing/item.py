@@ -1,4 +1,4 @@
-"""What a queue holds, what that weighs, how it is called and how it is saved.
+"""What a queue holds, what that weighs, and how it is called.
 
 A queue's total weight is kept up to date by adding what enters and subtracting what leaves. With floats
 that drifts, and a batch would be ready or not depending on what passed through the queue before. So sums are
@@ -8,8 +8,7 @@ exact: integers stay integers (the common case: tokens, steps), other floats bec
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral, Real
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 # When an item was given out, in a queue that has versions: not at all (any more), or for good.
 NOT_GIVEN, SETTLED = -1, -3
@@ -226,74 +224,3 @@ def _as_number(value: Any) -> int | float | None:
     if isinstance(value, Real):
         return float(value)
     return None
-
-
-class SavedItems:
-    """The items of a snapshot, each with its place in the place of its payload.
-
-    Args:
-        at_rest: those that clients wait for, and those that are lost, are left out.
-        done: numbers of what is lent whose items are done with: they are left out.
-
-    Attributes:
-        all: the items.
-        num_lost: what was left out because it is lost, and was not counted as such yet; lost_bytes: its size.
-        back: what is in its queue again, at rest, by queue.
-    """
-
-    def __init__(self, *, at_rest: bool, done: Collection[int] = ()) -> None:
-        self.all: list[Item] = []
-        self.num_lost = self.lost_bytes = 0
-        self.at_rest = at_rest
-        self.done = done
-        self.back: defaultdict[Any, list[Item]] = defaultdict(list)
-
-    def add(self, item: Item) -> Item:
-        """Add an item; return it as data."""
-        self.all.append(item)
-        since = 0.0 if self.at_rest else item.since
-        given_in = NOT_GIVEN if self.at_rest and item.given_in != SETTLED else item.given_in
-        return replace(item, payload=len(self.all) - 1, since=since, given_in=given_in)
-
-    def each(self, items: Iterable[Item], *, counts_lost: bool = True) -> list[Item]:
-        """Add those that are to be in the snapshot; `counts_lost` unless they are counted elsewhere."""
-        return [self.add(item) for item in self.chosen(items, counts_lost=counts_lost)]
-
-    def chosen(self, items: Iterable[Item], *, counts_lost: bool = True) -> list[Item]:
-        """Return those that are to be in the snapshot."""
-        items = list(items)
-        if not self.at_rest:
-            return items
-        if counts_lost:
-            lost = [item.size_bytes for item in items if item.lost]
-            self.num_lost += len(lost)
-            self.lost_bytes += sum(lost)
-        return [item for item in items if item.question is None and not item.lost]
-
-
-class LoadedItems:
-    """The items of queues that are made of a snapshot: their payloads take the places of numbers again.
-
-    Args:
-        payloads: of the items.
-        now: the time, for items that have none.
-        note_asked: called with the name of each queue of which an item is a question.
-    """
-
-    def __init__(self, payloads: Sequence[Any], now: float, note_asked: Callable[[QueueName], None]) -> None:
-        self._payloads = payloads
-        self._now = now
-        self._note_asked = note_asked
-
-    def item(self, queue_name: QueueName, item: Item) -> Item:
-        """Return an item of a queue, as it was."""
-        item.payload = self._payloads[item.payload]
-        item.group = as_name(item.group)
-        item.since = item.since or self._now
-        if item.question is not None:
-            self._note_asked(queue_name)
-        return item
-
-    def each(self, queue_name: QueueName, items: Iterable[Item]) -> list[Item]:
-        """Return items of a queue, as they were."""
-        return [self.item(queue_name, item) for item in items]

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.contents import Contents
-from rlinf_scheduler.queueing.item import Item, LoadedItems, QueueName, SavedItems, SubscriptionName, as_name
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.messages import (
     Bury,
     Deliver,
@@ -38,6 +38,7 @@ from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.wording import counted
 
 # So many leases are remembered that ended without their consumers' doing: why.

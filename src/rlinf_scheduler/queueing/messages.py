@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 from msgspec import Meta, Struct
 
 from rlinf_scheduler.queueing.item import Item, QueueName, Trace
-from rlinf_scheduler.queueing.order import GroupName
+from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits, Wanted, WantedGroup
 
 # How the items of a get are to leave, as a policy has it.

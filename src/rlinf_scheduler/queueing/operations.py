@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlinf_scheduler.queueing.item import Item, LoadedItems, SavedItems, as_name, rounded
+from rlinf_scheduler.queueing.item import Item, as_name, rounded
 from rlinf_scheduler.queueing.messages import Deliver, Instruction
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Wanted, WantedGroup
 from rlinf_scheduler.wording import counted, number_text
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from rlinf_scheduler.queueing.item import Item, LoadedItems, QueueName, SavedItems
+from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.messages import Instruction
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 
 # Of an operation and its client, and of what comes with it, if anything does.
 Handler: TypeAlias = Callable[..., list[Instruction]]

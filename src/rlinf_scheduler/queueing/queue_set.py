@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from itertools import chain
 from typing import Any
 
 from rlinf_scheduler.queueing.item import (
@@ -16,7 +15,7 @@ from rlinf_scheduler.queueing.item import (
 )
 from rlinf_scheduler.queueing.messages import Get, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
-from rlinf_scheduler.queueing.order import QueueClock
+from rlinf_scheduler.queueing.out_of_turn import QueueClock
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.stats import phrase_for
 from rlinf_scheduler.queueing.tally import Tally
@@ -203,30 +202,6 @@ class QueueSet:
             and getter.is_confirmed
             and marks_tell(getter.items)
         ]
-
-    def lose_items(self, held: Iterable[Item], why: Callable[[Any], str]) -> list[Instruction]:
-        """Lose items whose bytes are gone; see `ChannelState.lose_items`.
-
-        Args:
-            held: items that are in no queue and in no delivery.
-            why: says of a payload whose it was and how it was lost, in a phrase; "" if it is not lost.
-        """
-        operations = [each for client in self.clients.values() for each in client.operations.values()]
-        sent = (item for each in operations if isinstance(each, Getter) for item in each.items or ())
-        kept = (item for queue in self.all() for item in queue.items())
-        for item in chain(kept, sent, held):
-            item.lost = item.lost or why(item.payload)
-        self.tally.has_losses = True
-        out: list[Instruction] = []
-        for putter in operations:
-            if isinstance(putter, Putter) and putter.complete and (lost := why(putter.item.payload)):
-                putter.queue.withdraw_put(putter)
-                out.append(Refuse(putter.client.name, putter.ticket, Reason.LOST, f"its item {lost}"))
-                putter.queue.release_stream(putter.client, out)
-        every = list(self.all())
-        for queue in every:
-            queue.drop_lost()
-        return self.settle(every, out)
 
     # -- what follows ----------------------------------------------------------------------------
 

@@ -26,20 +26,12 @@ from rlinf_scheduler.queueing.balance import (
     round_robin,
 )
 from rlinf_scheduler.queueing.contents import Parts
-from rlinf_scheduler.queueing.item import (
-    Item,
-    LoadedItems,
-    SavedItems,
-    SubscriptionName,
-    as_name,
-    check_batch_weight,
-    exact,
-    rounded,
-)
+from rlinf_scheduler.queueing.item import Item, SubscriptionName, as_name, check_batch_weight, exact, rounded
 from rlinf_scheduler.queueing.messages import Deliver, Get, Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.operations import Client, Getter
 from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Limits, Wanted
 from rlinf_scheduler.wording import counted
 

@@ -20,21 +20,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rlinf_scheduler.queueing.item import (
-    NOT_GIVEN,
-    Item,
-    LoadedItems,
-    QueueName,
-    SavedItems,
-    SubscriptionName,
-    as_name,
-)
+from rlinf_scheduler.queueing.item import NOT_GIVEN, Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.messages import Instruction, Ripen
 from rlinf_scheduler.queueing.operations import Client, Getter, Putter
 from rlinf_scheduler.queueing.policies import POLICIES, ChannelData, ClientData, QueueData
 from rlinf_scheduler.queueing.policy import Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.wanted import Wanted
 
 # So many items are written down at a time: few enough for the garbage collector not to begin for them.

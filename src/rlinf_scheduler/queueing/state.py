@@ -6,21 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from rlinf_scheduler.queueing import messages
+from rlinf_scheduler.queueing.ends import QueueEnds, lose_items
 from rlinf_scheduler.queueing.item import Item, QueueName, as_name, check_weight
 from rlinf_scheduler.queueing.messages import Instruction, Reason, Refuse
 from rlinf_scheduler.queueing.operations import Getter, Putter
-from rlinf_scheduler.queueing.order import QueueClock
+from rlinf_scheduler.queueing.out_of_turn import QueueClock
 from rlinf_scheduler.queueing.policies import POLICIES, Bounds, ChannelData
 from rlinf_scheduler.queueing.policy import Handler, Policy
-from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.snapshot import Restorer, Snapshot, Taker
 from rlinf_scheduler.queueing.stats import phrase_for
 from rlinf_scheduler.wording import counted
 
 PolicyT = TypeVar("PolicyT", bound=Policy)
-# Of queues that are gone, the ends of so many are remembered: one-shot names do not pile up.
-NUM_ENDED = 1 << 16
 
 
 class ChannelState:
@@ -69,11 +67,8 @@ class ChannelState:
             messages.Arrive: self._arrive,
             messages.Linger: self._linger,
             messages.Lose: self._lose,
-            messages.Flush: self._flush,
-            messages.EndQueue: self._end_queue,
-            messages.EndAll: self._end_all,
-            messages.Close: self._close,
         }
+        self._handlers |= QueueEnds(self.queues, self.policies).handlers()
         for policy in self.policies:
             self._handlers |= policy.handlers()
 
@@ -142,7 +137,7 @@ class ChannelState:
             why: says of a payload whose it was and how it was lost, in a phrase; "" if it is not lost.
         """
         held = (item for policy in self.policies for item in policy.items())
-        return self.queues.lose_items(held, why)
+        return lose_items(self.queues, held, why)
 
     def set_clock(self, now: float) -> None:
         """Set the time, in seconds, at which the next operations begin.
@@ -303,54 +298,6 @@ class ChannelState:
             return []
         queue.fifo.discard(item)
         return self.queues.settle((queue,), [])
-
-    # -- ends ------------------------------------------------------------------------------------
-
-    def _end_queue(self, end: messages.EndQueue, _client: str) -> list[Instruction]:
-        """Take no further put into a queue; what came before is still delivered, and then getters are refused."""
-        name, queues = as_name(end.queue), self.queues
-        queues.ended[name] = None
-        if len(queues.ended) > NUM_ENDED:
-            gone = next((each for each in queues.ended if queues.find(each) is None), name)
-            del queues.ended[gone]
-        return self._end(self._with_followers(name, alone=True))
-
-    def _end_all(self, _end: messages.EndAll, _client: str) -> list[Instruction]:
-        """End every queue, also those that nobody has used yet."""
-        self.queues.all_ended = True
-        return self._end(list(self.queues.all()))
-
-    def _end(self, queues: Collection[Queue]) -> list[Instruction]:
-        out: list[Instruction] = []
-        for queue in queues:
-            queue.ended = True
-            queue.gate.end(Queue.why_over(self.queues.closed), queue.describe(), out)
-        return self.queues.settle(queues, out)
-
-    def _flush(self, flush: messages.Flush, _client: str) -> list[Instruction]:
-        """Let batches take what came until now, whether it reaches their weight or not."""
-        queues = self._with_followers(as_name(flush.queue), alone=False)
-        for queue in queues:
-            queue.flush()
-        return self.queues.settle(queues, [])
-
-    def _with_followers(self, name: QueueName, *, alone: bool) -> list[Queue]:
-        """Return a queue, if it is there, and those that see what enters it."""
-        queue = self.queues.find(name)
-        followers = (each for policy in self.policies for each in policy.followers(name, alone=alone))
-        return [*([] if queue is None else [queue]), *followers]
-
-    def _close(self, _close: messages.Close, _client: str) -> list[Instruction]:
-        """Refuse puts from now on, waiting ones too; getters drain what is there."""
-        queues = self.queues
-        if queues.closed:
-            return []
-        queues.closed = True
-        out: list[Instruction] = []
-        for queue in queues.all():
-            queue.refuse_puts(out)
-            queue.gate.end(Queue.why_over(queues.closed), queue.describe(), out)
-        return queues.settle(list(queues.all()), out)
 
     # -- operations that are given up ------------------------------------------------------------
 

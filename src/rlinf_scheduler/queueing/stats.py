@@ -14,7 +14,7 @@ from msgspec.structs import astuple, fields, force_setattr, replace
 
 from rlinf_scheduler.queueing.item import QueueName, SubscriptionName, as_name, rounded
 from rlinf_scheduler.queueing.operations import Getter, Putter
-from rlinf_scheduler.queueing.order import GroupName
+from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.wording import counted, number_text, size_text
 
 # So many other queues are named to a get that does not come, of so many that are looked at for that.

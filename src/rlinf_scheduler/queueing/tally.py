@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName
 from rlinf_scheduler.queueing.messages import Instruction
-from rlinf_scheduler.queueing.order import QueueClock
+from rlinf_scheduler.queueing.out_of_turn import QueueClock
 
 # An empty line keeps so many places.
 NUM_KEPT = 256

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlinf_scheduler.queueing.item import Item, LoadedItems, QueueName, SavedItems, SubscriptionName, as_name
+from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
 from rlinf_scheduler.queueing.messages import Instruction
 from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
+from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.wording import counted, list_names, size_text
 
