@@ -23,6 +23,12 @@ def test_the_site_lists_every_page_once():
     assert sorted(nav_pages(SITE["nav"])) == sorted(pages)
 
 
+def test_first_page_leads_to_every_how_to():
+    first = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = [str(path.relative_to(DOCS)) for path in (DOCS / "how-to").glob("*.md")]
+    assert [page for page in pages if f"({page})" not in first] == []
+
+
 def slug(heading):
     """The anchor of a heading, as Markdown's table of contents (and GitHub) make it."""
     text = re.sub(r"[^\w\s-]", "", heading.strip().lower())

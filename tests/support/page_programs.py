@@ -96,11 +96,16 @@ def printed_here(program, folder):
     namespace = {"__name__": "__main__", "__file__": str(Path(folder) / program.file)}
     output = io.StringIO()
     arguments, sys.argv = sys.argv, [namespace["__file__"]]
+    path, loaded = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(folder))  # a page's modules lie beside its program
     try:
         with contextlib.redirect_stdout(output), contextlib.chdir(folder):
             exec(compile(program.code, namespace["__file__"], "exec"), namespace)
     finally:
-        sys.argv = arguments
+        sys.argv, sys.path[:] = arguments, path
+        for name in set(sys.modules) - loaded:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+                del sys.modules[name]
         _end(namespace.values())
     return output.getvalue()
 
