@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.channel import connection, operation, shortcut_opening, slot
+from rlinf_scheduler.channel import operation, shortcut, slot
 from rlinf_scheduler.channel.connections import ChannelConnections
+from rlinf_scheduler.channel.features import shortcuts
 from rlinf_scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
@@ -102,7 +103,7 @@ class Processes:
     ) -> None:
         # One telling is as the other, also in how many bytes a ticket takes.
         operation._next_ticket = itertools.count(1).__next__
-        shortcut_opening._next_number = itertools.count(1).__next__
+        shortcuts._next_number = itertools.count(1).__next__
         self.kernel = Kernel(world, network, machines.session)
         self.names = Names()
         self._world = world
@@ -263,9 +264,10 @@ def errors_are_found() -> Iterator[None]:
         with (
             replaced(Promise, "wait", refuse_to_wait),
             replaced(threading.Thread, "start", refuse_to_start),
-            replaced(connection, "MIN_OPERATIONS", 1),
+            replaced(shortcut, "MIN_OPERATIONS", 1),
             replaced(slot, "secrets", _Keys()),
-            replaced(shortcut_opening, "OwnedSocket", OwnedDatagrams),
+            replaced(shortcut, "OwnedSocket", OwnedDatagrams),
+            replaced(shortcuts, "OwnedSocket", OwnedDatagrams),
         ):
             yield
     finally:

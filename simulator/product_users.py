@@ -387,7 +387,7 @@ class ChannelUsers:
     def _ask_after_puts(self, call: ProductCall) -> None:
         over: Promise[None] = Promise()
         over.add_done_callback(lambda _: self.host.later(self._draw.randrange(60), self._ask, call))
-        self.connection._client.hand_over(self.connection.requests.await_puts, over)
+        self.connection.client.hand_over(self.connection.requests.await_puts, over)
 
     def _ask(self, call: ProductCall) -> None:
         if call.outcome:
@@ -491,7 +491,7 @@ class ChannelUsers:
 
     def check_nothing_is_open(self) -> None:
         """Check that nothing is under way that nobody waits for."""
-        client = self.connection._client
+        client = self.connection.client
         # A put goes on without its handle.
         dropped = {
             call.operation.ticket

@@ -653,7 +653,7 @@ def test_a_channel_that_no_process_holds_is_listed_and_said_to_be_so(holders):
 def kill_and_notice(holders, channel):
     """Until then a save is asked of the process that dies, and is not begun again."""
     holders.kill()
-    wait_until(lambda: channel._connection()._client.requests.condition)
+    wait_until(lambda: channel._connection().client.requests.condition)
 
 
 def num_items(file):
@@ -748,7 +748,7 @@ def test_a_journal_with_messages_of_another_shape_is_refused(holders):
 def test_a_client_that_says_what_cannot_be_read_hears_so_and_harms_no_journal(holders):
     channel = holders.start()
     channel.put("item")
-    client = channel._connection()._client
+    client = channel._connection().client
     answer = Promise()
     holders.runtime.messenger.submit(
         lambda: client._transport.ask(UNKNOWN, DEADLINE_S).add_done_callback(answer.set_result)

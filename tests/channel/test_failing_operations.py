@@ -7,12 +7,11 @@ import pytest
 
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, control_wire, receiving, wire
-from rlinf_scheduler.channel import server as channel_server
-from rlinf_scheduler.channel.clients import Users
+from rlinf_scheduler.channel.clients import ShortcutEnd, Users
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features import operations
 from rlinf_scheduler.channel.outbox import ResponseOutbox
-from rlinf_scheduler.channel.shortcut_opening import MIN_OPERATIONS
+from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -127,7 +126,7 @@ def test_a_get_by_a_shortcut_that_cannot_be_told_of_its_item_gives_it_back(monke
             channel.put(number, timeout_s=DEADLINE_S)
             assert channel.get(timeout_s=DEADLINE_S) == number
         channel.put("an item", timeout_s=DEADLINE_S)
-        fails_once(monkeypatch, channel_server, "deliver_directly", at=1)
+        fails_once(monkeypatch, ShortcutEnd, "deliver", at=1)
         with pytest.raises(ChannelError, match="MemoryError"):
             channel.get(timeout_s=DEADLINE_S)
         assert channel.get(timeout_s=DEADLINE_S) == "an item"

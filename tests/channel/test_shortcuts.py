@@ -19,15 +19,14 @@ import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
-from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
-from rlinf_scheduler.channel.operation import Operation
-from rlinf_scheduler.channel.shortcut_opening import (
+from rlinf_scheduler.channel.features.shortcuts import (
     ACCEPT_PAUSE_S,
     MAX_SHORTCUTS,
-    WELCOME,
     ShortcutListener,
-    ShortcutRequest,
+    ShortcutsFeature,
 )
+from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.shortcut import WELCOME, ShortcutRequest
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     ChannelClosed,
@@ -368,7 +367,7 @@ def test_a_get_whose_shortcut_breaks_goes_on_the_usual_way():
                 channel.put(number)
                 assert waits.result(DEADLINE_S) == number
                 shortcut = pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
-        client = connection_of(channel)._client
+        client = connection_of(channel).client
         wait_until(lambda: not (client.operations or client.deliveries._here or client.deliveries._soon))
         assert channel.stats().queues == ()
 
@@ -441,7 +440,7 @@ def held_of(channel):
 
 def take_own_shortcut(channel):
     """Use the channel until this thread has a shortcut; it."""
-    own = connection_of(channel)._own
+    own = connection_of(channel).direct_way._own
 
     def has_it():
         channel.put("warm", queue_name="warm", timeout_s=DEADLINE_S)
@@ -455,7 +454,7 @@ def take_own_shortcut(channel):
 def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     _, holder, channel = held
     connection = connection_of(channel)
-    client = connection._client
+    client = connection.client
     holder.kill()
     wait_until(lambda: client.lost)
     operation = Operation("get", "default", None, connection._messenger.now)
@@ -467,7 +466,7 @@ def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
 def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):
     _, holder, channel = held
     connection = connection_of(channel)
-    client = connection._client
+    client = connection.client
     holder.kill()
     wait_until(lambda: client.lost)
     promise = Promise()
@@ -483,7 +482,7 @@ def test_a_deadline_holds_for_items_that_come_elsewhere(held):
     """The server has said that they come the usual way; they do not."""
     _, _, channel = held
     connection = connection_of(channel)
-    client = connection._client
+    client = connection.client
     promise = Promise()
     operation = Operation("get", "default", 0.05, connection._messenger.now)
     operation.promise_to(promise)
@@ -511,12 +510,12 @@ def test_a_handler_that_finds_the_new_shortcut_first_does_not_share_it(held):
         def _then_handle(self, found):
             if not self.handled:
                 self.handled = True
-                taken.append(connection._ask_for_shortcut(self))
+                taken.append(connection.direct_way._ask_for_one(self))
             return found
 
     own = Interrupted(request=request)
     own.handled = False
-    taken.append(connection._ask_for_shortcut(own))
+    taken.append(connection.direct_way._ask_for_one(own))
     assert taken.count(request.shortcut) == 1
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from product_mutants import Mutant
 
 from rlinf_scheduler.channel import client, clients
-from rlinf_scheduler.queueing import Accept, DirectOperations, Reason, Refuse
+from rlinf_scheduler.channel.clients import DirectOperations
+from rlinf_scheduler.queueing import Accept, Reason, Refuse
 from rlinf_scheduler.queueing.client import ClientState, SendOutcomeQuery, SendWithdraw
 
 

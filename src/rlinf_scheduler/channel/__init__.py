@@ -10,7 +10,7 @@ A process's side:
 - `connection.py`: as its threads see it, `connections.py`: all of them, `recorded.py`: noted, or answered from notes
 - `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`
 - `operation.py`: where the two meet, `operation_promise.py`: its end, for a handle; `refusals.py`: its
-  errors; `shortcut.py`: the way past both, and `shortcut_opening.py`: how a thread comes to one
+  errors; `shortcut.py`: the way of a thread past both
 - `copies.py`: what travels with items besides their bytes
 
 Between them:

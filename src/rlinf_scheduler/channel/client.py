@@ -24,10 +24,9 @@ from rlinf_scheduler.channel.refusals import (
 )
 from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.channel.sender import OperationSender, ServerTransport
-from rlinf_scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf_scheduler.comm.loop import run_guarded
-from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.sent_payload import Payload
@@ -67,7 +66,6 @@ class ChannelClient:
         deliveries: the operations whose items are here.
         hands_over: large items stay on this node, in the hands of its holder.
         on_devices: puts items into the memory of devices; None: the channel has none there.
-        shortcuts: of this process's threads.
         requests: what is asked of the server beside operations.
         wake: has what was handed over be done; from any thread.
         on_lost: called when the server is gone, for features to end.
@@ -108,7 +106,6 @@ class ChannelClient:
         self.sender = OperationSender(transport, ref, self._on_unsent)
         self.outbox = self.sender.waiting
         self.requests = Requests(self, transport)
-        self.shortcuts = ShortcutOpening(messenger, self._invite)
         self._receiving = Receiving(self, messenger, self.on_devices)
         self.deliveries = Deliveries(self, messenger.call_later)
 
@@ -257,10 +254,6 @@ class ChannelClient:
             return None
         return self.sender.num_sent
 
-    def _invite(self) -> Promise[Reply]:
-        self.open()
-        return self._transport.ask(control_wire.Invite(), None, control_wire.Invitation)
-
     def note_direct(self) -> None:
         """Know of the gets that users' threads have sent: their items are to be confirmed."""
         if self.lost is not None:
@@ -405,7 +398,7 @@ class ChannelClient:
 
     def look_at(self, operation: Operation) -> None:
         """Confirm what an operation brought if its caller has it, and give it back if nobody wants it."""
-        if operation.is_taken:
+        if operation.taken or operation.is_taken:
             operation.forget()
             self._forget(operation)
             if self._state.taken(operation.ticket):
@@ -593,7 +586,6 @@ class ChannelClient:
         for held in (self.operations, self._held, self._receiving, self.deliveries):
             held.clear()
         self.requests.look_at_puts()
-        self.shortcuts.end()
 
     def leave(self, reason: str) -> None:
         """Confirm what was taken, and end everything: this process leaves the cluster."""

@@ -10,6 +10,7 @@ from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.reconnecting_transport import ReconnectingTransport
 from rlinf_scheduler.channel.recorded import RecordedConnection
 from rlinf_scheduler.channel.sender import DirectTransport
+from rlinf_scheduler.channel.shortcut import Shortcuts
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.observe.timekeeping import TIMES
@@ -56,7 +57,10 @@ class ChannelConnections:
     def _make(self, ref: ChannelRef) -> ChannelConnection:
         if not ref.spec.durable:
             transport = DirectTransport(self._messenger, ref)
-            return ChannelConnection(self._session, ref, transport, self._forget)
+            connection = ChannelConnection(self._session, ref, transport, self._forget)
+            if self._messenger.endpoint.machine_id == ref.endpoint.machine_id:
+                connection.direct_way = Shortcuts(connection)
+            return connection
         reconnecting = ReconnectingTransport(self._messenger, self._directory, ref)
         ref = replace(ref, endpoint=reconnecting.endpoint)
         return ChannelConnection(self._session, ref, reconnecting, self._forget)

@@ -85,6 +85,7 @@ class Operation(ConsumedFlag):
         step: the training step that its caller works at; None where nobody said.
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
+        is_direct: its caller has sent it himself, or is about to: see `shortcut`.
         outcome_queried: the server was asked what became of it, after it went by a shortcut.
         has_hooks: of a class: its client calls `begin` and the methods after that, on the I/O thread.
         goes_on: of a class: it goes on without its handle, as a put does.
@@ -98,6 +99,7 @@ class Operation(ConsumedFlag):
         "blocks",
         "channel",
         "dropped",
+        "is_direct",
         "item",
         "kind",
         "now",
@@ -143,6 +145,7 @@ class Operation(ConsumedFlag):
         self.started = now()
         self.dropped = False
         self.blocks = False
+        self.is_direct = False
         self.outcome_queried = False
         self.timer: Timer | None = None
         self._promise: Promise[Any] | None = None

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.channel.clients import KnownClient
+from rlinf_scheduler.channel.clients import KnownClient, ShortcutEnd, delivered
 from rlinf_scheduler.channel.heap import Heap
 from rlinf_scheduler.channel.remote_items import RemoteItem
-from rlinf_scheduler.channel.shortcut import DIRECT_BYTES, ShortcutEnd
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.runtime import Runtime
@@ -67,7 +66,7 @@ class ResponseOutbox:
             counts.append(len(frames))
             sent += frames
         # All or none: the frames of others follow.
-        known.responses.append(_delivered(instruction, counts, ids))
+        known.responses.append(delivered(instruction, counts, ids))
         known.frames += sent
 
     def respond(
@@ -152,39 +151,3 @@ def _join(known: KnownClient, instruction: Deliver) -> bool:
         known.responses.append(wire.Handed(len(frames), by, [instruction.ticket]))
     known.frames += frames
     return True
-
-
-def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:
-    _, ticket, items, complete, grant, group, _ = instruction
-    delivered = wire.Delivered(ticket, counts, complete, group=group, ids=ids)
-    if grant is not None:
-        delivered.grant = grant.told(items)
-    versions = [item.version for item in items]
-    if versions.count(None) < len(versions):
-        delivered.versions = versions
-    if items:
-        last = items[-1].origin
-        delivered.by = "" if last is None else last[0][0]
-        if TIMES.span_file is not None or TIMES.wants_origins:
-            origins = [item.origin for item in items]
-            delivered.origins = [None if each is None else (each[0][0], each[1]) for each in origins]
-    return delivered
-
-
-def deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | None) -> bool:
-    """Deliver by a shortcut what is small; of anything else say there that it comes the usual way."""
-    size_bytes, counts = 0, []
-    frames: list[Any] = []
-    for item in instruction.items:
-        payload: ReceivedPayload | RemoteItem = item.payload
-        size_bytes += payload.size_bytes
-        if size_bytes > DIRECT_BYTES or payload.block is not None or isinstance(payload, RemoteItem):
-            break
-        parts = payload.frames()
-        counts.append(len(parts))
-        frames += parts
-    else:
-        if end.answer(wire.DirectAnswer(_delivered(instruction, counts, ids), frames)):
-            return True
-    end.answer(wire.DirectAnswer(wire.Elsewhere(instruction.ticket), []))
-    return False

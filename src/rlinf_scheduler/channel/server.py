@@ -18,7 +18,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.clients import KnownClient, Users
 from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_consumed
-from rlinf_scheduler.channel.outbox import ResponseOutbox, deliver_directly
+from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.remote_items import RemoteItems, lose_items
 from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec, max_bytes_of, state_of
 from rlinf_scheduler.comm.framing import Buffer
@@ -235,7 +235,7 @@ class ChannelServer:
         try:
             for observe in self.on_delivery:
                 ids = observe(instruction, known) or ids
-            if end is not None and deliver_directly(end, instruction, ids):
+            if end is not None and end.deliver(instruction, ids):
                 return
             end = None
             self.outbox.deliver(known, instruction, ids)

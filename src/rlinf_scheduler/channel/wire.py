@@ -41,6 +41,10 @@ CREDIT_BYTES = 256 << 10
 # The same of a queue that nobody bounded, so that only its machine's memory does.
 LARGE_INLINE_BYTES = 1 << 20
 LARGE_CREDIT_BYTES = 16 << 20
+# What goes by a shortcut is no larger. The kernel takes datagrams up to its default size of a buffer, 208 KiB.
+MAX_DATAGRAM_BYTES = 160 << 10
+# Items up to here travel in it: two copies more cost less than a block of shared memory.
+DIRECT_BYTES = 128 << 10
 
 
 class QueryOutcome(msgspec.Struct, tag=6, array_like=True, gc=False):

@@ -21,7 +21,6 @@ ends.py          ends of queues and of the channel, and items whose bytes are go
 stats.py         a channel and its queues, as data for all who ask
 surveying.py     makes that: of which queues how much, at once or part by part
 producers.py     who still has something to put
-direct.py        one client's operations that come by shortcuts, beside those that come the usual way
 client.py        the other side: one process's operations, until each has ended
 streams.py       what the two say to each other, where the server may die and come back
 """
@@ -43,7 +42,6 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
         SendItem,
         SendOutcomeQuery,
     )
-    from rlinf_scheduler.queueing.direct import DirectOperations
     from rlinf_scheduler.queueing.item import (
         Item,
         QueueName,
@@ -101,7 +99,6 @@ __all__ = [
     "ClientInstruction",
     "ClientState",
     "Deliver",
-    "DirectOperations",
     "End",
     "Ending",
     "Grant",

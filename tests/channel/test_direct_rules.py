@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rlinf_scheduler.channel.clients import DirectOperations
 from rlinf_scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
-    DirectOperations,
     Item,
     QueueSurvey,
     Reason,
