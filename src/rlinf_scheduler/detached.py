@@ -38,13 +38,11 @@ from rlinf_scheduler.ray_backend.job_servers import (
 )
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.job_file import RunningJob, own_program
-from rlinf_scheduler.worker.attached_driver import STOP_WITHIN_S, AttachedDriver, ask_nodes
-from rlinf_scheduler.worker.detached_groups import remote_group_of
 from rlinf_scheduler.worker.detached_trace import DetachedTraces, begin_wanted_trace, wanted_trace_file
-from rlinf_scheduler.worker.driver_server import NodesKnown
-from rlinf_scheduler.worker.driver_wire import DESCRIBE, STOP, JobDescription, StopJob
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
+from rlinf_scheduler.worker.home_wire import DESCRIBE, STOP, JobDescription, NodesKnown, StopJob
+from rlinf_scheduler.worker.remote_home import STOP_WITHIN_S, AttachedDriver, RemoteHome
 
 T = TypeVar("T")
 
@@ -119,13 +117,13 @@ def take_part(
 
 
 def nodes_of(session: Session, refresh_s: float | None = None) -> NodesKnown:
-    """What the job server of this process's job knows of the nodes; see `ask_nodes`."""
-    return ask_nodes(session, refresh_s)
+    """Return what the job server of this process's job knows of the nodes."""
+    return session.service(RemoteHome).nodes(refresh_s)
 
 
 def attach(session: Session, name: str, worker_class: type[T] | None) -> WorkerGroup[T]:
     """A group of a job that outlives its drivers; see `Cluster.attach`."""
-    group, found = remote_group_of(session, name, worker_class)
+    group, found = session.service(RemoteHome).attach(name, worker_class)
     launched: Promise[GroupCalls[Any]] = Promise()
     launched.set_result(group)
     return WorkerGroup(name, found, len(group.ranks), launched)

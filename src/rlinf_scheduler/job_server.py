@@ -25,7 +25,7 @@ from rlinf_scheduler.host.parent import watch_parent
 from rlinf_scheduler.opening import look_at_nodes, open_home, refresh_nodes, tell_nodes
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import RunningJob
-from rlinf_scheduler.worker.driver_server import DriverServer
+from rlinf_scheduler.worker.home_server import DriverServer
 
 JOB_SERVER_NAME = "keeper"
 # Ray ends an actor within it.

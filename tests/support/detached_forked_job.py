@@ -6,8 +6,8 @@ from forked_job import ForkedJob, View
 from rlinf_scheduler.config.fleet import Fleet, FleetAccelerator, FleetNode
 from rlinf_scheduler.host.info import DetachedJob
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.worker.attached_driver import AttachedDriver
-from rlinf_scheduler.worker.driver_server import DriverServer
+from rlinf_scheduler.worker.home_server import DriverServer
+from rlinf_scheduler.worker.remote_home import AttachedDriver
 
 
 class DetachedForkedJob(ForkedJob):

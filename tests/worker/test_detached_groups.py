@@ -18,6 +18,7 @@ from alarms import Interrupted
 from detached_forked_job import DetachedForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf_scheduler.channel import Channel
+from rlinf_scheduler.comm.directory import DirectoryClient
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.detached import attach, end_job, nodes_of, trace
 from rlinf_scheduler.errors import (
@@ -41,15 +42,13 @@ from rlinf_scheduler.events import (
 from rlinf_scheduler.observe.job_trace import TraceService
 from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.session import set_current
-from rlinf_scheduler.worker import detached_groups, detached_trace, remote_group
+from rlinf_scheduler.worker import detached_trace, remote_group, remote_home
 from rlinf_scheduler.worker.detached_trace import (
     DetachedTraces,
     TraceMaker,
     begin_wanted_trace,
     wanted_trace_file,
 )
-from rlinf_scheduler.worker.group_server import GroupServer
-from rlinf_scheduler.worker.group_wire import CLAIM, DISCLAIM, ClaimName
 from rlinf_scheduler.worker.supervision import groups_of
 from waits import seen, wait_until
 
@@ -249,12 +248,12 @@ def test_a_launch_of_a_driver_that_leaves_is_given_up(kept, driver):
 def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, monkeypatch):
     asked, busy = queue.SimpleQueue(), Promise()
 
-    class Noted(detached_groups._RecordAsked):
+    class Noted(remote_home._RecordAsked):
         def __init__(self, *args):
             super().__init__(*args)
             asked.put(self)
 
-    monkeypatch.setattr(detached_groups, "_RecordAsked", Noted)
+    monkeypatch.setattr(remote_home, "_RecordAsked", Noted)
     errors = []
     thread = threading.Thread(target=slow, args=(driver, errors), kwargs={"worker_class": Steady})
     thread.start()
@@ -269,24 +268,22 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
     launch(driver, "stuck", placement=ONE)
 
 
-def test_a_name_that_was_claimed_too_late_is_free_and_the_drivers_groups_go_on(kept, driver, monkeypatch):
-    freed, free = queue.SimpleQueue(), GroupServer._free
-    monkeypatch.setattr(GroupServer, "_free", lambda *args: (free(*args), freed.put(args[1])))
-    group = launch(driver, "lives", placement=ONE)
-    messenger, home = driver.session.messenger, driver.session.home
-    busy, sent = Promise(), Promise()
-    kept.session.messenger.submit(lambda: busy.wait(60))  # the job server does not answer
-    late = messenger.request(home, CLAIM, ClaimName("late", "Steady", 1), reply_type=str)
-    messenger.submit(lambda: sent.set_result(None))
-    assert sent.wait(60)
-    late.cancel()
-    busy.set_result(None)
-    taken = messenger.request(home, CLAIM, ClaimName("taken", "Steady", 1), reply_type=str).result(60).head
-    messenger.notify(home, DISCLAIM, taken)
-    assert {freed.get(timeout=60), freed.get(timeout=60)} == {"late", "taken"}  # in either order
-    for name in ("late", "taken"):
-        launch(driver, name, placement=ONE)
-    assert len(group.who().wait(60)) == 1
+def test_a_name_whose_taking_was_interrupted_is_free(kept, driver, forked_job, monkeypatch):
+    class Stopped(Promise):
+        def __init__(self, asked):
+            super().__init__()
+            asked.add_done_callback(lambda done: self.set_result(done.result(0)))
+
+        def result(self, *_):
+            raise Interrupted
+
+    register = DirectoryClient.register_async
+    for job in (driver, forked_job):
+        with monkeypatch.context() as patch:
+            patch.setattr(DirectoryClient, "register_async", lambda *about: Stopped(register(*about)))
+            with pytest.raises(Interrupted):
+                launch(job, "late", placement=ONE)
+        assert launch(job, "late", placement=ONE).who().wait(60)
 
 
 def slow(driver, errors, worker_class=Stuck):
@@ -487,7 +484,7 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypa
 
 
 def test_a_driver_that_is_stopped_is_told_what_it_missed_of_lines_and_of_everything_else(kept, monkeypatch):
-    monkeypatch.setattr("rlinf_scheduler.worker.driver_server.MAX_UNTAKEN_BYTES", 100_000)
+    monkeypatch.setattr("rlinf_scheduler.worker.home_server.MAX_UNTAKEN_BYTES", 100_000)
     driver = kept.attach("driver@there.2")
     launch(driver, "policy")
     told, goes_on, stands = ([], []), threading.Event(), threading.Event()

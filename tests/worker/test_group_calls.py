@@ -21,7 +21,7 @@ from rlinf_scheduler.errors import (
 )
 from rlinf_scheduler.host.answers import Answers
 from rlinf_scheduler.worker.call import Call
-from rlinf_scheduler.worker.group_launch import claim_name
+from rlinf_scheduler.worker.home import claim_name
 from rlinf_scheduler.worker.signatures import check_arguments, declared_attributes
 from slow_errors import SlowError
 

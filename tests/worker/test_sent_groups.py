@@ -136,7 +136,7 @@ def test_only_who_launched_a_group_ends_it(engines, router, what):
 
 def test_a_process_outside_of_the_job_cannot_read_a_group(engines, monkeypatch):
     sent = pickle.dumps(engines)
-    monkeypatch.setattr("rlinf_scheduler.worker.sent_group.current_session", outside)
+    monkeypatch.setattr("rlinf_scheduler.worker.remote_group.current_session", outside)
     with pytest.raises(ClusterError, match="no part"):
         pickle.loads(sent)
 

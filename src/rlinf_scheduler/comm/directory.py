@@ -82,6 +82,14 @@ class Unregister(_DirectoryQuestion, frozen=True):
     name: str
 
 
+class TakeOver(_DirectoryQuestion, frozen=True):
+    """Let the asker have a name that another process has -> whether that had it."""
+
+    name: str
+    owner: str
+    endpoint: Endpoint
+
+
 class LookUp(_DirectoryQuestion, frozen=True):
     """The entry of a name, within `timeout_s` seconds; `returns`: also if its process is gone and another one comes."""
 
@@ -186,12 +194,15 @@ class DirectoryServer:
         self._operations: dict[type[_DirectoryQuestion], Callable[..., None]] = {
             Register: self._register,
             Unregister: self._unregister,
+            TakeOver: self._take_over,
             LookUp: self._lookup,
             ListNames: self._list,
             Expect: self._expect,
             GiveUp: self._give_up,
         }
-        messenger.serve(SERVICE, self._handle, Register | Unregister | LookUp | ListNames | Expect | GiveUp)
+        messenger.serve(
+            SERVICE, self._handle, Register | Unregister | TakeOver | LookUp | ListNames | Expect | GiveUp
+        )
         messenger.on_peer_lost(self._forget_process)
 
     def expect(self, names: str | Sequence[str]) -> None:
@@ -239,6 +250,13 @@ class DirectoryServer:
             self._entries.pop(ask.name)
             self._gone.note(ask.name, "it left")
         request.reply(None)
+
+    def _take_over(self, request: Request, ask: TakeOver) -> None:
+        held = self._entries.by_name.get(ask.name)
+        had_it = held is not None and held.endpoint.process_id == ask.owner
+        if held is not None and had_it:
+            self._entries.set(Entry(ask.name, ask.endpoint, held.info), ask.endpoint.process_id)
+        request.reply(had_it)
 
     def _expect(self, request: Request, ask: Expect) -> None:
         self._gone.expect(ask.names)
@@ -442,6 +460,11 @@ class DirectoryClient:
     def unregister_async(self, name: str) -> Promise[Reply]:
         """The future of `unregister`."""
         return self._request(Unregister(name))
+
+    def take_over(self, name: str, owner: str) -> bool:
+        """Have a name that another process has, by its id; whether that had it."""
+        had: bool = self._ask(TakeOver(name, owner, self._messenger.endpoint), bool).head
+        return had
 
     def expect(self, names: str | Sequence[str]) -> None:
         """Let look-ups of these names wait, although whoever had them is gone or about to go: others will come.

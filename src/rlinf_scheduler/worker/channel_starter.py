@@ -50,9 +50,9 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import list_names
 from rlinf_scheduler.worker.channel_pool import ChannelPool
 from rlinf_scheduler.worker.deaths import Restarts
-from rlinf_scheduler.worker.group_launch import prepare_launch
+from rlinf_scheduler.worker.home import GroupOrder, begin_beside, claim_name, launch_group
 from rlinf_scheduler.worker.launch import LaunchOptions
-from rlinf_scheduler.worker.starting import begin_beside
+from rlinf_scheduler.worker.signatures import encoded_factory
 from rlinf_scheduler.worker.supervision import Supervision
 
 _AFFINITY_TIMEOUT_S = 30.0
@@ -152,9 +152,9 @@ class ChannelStarter(Starter):
     def launch(self, placement: Placement) -> Supervision:
         """Start a process that holds channels; it takes a second or two."""
         options = LaunchOptions(timeout_s=START_TIMEOUT_S, registers_itself=True)
-        factory = WorkerFactory(Channels, (), {})
-        _, launch = prepare_launch(self._session, factory, [placement], None, options, "end")
-        return launch()
+        factory = encoded_factory(WorkerFactory(Channels, (), {}))
+        order = GroupOrder(factory, (placement,), options, "end")
+        return launch_group(self._session, order, claim_name(self._session, None, Channels.__name__, {}))
 
     def _hand_over(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
         placement = self._place(wanted, None)

@@ -463,7 +463,7 @@ class WorkerGroup(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Few groups are sent.
-        from rlinf_scheduler.worker.sent_group import sent_group  # noqa: PLC0415
+        from rlinf_scheduler.worker.remote_group import sent_group  # noqa: PLC0415
 
         self._shared.session.messenger.check_process()
         state = {name: value for name, value in vars(self).items() if name not in _OF_THE_PROCESS}

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import absolute_path, whole_number
 from rlinf_scheduler.errors import CallArgumentError, ConfigError
-from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
+from rlinf_scheduler.host.info import check_detached
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.host.seeds import checked_seed
 from rlinf_scheduler.keywords import explains_arguments
@@ -25,12 +25,10 @@ from rlinf_scheduler.tape.limit import limit_bytes
 from rlinf_scheduler.wording import did_you_mean
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, VERDICTS, WITHIN_S, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.group_calls import GroupCalls
-from rlinf_scheduler.worker.group_launch import prepare_launch
+from rlinf_scheduler.worker.home import GroupOrder, begin, prepare_launch
 from rlinf_scheduler.worker.launch import LaunchOptions
 from rlinf_scheduler.worker.seconds import checked_seconds
-from rlinf_scheduler.worker.signatures import check_arguments, check_method, kind_of
-from rlinf_scheduler.worker.starting import LaunchFunction, begin
+from rlinf_scheduler.worker.signatures import check_arguments, check_method, encoded_factory, kind_of
 from rlinf_scheduler.worker.successors import RestartLimit
 
 T = TypeVar("T")
@@ -186,16 +184,8 @@ class GroupBuilder(Generic[T, GroupT_co]):
         )
         session, factory = cluster.session, self._factory
         check_detached(session, detached=detached)
-        launch: LaunchFunction[GroupCalls[Any]]
-        if keeps_elsewhere(session):
-            # Few programs have such a job.
-            from rlinf_scheduler.worker.detached_groups import prepare_detached_launch  # noqa: PLC0415
-
-            claimed, launch = prepare_detached_launch(
-                session, factory, placements, name, options, on_failure, limit, detached=detached
-            )
-        else:
-            claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
+        order = GroupOrder(encoded_factory(factory), tuple(placements), options, on_failure, limit)
+        claimed, launch = prepare_launch(session, order, factory.worker_class, name, detached=detached)
         return self._group_class(claimed, factory.worker_class, len(placements), begin(session, launch))
 
 

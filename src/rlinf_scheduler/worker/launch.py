@@ -36,7 +36,7 @@ from rlinf_scheduler.host.info import (
 from rlinf_scheduler.host.log_lines import level_to_forward
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.postmortem import Witnesses
-from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf_scheduler.host.protocol import Assignment, HostSpec
 from rlinf_scheduler.host.seeds import DrawnSeed, rank_seed
 from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
@@ -61,7 +61,6 @@ from rlinf_scheduler.worker.processes import (
     most_telling,
 )
 from rlinf_scheduler.worker.progress import Standing, shown_while_slow
-from rlinf_scheduler.worker.signatures import encoded_factory
 from rlinf_scheduler.worker.supervision import LaunchedGroups
 
 _WAITING = "waiting"
@@ -136,13 +135,12 @@ class Recipe:
     Args:
         session: of the process that launches.
         name: the group's name.
-        factory: the worker's class and its arguments, as they are now; or encoded already.
+        factory: the worker's class and its arguments, encoded: by value where the class is defined in the user's
+            script, by reference where it can be imported.
         options: of the launch.
 
     Attributes:
-        name, options, world_size: see above.
-        factory: encoded: by value where the class is defined in the user's script, by reference where it can be
-            imported.
+        name, factory, options, world_size: see above.
         seed: what its ranks' seeds are derived from.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
@@ -154,18 +152,14 @@ class Recipe:
         self,
         session: Session,
         name: str,
-        factory: WorkerFactory | tuple[Buffer, ...],
+        factory: tuple[Buffer, ...],
         options: LaunchOptions,
         world_size: int,
     ) -> None:
         self.name = name
         self.options = options
         self.world_size = world_size
-        self.factory: tuple[Buffer, ...]
-        if isinstance(factory, WorkerFactory):
-            self.factory = tuple(encoded_factory(factory).snapshot())
-        else:
-            self.factory = factory
+        self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
         self.launched_ns = time.time_ns()

@@ -1,25 +1,25 @@
-"""A group that the job server of the job supervises, as a process sees it that calls it."""
+"""Groups that another process supervises, as a process sees them that calls them: by record and updates, or as sent."""
 
 from __future__ import annotations
 
 import pickle
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Never
 
 from rlinf_scheduler.addresses import WorkerAddress
-from rlinf_scheduler.comm import Endpoint, Request
-from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
+from rlinf_scheduler.comm import Endpoint
+from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S, Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import awaited
-from rlinf_scheduler.errors import LaunchTimeout
+from rlinf_scheduler.errors import ClusterError, CommError, LaunchTimeout, WorkerDied
 from rlinf_scheduler.planning import Placement
-from rlinf_scheduler.session import Session
+from rlinf_scheduler.session import Session, current_session
 from rlinf_scheduler.wording import seconds_text
+from rlinf_scheduler.worker.call import Target
 from rlinf_scheduler.worker.group_calls import GroupCalls, awaits_end, awaits_restart
-from rlinf_scheduler.worker.group_wire import (
+from rlinf_scheduler.worker.home_wire import (
     END,
-    NEWS,
     RESTART,
     EndGroup,
     GroupRecord,
@@ -39,8 +39,8 @@ class RemoteRank:
     address: WorkerAddress
     placement: Placement
     endpoint: Endpoint | None
-    pid: int
-    num_restarts: int
+    pid: int = 0
+    num_restarts: int = 0
     gone: Promise[str] = field(default_factory=Promise)
     ended_by: str = ""
 
@@ -53,7 +53,7 @@ class RemoteGroup(GroupCalls[RemoteRank]):
     """
 
     def __init__(self, session: Session, record: GroupRecord) -> None:
-        ranks = [_rank_of(record.name, news) for news in record.ranks]
+        ranks = [_rank_of_update(record.name, news) for news in record.ranks]
         super().__init__(session, record.name, ranks, record.on_failure, record.stall_after_s)
         self.number = record.number
         for news in record.ranks:
@@ -80,7 +80,7 @@ class RemoteGroup(GroupCalls[RemoteRank]):
     def _take(self, news: RankUpdate) -> None:
         number, rank = news.rank, self.ranks[news.rank]
         if _process_of(news.endpoint) != _process_of(rank.endpoint):
-            self.ranks[number] = rank = _rank_of(self.name, news)
+            self.ranks[number] = rank = _rank_of_update(self.name, news)
             self._pending.forget(number)
         if news.gone:
             rank.gone.set_result(news.gone)
@@ -134,50 +134,78 @@ class RemoteGroup(GroupCalls[RemoteRank]):
         asked.result()
 
 
-class RemoteGroups:
-    """The groups of the job server that this process calls; a service of its session. On the I/O thread."""
+class SentGroup(GroupCalls[RemoteRank]):
+    """The processes of a group that another process launched, and supervises.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._groups: dict[int, RemoteGroup] = {}
-        session.messenger.serve(NEWS, self._on_update, GroupUpdate)
-        session.on_close(self._close)
+    A rank that dies ends its own calls here; the next call finds its successor, if it has one.
 
-    def __contains__(self, name: object) -> bool:
-        """Whether a group of that name is among them; from any thread."""
-        return any(group.name == name for group in list(self._groups.values()))
+    Raises:
+        WorkerDied: a rank is gone.
+    """
 
-    def take(self, record: GroupRecord) -> RemoteGroup:
-        """The group of a record that the job server has just sent."""
-        if record.number not in self._groups:
-            self._groups[record.number] = RemoteGroup(self._session, record)
-        return self._groups[record.number]
+    def __init__(self, session: Session, name: str, world_size: int) -> None:
+        there = {entry.name: entry for entry in session.directory.list(f"{name}:")}
+        addresses = [WorkerAddress(name, rank) for rank in range(world_size)]
+        ranks = [
+            _rank_of(address, there.get(str(address)) or _find(session, address)) for address in addresses
+        ]
+        super().__init__(session, name, ranks, "ignore", 0.0)
 
-    def _on_update(self, notice: Request) -> None:
-        news: GroupUpdate = notice.head
-        group = self._groups.get(news.number)
-        if group is not None and notice.peer_id == self._session.home.process_id:
-            group.on_update(news)
-            if news.ended:
-                del self._groups[news.number]
+    def target(self, number: int) -> Target:
+        """Where a call to a rank goes now; it may wait for a successor.
 
-    def _close(self) -> None:
-        """Tell those who wait why this process leaves, before the messenger ends what they wait for."""
-        messenger = self._session.messenger
-        if not self._session.failure or messenger.why_closed:
-            return
-        told: Promise[None] = Promise()
-        messenger.submit(lambda: self._on_left(told))
-        if not messenger.on_io_thread():
-            told.wait(ANSWER_TIMEOUT_S)
+        Raises:
+            WorkerDied: the rank is gone.
+        """
+        rank = self.ranks[number]
+        if self._is_lost(rank.endpoint):
+            self.ranks[number] = rank = _rank_of(rank.address, _find(self.session, rank.address))
+        return Target(rank.address, rank.endpoint)
 
-    def _on_left(self, told: Promise[None]) -> None:
-        for group in self._groups.values():
-            group.on_left()
-        told.set_result(None)
+    def restart(self, number: int, timeout_s: float) -> Never:
+        """Refuse to: see `GroupCalls`."""
+        self._refuse("restart")
+
+    def stop(self) -> Never:
+        """Refuse to: see `GroupCalls`."""
+        self._refuse("end")
+
+    def shutdown(self, timeout_s: float | None) -> Never:
+        """Refuse to: see `GroupCalls`."""
+        self._refuse("end")
+
+    def _refuse(self, what: str) -> Never:
+        raise ClusterError(
+            f"group '{self.name}' was sent here: only the process that launched it can {what} it"
+        )
 
 
-def _rank_of(group: str, news: RankUpdate) -> RemoteRank:
+def sent_group(group_class: Any, name: str, worker_class: Any, world_size: int, state: dict[str, Any]) -> Any:
+    """The group, or view of one, that was sent to this process.
+
+    Raises:
+        ClusterError: this process is no part of the job.
+        WorkerDied: a rank is gone.
+    """
+    launched: Promise[GroupCalls[Any]] = Promise()
+    launched.set_result(SentGroup(current_session(), name, world_size))
+    group = group_class(name, worker_class, world_size, launched)
+    vars(group).update(state)
+    return group
+
+
+def _find(session: Session, address: WorkerAddress) -> Entry:
+    try:
+        return session.directory.lookup(str(address))
+    except CommError as error:
+        raise WorkerDied(address.group, address.rank, "", str(error)) from error
+
+
+def _rank_of(address: WorkerAddress, entry: Entry) -> RemoteRank:
+    return RemoteRank(address, pickle.loads(entry.info["placement"]), entry.endpoint)
+
+
+def _rank_of_update(group: str, news: RankUpdate) -> RemoteRank:
     placement: Placement = pickle.loads(news.placement)
     return RemoteRank(WorkerAddress(group, news.rank), placement, news.endpoint, news.pid, news.num_restarts)
 

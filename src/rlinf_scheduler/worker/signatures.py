@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from rlinf_scheduler.comm import Encoded, encode
+from rlinf_scheduler.comm import Buffer, encode
 from rlinf_scheduler.errors import CallArgumentError, CodecError
 from rlinf_scheduler.host.protocol import CallKind, WorkerFactory
 from rlinf_scheduler.keywords import keyword_hint
@@ -127,14 +127,14 @@ def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwar
         raise CallArgumentError(f"{named}()", problem, str(signature)) from None
 
 
-def encoded_factory(factory: WorkerFactory) -> Encoded:
-    """A worker class and its arguments as bytes.
+def encoded_factory(factory: WorkerFactory) -> tuple[Buffer, ...]:
+    """A worker class and its arguments as bytes, as they are now.
 
     Raises:
         CodecError: something cannot be sent; the text names the argument.
     """
     try:
-        return encode(factory)
+        return tuple(encode(factory).snapshot())
     except CodecError as error:
         worker_class, what = factory.worker_class, f"{factory.worker_class.__name__}()"
         raise unsendable(what, worker_class, "__init__", factory.args, factory.kwargs, error) from error

@@ -58,6 +58,7 @@ class Supervision(GroupCalls[LaunchedRank]):
 
     Attributes:
         ended: done when all of it has ended.
+        give_back: gives its devices back before the job ends.
         on_change: called on the I/O thread with each rank of whom there is news, and with None when the group is being
             ended, and when it has ended.
     """
@@ -74,6 +75,7 @@ class Supervision(GroupCalls[LaunchedRank]):
     ) -> None:
         super().__init__(session, name, ranks, on_failure, stall_after_s)
         self.ended: Promise[None] = Promise()
+        self.give_back: Callable[[], None] | None = None
         self.on_change: list[Callable[[int | None], None]] = []
         self._on_failure = on_failure
         self._has_left = False

@@ -16,7 +16,7 @@ from rlinf_scheduler.wording import list_names
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.group import RemoteMethod as WorkerGroupFunc
 from rlinf_scheduler.worker.group import ScatteredGroup
-from rlinf_scheduler.worker.sent_group import sent_group
+from rlinf_scheduler.worker.remote_group import sent_group
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc", "WorkerGroupFuncResult"]
 

@@ -1,50 +1,45 @@
-"""What a job server, and the processes whose groups it launches or that call them, say to each other."""
+"""What the home of a job's groups, where it is a job server, and the other processes of the job say to each other."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import msgspec
 
 from rlinf_scheduler.comm import Endpoint
+from rlinf_scheduler.config.fleet import Fleet
+from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.worker.deaths import RankState, Verdict
 
-# Services of the job server.
-CLAIM = "kept.claim"
-# A name that was claimed, and for which nothing is launched.
-DISCLAIM = "kept.disclaim"
-LAUNCH = "kept.launch"
-FOLLOW = "kept.follow"
-END = "kept.end"
-RESTART = "kept.restart"
+# Services of the home: for groups,
+LAUNCH = "home.launch"
+FOLLOW = "home.follow"
+END = "home.end"
+RESTART = "home.restart"
+# and for drivers.
+ATTACH = "home.attach"
+LEAVE = "home.leave"
+DESCRIBE = "home.describe"
+NODES = "home.nodes"
+STOP = "home.stop"
 # Of a process that follows a group.
-NEWS = "kept.news"
-
-
-class ClaimName(msgspec.Struct, frozen=True, array_like=True):
-    """A name for a group that is about to be launched -> the name.
-
-    Attributes:
-        wanted: the name; None for the class's, with a number where that is taken.
-        world_size: how many ranks it will have.
-    """
-
-    wanted: str | None
-    class_name: str
-    world_size: int
+NEWS = "home.news"
+# Of a driver.
+EVENT = "home.event"
+ENDING = "home.ending"
 
 
 class LaunchGroup(msgspec.Struct, frozen=True, array_like=True):
-    """Launch the group whose name the sender has claimed -> `GroupRecord`.
+    """Launch the group whose name the sender has -> `GroupRecord`.
 
-    The frames: the placements, `LaunchOptions` and `RestartLimit`, pickled together; the worker's class, encoded, in so
-    many frames; its factory, encoded.
+    The frames: the `GroupOrder` without its factory, pickled; the worker's class, encoded, in so many frames; the
+    factory.
 
     Attributes:
-        on_failure: what the death of a rank means.
         detached: it stays when the sender has left.
     """
 
     name: str
-    on_failure: Verdict
     detached: bool
     num_class_frames: int
 
@@ -128,3 +123,78 @@ class GroupUpdate(msgspec.Struct, frozen=True, array_like=True):
     number: int
     rank: RankUpdate | None
     ended: bool = False
+
+
+class Attach(msgspec.Struct, frozen=True, array_like=True):
+    """A driver takes part from now on -> None; the frame is `JobWelcome`, pickled."""
+
+    host: str
+    pid: int
+    program: str
+
+
+class AskNodes(msgspec.Struct, frozen=True, array_like=True):
+    """Say which nodes there are -> None; the frame is `NodesKnown`, pickled.
+
+    Attributes:
+        refresh_s: how long the nodes may take to be probed anew, in seconds; None: they are not.
+    """
+
+    refresh_s: float | None = None
+
+
+class StopJob(msgspec.Struct, frozen=True, array_like=True):
+    """End all of the job; answered when its groups have ended. `who` wants it, for those who are in it."""
+
+    who: str
+
+
+class JobDriver(msgspec.Struct, frozen=True):
+    """A driver that takes part in a job.
+
+    Attributes:
+        host: its machine.
+        pid: its process id there.
+        program: what it runs.
+        since: when it came, in seconds since 1970.
+    """
+
+    host: str
+    pid: int
+    program: str
+    since: float
+
+
+class JobGroup(msgspec.Struct, frozen=True):
+    """A group of a job.
+
+    Attributes:
+        ends_with: the process whose end it does not outlive; "" if it stays until somebody ends it.
+    """
+
+    name: str
+    world_size: int
+    ends_with: str
+
+
+class JobDescription(msgspec.Struct, frozen=True):
+    """A job that outlives its drivers: who takes part in it now."""
+
+    drivers: list[JobDriver]
+    groups: list[JobGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class JobWelcome:
+    """What a driver has to know of the job that it comes to."""
+
+    fleet: Fleet
+    log_folder: LogFolder
+
+
+@dataclass(frozen=True, slots=True)
+class NodesKnown:
+    """What the job server knows of the nodes; see `Cluster.fleet` and `lost_nodes`."""
+
+    fleet: Fleet
+    lost: dict[int, str]
