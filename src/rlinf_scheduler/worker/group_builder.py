@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from rlinf_scheduler.checks import absolute_path, whole_number
+from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import CallArgumentError, ConfigError
-from rlinf_scheduler.host.info import check_detached
+from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
 from rlinf_scheduler.host.seeds import checked_seed
 from rlinf_scheduler.keywords import explains_arguments
@@ -25,7 +27,8 @@ from rlinf_scheduler.tape.limit import limit_bytes
 from rlinf_scheduler.wording import did_you_mean
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, VERDICTS, WITHIN_S, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
-from rlinf_scheduler.worker.home import GroupOrder, begin, prepare_launch
+from rlinf_scheduler.worker.group_calls import GroupCalls
+from rlinf_scheduler.worker.home import GroupOrder, begin, check_launches, claim_name, launch_group
 from rlinf_scheduler.worker.launch import LaunchOptions
 from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.signatures import check_arguments, check_method, encoded_factory, kind_of
@@ -183,10 +186,21 @@ class GroupBuilder(Generic[T, GroupT_co]):
             moves=may_move(restart_on),
         )
         session, factory = cluster.session, self._factory
+        launch: Callable[[str], GroupCalls[Any]]
         check_detached(session, detached=detached)
         order = GroupOrder(encoded_factory(factory), tuple(placements), options, on_failure, limit)
-        claimed, launch = prepare_launch(session, order, factory.worker_class, name, detached=detached)
-        return self._group_class(claimed, factory.worker_class, len(placements), begin(session, launch))
+        if keeps_elsewhere(session):
+            # Few programs have such a job.
+            from rlinf_scheduler.worker.remote_home import RemoteHome  # noqa: PLC0415
+
+            launch = session.service(RemoteHome).launcher(order, factory.worker_class, detached=detached)
+        else:
+            check_launches(session)
+            launch = partial(launch_group, session, order)
+        about = {WORLD_SIZE: len(placements)}
+        claimed = claim_name(session, name, factory.worker_class.__name__, about)
+        launched = begin(session, partial(launch, claimed))
+        return self._group_class(claimed, factory.worker_class, len(placements), launched)
 
 
 def _recordings(wanted: str | os.PathLike[str] | None) -> str:

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from rlinf_scheduler.addresses import root_name
 from rlinf_scheduler.comm import Buffer, Reply
-from rlinf_scheduler.comm.directory import WORLD_SIZE, Entry
+from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
-from rlinf_scheduler.host.info import Role, group_entry, keeps_elsewhere
+from rlinf_scheduler.host.info import Role, group_entry
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.worker.deaths import Policy
@@ -49,35 +49,6 @@ class GroupOrder:
     limit: RestartLimit | None = None
 
 
-def prepare_launch(
-    session: Session, order: GroupOrder, worker_class: type, name: str | None, *, detached: bool
-) -> tuple[str, LaunchFunction[GroupCalls[Any]]]:
-    """Take a group's name; returns it, and what has the group's home launch it: this process, or the job server.
-
-    Args:
-        session: of this process.
-        order: the group.
-        worker_class: of its workers.
-        name: the group's; None for the class's.
-        detached: whether the group stays when this process has left.
-
-    Raises:
-        GroupExists: the name is taken.
-        ConfigError: this process cannot launch any; or the job server is to, and `on_failure` is a function of its own.
-    """
-    launch: Callable[[str], GroupCalls[Any]]
-    if keeps_elsewhere(session):
-        # Few programs have such a job.
-        from rlinf_scheduler.worker.remote_home import RemoteHome  # noqa: PLC0415
-
-        launch = session.service(RemoteHome).launcher(order, worker_class, detached=detached)
-    else:
-        _check_launches(session)
-        launch = partial(launch_group, session, order)
-    claimed = claim_name(session, name, worker_class.__name__, {WORLD_SIZE: len(order.placements)})
-    return claimed, partial(launch, claimed)
-
-
 def launch_group(
     session: Session, order: GroupOrder, name: str, given_up: Promise[None] | None = None
 ) -> Supervision:
@@ -104,7 +75,12 @@ def launch_group(
     return group
 
 
-def _check_launches(session: Session) -> None:
+def check_launches(session: Session) -> None:
+    """Make sure that this process may launch groups.
+
+    Raises:
+        ConfigError: it may not.
+    """
     role = session.fact(Role)
     if role is not None and role.info.address.parent is not None:
         problem = f"'{session.name}' launches no groups: it is no process of Ray's, and joined below a rank"
