@@ -90,7 +90,7 @@ def test_where_nothing_is_bounded_or_can_be_read_there_is_no_limit(system, tmp_p
     assert control_groups.memory_limit_bytes(tmp_path / "nowhere") is None
 
 
-SAY_IT = "import sys; sys.stdin.read(); from rlinf_scheduler.comm.shm.limit import memory_bytes; print(memory_bytes())"
+SAY_IT = "import sys; sys.stdin.read(); from rlinf_scheduler.comm.shm.ledger import memory_bytes; print(memory_bytes())"
 
 
 @pytest.fixture

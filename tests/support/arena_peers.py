@@ -23,12 +23,12 @@ import numpy as np
 from rlinf_scheduler.comm import DirectoryClient, Endpoint, Messenger
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.comm.shm.arena import Arena
-from rlinf_scheduler.comm.shm.header import WANTED_AT, read_header
+from rlinf_scheduler.comm.shm.foreign import claim_slot
 from rlinf_scheduler.comm.shm.holders import HolderTable, table_bytes
 from rlinf_scheduler.comm.shm.io_thread import run_at
-from rlinf_scheduler.comm.shm.maps import map_array
+from rlinf_scheduler.comm.shm.kernel import map_array
+from rlinf_scheduler.comm.shm.layout import WANTED_AT, read_header
 from rlinf_scheduler.comm.shm.readers import OpenArenas
-from rlinf_scheduler.comm.shm.slots import claim_slot
 from rlinf_scheduler.mailbox import Mailbox
 
 DEADLINE_S = 60.0

@@ -5,7 +5,7 @@ import weakref
 import torch
 
 from rlinf_scheduler.comm.shm import kernel
-from rlinf_scheduler.comm.shm.maps import map_array
+from rlinf_scheduler.comm.shm.kernel import map_array
 
 
 class SmallDevice:

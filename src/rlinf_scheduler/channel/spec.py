@@ -13,7 +13,7 @@ from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.deadlines import SUCCESSOR_S, Survives
 from rlinf_scheduler.comm.directory import AWAITED, Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.shm.limit import memory_bytes
+from rlinf_scheduler.comm.shm.ledger import memory_bytes
 from rlinf_scheduler.errors import ChannelExists, ChannelNotFound
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.session import Session

@@ -27,8 +27,7 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.requests import OpenRequest, Peer, RequestFuture
 from rlinf_scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf_scheduler.comm.secret import ClusterSecret
-from rlinf_scheduler.comm.shm.ledger import Ledger
-from rlinf_scheduler.comm.shm.limit import default_limit_bytes
+from rlinf_scheduler.comm.shm.ledger import Ledger, default_limit_bytes
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.transport.identity import Identity

@@ -23,7 +23,7 @@ from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.pull.records import pull_is_wanted
-from rlinf_scheduler.comm.shm.limit import pinned_limit_bytes
+from rlinf_scheduler.comm.shm.ledger import pinned_limit_bytes
 from rlinf_scheduler.comm.threads import ASK_AGAIN_S
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.errors import ClusterError, CommError

@@ -14,11 +14,10 @@ import arena_peers
 from arena_peers import OWNER, lease
 from rlinf_scheduler.comm.codec import encode
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.shm import limit
+from rlinf_scheduler.comm.shm import ledger
 from rlinf_scheduler.comm.shm.arena import Arena
-from rlinf_scheduler.comm.shm.foreign import open_arena
-from rlinf_scheduler.comm.shm.lease import COPIED_BYTES
-from rlinf_scheduler.comm.shm.limit import default_limit_bytes
+from rlinf_scheduler.comm.shm.foreign import COPIED_BYTES, open_arena
+from rlinf_scheduler.comm.shm.ledger import default_limit_bytes
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, frame_offsets
 from rlinf_scheduler.comm.shm.sent_payload import Written
 
@@ -453,29 +452,29 @@ def test_a_block_takes_memory_for_what_was_written_and_not_for_its_whole_length(
 
 
 def test_the_default_limit_is_what_the_variable_says(monkeypatch):
-    monkeypatch.setenv(limit.VARIABLE, "3")
+    monkeypatch.setenv(ledger.VARIABLE, "3")
     assert default_limit_bytes() == 3 * MIB
-    monkeypatch.setenv(limit.VARIABLE, "0")
+    monkeypatch.setenv(ledger.VARIABLE, "0")
     assert default_limit_bytes() == 0
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1 GiB", "²", "much"])
 def test_a_variable_that_is_no_number_is_named_with_what_it_takes(monkeypatch, text):
-    monkeypatch.setenv(limit.VARIABLE, text)
-    with pytest.raises(ValueError, match=f"{limit.VARIABLE}.*takes a whole number of MiB"):
+    monkeypatch.setenv(ledger.VARIABLE, text)
+    with pytest.raises(ValueError, match=f"{ledger.VARIABLE}.*takes a whole number of MiB"):
         default_limit_bytes()
 
 
 def test_the_default_limit_is_a_share_of_the_memory_that_there_is(monkeypatch):
-    monkeypatch.delenv(limit.VARIABLE, raising=False)
-    assert default_limit_bytes() == limit.memory_bytes() // 2
+    monkeypatch.delenv(ledger.VARIABLE, raising=False)
+    assert default_limit_bytes() == ledger.memory_bytes() // 2
 
 
 @pytest.mark.parametrize("group_bytes", [None, 80 * MIB, 1 << 62])
 def test_the_memory_that_there_is_ends_where_that_of_the_control_group_does(monkeypatch, group_bytes):
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    monkeypatch.setattr(limit, "memory_limit_bytes", lambda: group_bytes)
-    assert limit.memory_bytes() == min(machine, group_bytes or machine)
+    monkeypatch.setattr(ledger, "memory_limit_bytes", lambda: group_bytes)
+    assert ledger.memory_bytes() == min(machine, group_bytes or machine)
 
 
 # -- the memory itself ---------------------------------------------------------------------------

@@ -12,8 +12,7 @@ import arena_peers
 from arena_peers import OWNER, eventually, lease
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.comm.shm.arena import Arena
-from rlinf_scheduler.comm.shm.lease import COPIED_BYTES
-from rlinf_scheduler.comm.shm.slots import clear_dead_slots
+from rlinf_scheduler.comm.shm.foreign import COPIED_BYTES, clear_dead_slots
 
 DEADLINE_S = 60.0
 MIB = 1 << 20

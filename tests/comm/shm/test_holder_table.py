@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 import arena_peers
 from effort import tries
 from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.comm.shm.foreign import claim_slot, clear_dead_slots
 from rlinf_scheduler.comm.shm.holders import GROUP, MAX_SLOTS, HolderTable, table_bytes
-from rlinf_scheduler.comm.shm.maps import map_array
-from rlinf_scheduler.comm.shm.slots import claim_slot, clear_dead_slots
+from rlinf_scheduler.comm.shm.kernel import map_array
 
 DEADLINE_S = 60.0
 NUM_BLOCKS = 1000

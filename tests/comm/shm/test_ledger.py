@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import arena_peers
-from rlinf_scheduler.comm.shm import trimming
-from rlinf_scheduler.comm.shm.arena import Arena
+from rlinf_scheduler.comm.shm import arena as arenas
+from rlinf_scheduler.comm.shm.arena import Arena, Trimmer
 from rlinf_scheduler.comm.shm.ledger import PREFIX, Ledger
-from rlinf_scheduler.comm.shm.trimming import Trimmer
 
 DEADLINE_S = 60.0
 MIB = 1 << 20
@@ -177,7 +176,7 @@ def test_two_arenas_together_stay_within_the_limit_of_the_machine(new_ledger):
 
 
 def test_what_is_refused_to_one_process_another_does_not_keep_warm(new_ledger, monkeypatch):
-    monkeypatch.setattr(trimming, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(arenas, "LOOK_AFTER_S", 0.01)
     homes = [arena_peers.Threaded() for _ in range(2)]
     one, other = (Arena(arena_peers.OWNER, 8 * MIB, home, new_ledger(10 * MIB)) for home in homes)
     try:

@@ -13,7 +13,7 @@ import pytest
 import arena_peers
 from arena_peers import OWNER, eventually, lease
 from rlinf_scheduler.comm.shm.arena import Arena
-from rlinf_scheduler.comm.shm.header import WANTED_AT
+from rlinf_scheduler.comm.shm.layout import WANTED_AT
 from rlinf_scheduler.comm.shm.readers import OpenArenas
 
 DEADLINE_S = 60.0

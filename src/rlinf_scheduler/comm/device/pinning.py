@@ -21,8 +21,7 @@ from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise, Wake
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm import kernel
-from rlinf_scheduler.comm.shm.foreign import ForeignArena, Hold
-from rlinf_scheduler.comm.shm.lease import BlockLease
+from rlinf_scheduler.comm.shm.foreign import BlockLease, ForeignArena, Hold
 
 logger = Reporter(__name__)
 

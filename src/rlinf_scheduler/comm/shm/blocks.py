@@ -18,9 +18,8 @@ import numpy as np
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.comm.promise import Wake
 from rlinf_scheduler.comm.shm.holders import GROUP, HolderTable
-from rlinf_scheduler.comm.shm.kernel import PAGE_BYTES
+from rlinf_scheduler.comm.shm.kernel import PAGE_BYTES, array_interface
 from rlinf_scheduler.comm.shm.layout import Layout
-from rlinf_scheduler.comm.shm.maps import array_interface
 
 # So many blocks are looked at in one turn of the I/O thread, and so much memory is given back in one.
 MAX_BLOCKS_A_TURN = 500

@@ -1,10 +1,12 @@
-"""The arena of some process, open for reading, with this process's place among its readers."""
+"""The arena of some process, open for reading: this process's place among its readers, and its use of blocks."""
 
 from __future__ import annotations
 
 import errno
 import os
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +14,17 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.comm.promise import Wake
 from rlinf_scheduler.comm.shm import kernel
-from rlinf_scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, UNPIN_AT, WANTED_AT, Header, read_header
 from rlinf_scheduler.comm.shm.holders import HolderTable
-from rlinf_scheduler.comm.shm.layout import Layout
-from rlinf_scheduler.comm.shm.maps import Region, map_array, map_region
-from rlinf_scheduler.comm.shm.slots import claim_slot
+from rlinf_scheduler.comm.shm.kernel import Region, array_interface, map_array, map_region
+from rlinf_scheduler.comm.shm.layout import (
+    HEADER_BYTES,
+    LOW_AT,
+    UNPIN_AT,
+    WANTED_AT,
+    Header,
+    Layout,
+    read_header,
+)
 
 
 class Seat:
@@ -216,3 +224,136 @@ def _header_of(fd: int, owner_id: str) -> Header:
         message = "it is the arena of another process"
         raise ValueError(message)
     return header
+
+
+def claim_slot(fd: int, table: HolderTable) -> int:
+    """Take a slot for this process; it lasts as long as the open file description of `fd`.
+
+    Raises:
+        OSError: all have processes.
+    """
+    pids = table.pids
+    for slot in np.flatnonzero(pids == 0).tolist():
+        if kernel.try_lock(fd, slot):
+            if pids[slot] == 0:
+                pids[slot] = os.getpid()
+                return int(slot)
+            kernel.unlock(fd, slot)
+    for slot in table.slots():
+        if kernel.try_lock(fd, slot):
+            _clear(fd, table, slot)
+            pids[slot] = os.getpid()
+            return int(slot)
+    raise OSError(errno.EUSERS, "as many processes read it as can")
+
+
+def clear_dead_slots(fd: int, table: HolderTable) -> bool:
+    """Release what ended processes held; whether there was one. By the arena's owner, who has `fd`."""
+    found = False
+    for slot in table.slots():
+        if kernel.try_lock(fd, slot):
+            _clear(fd, table, slot)
+            table.pids[slot] = 0
+            kernel.unlock(fd, slot)
+            found = True
+    return found
+
+
+def _clear(fd: int, table: HolderTable, slot: int) -> None:
+    for row_at in table.rows_at(slot):
+        kernel.punch(fd, HEADER_BYTES + row_at, table.row_bytes)
+    table.pinning[slot] = 0
+    table.dirty[:] = 1
+
+
+# What several processes read is copied by each up to this size, and mapped once more beyond: of 1 MiB the copy takes
+# 35 us, and a map of its own, with the faults of its pages, 150.
+COPIED_BYTES = 2 << 20
+
+
+class BlockLease:
+    """A block that this process uses; released when the last reference to it, or to an array of it, is dropped.
+
+    Attributes:
+        size_bytes: how much of it there is to read.
+        shared: other processes read the block too, so that who writes needs a copy.
+        pin: pins what is to be loaded, so that a device reads it by itself; given this lease.
+        pinned: what `pin` gave, kept as long as this.
+    """
+
+    __slots__ = ("_private_address", "hold", "pin", "pinned", "shared", "size_bytes")
+
+    def __init__(self, hold: Hold, size_bytes: int, shared: bool) -> None:
+        self._private_address = 0
+        self.hold = hold
+        self.size_bytes = size_bytes
+        self.shared = shared
+        self.pin: Callable[[BlockLease], object] | None = None
+        self.pinned: object = None
+
+    def map(self) -> None:
+        """Make sure that `array` will not fail.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        if not self.shared or self.size_bytes <= COPIED_BYTES:
+            self.hold.arena.address(self.hold.index)
+        elif not self._private_address:
+            self._private_address = self.hold.arena.map_privately(self.hold.index, self.size_bytes)
+            self.hold.private.append(self._private_address)
+
+    def array(self) -> Bytes:
+        """The data, uint8 of shape (size_bytes,), writable; it keeps the lease, unless it is a copy.
+
+        What is written to a block that others read too is seen by none of them.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        self.map()
+        if self.shared and not self._private_address:
+            return self.original().copy()
+        return np.asarray(_Memory(self, self._private_address or self.hold.arena.address(self.hold.index)))
+
+    def to_load(self) -> Bytes:
+        """The same as `array`, pinned where this process does that; by a thread that may wait."""
+        pin, self.pin = self.pin, None
+        if pin is not None and not self.shared:
+            self.pinned = pin(self)
+        return self.array()
+
+    def original(self) -> Bytes:
+        """The same data, as everybody sees it: to be read and handed on.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        return np.asarray(_Memory(self, self.hold.arena.address(self.hold.index)))
+
+    def mark(self) -> Any:
+        """One byte of the block that everybody sees (see `HolderTable.mark`)."""
+        return self.hold.arena.seat.table.mark(self.hold.index)
+
+    def copy(self) -> Bytes:
+        """A copy of the data, made without mapping it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self.hold.arena.read(self.hold.index, self.size_bytes)
+
+    def __del__(self, _unmap: Callable[[int, int], None] = kernel.unmap_memory) -> None:
+        if self._private_address:
+            self.hold.private.remove(self._private_address)
+            _unmap(self._private_address, self.size_bytes)
+
+
+class _Memory:
+    """What numpy makes an array of; it keeps the lease."""
+
+    __slots__ = ("__array_interface__", "_lease")
+
+    def __init__(self, lease: BlockLease, address: int) -> None:
+        self._lease = lease
+        self.__array_interface__ = array_interface(address, lease.size_bytes)

@@ -1,10 +1,10 @@
-"""What all processes of a job on one machine have in shared memory together, and that it is not too much.
+"""How much shared memory the processes of a job may take on one machine, and what they have taken.
 
-A small file, with a number for each process: what it takes. A process writes only its own number, and locks it as long
-as it lives, so that what a dead one took counts no more. It adds first and then sums up: two who would both exceed the
-limit may both be refused, but never both be let pass; so nobody waits for anybody. After the numbers stands when
-somebody was refused last: whoever keeps free blocks warm sees that and gives them up. The last one removes the file;
-after a crash of all, the next process of this user does.
+The ledger is a small file, with a number for each process: what it takes. A process writes only its own number, and
+locks it as long as it lives, so that what a dead one took counts no more. It adds first and then sums up: two who would
+both exceed the limit may both be refused, but never both be let pass; so nobody waits for anybody. After the numbers
+stands when somebody was refused last: whoever keeps free blocks warm sees that and gives them up. The last one removes
+the file; after a crash of all, the next process of this user does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,53 @@ from pathlib import Path
 
 import numpy as np
 
+from rlinf_scheduler.comm.control_groups import memory_limit_bytes
 from rlinf_scheduler.comm.rundir import is_at
 from rlinf_scheduler.comm.shm import kernel
-from rlinf_scheduler.comm.shm.maps import map_array, nonzero
+from rlinf_scheduler.comm.shm.kernel import map_array, nonzero
+from rlinf_scheduler.errors import ConfigError
+
+VARIABLE = "RLINF_ARENA_MIB"
+PINNED_VARIABLE = "RLINF_PINNED_MIB"
+_SHARE = 2
+
+
+def default_limit_bytes() -> int:
+    """What `RLINF_ARENA_MIB` says; else half of the memory that this machine, or this process's control group, has.
+
+    Only what is in use takes memory; 0 switches shared memory off.
+
+    Raises:
+        ConfigError: the variable holds no number of at least 0.
+    """
+    told = _bytes_in(VARIABLE, "no shared memory")
+    return memory_bytes() // _SHARE if told is None else told
+
+
+def pinned_limit_bytes() -> int:
+    """How much shared memory a process pins for its devices: what `RLINF_PINNED_MIB` says; else 0, for none.
+
+    Raises:
+        ConfigError: the variable holds no number of at least 0.
+    """
+    return _bytes_in(PINNED_VARIABLE, "no pinned memory") or 0
+
+
+def _bytes_in(variable: str, zero: str) -> int | None:
+    text = os.environ.get(variable)
+    if text is None:
+        return None
+    if not text.strip().isdecimal():
+        raise ConfigError(f"{variable} is {text!r}; it takes a whole number of MiB, 0 for {zero}")
+    return int(text) << 20
+
+
+def memory_bytes() -> int:
+    """Return how much memory this machine has, or the smallest control group that this process is in."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = memory_limit_bytes()
+    return total if limit is None else min(total, limit)
+
 
 PREFIX = "memory-"
 MAX_PROCESSES = 4096

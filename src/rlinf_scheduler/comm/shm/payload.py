@@ -12,8 +12,8 @@ from typing import Any
 from rlinf_scheduler.comm.codec import decode
 from rlinf_scheduler.comm.codec.copying import BATCH_BYTES
 from rlinf_scheduler.comm.framing import Buffer, Bytes, object_bytes, total_bytes
+from rlinf_scheduler.comm.shm.foreign import BlockLease
 from rlinf_scheduler.comm.shm.kernel import PAGE_BYTES
-from rlinf_scheduler.comm.shm.lease import BlockLease
 
 DESCRIPTOR = 255
 _ELSEWHERE = 254

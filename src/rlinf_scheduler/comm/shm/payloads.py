@@ -13,17 +13,14 @@ from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer, allocate, object_bytes
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.arena import Arena
-from rlinf_scheduler.comm.shm.foreign import ForeignArena
+from rlinf_scheduler.comm.shm.arena import Arena, Trimmer
+from rlinf_scheduler.comm.shm.foreign import BlockLease, ForeignArena
 from rlinf_scheduler.comm.shm.io_thread import Carrier, run_at
-from rlinf_scheduler.comm.shm.lease import BlockLease
 from rlinf_scheduler.comm.shm.ledger import Ledger
 from rlinf_scheduler.comm.shm.offers import SERVICE, BlockReturned, Offers
-from rlinf_scheduler.comm.shm.owners import OwnerWatch
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, frame_offsets, is_descriptor
-from rlinf_scheduler.comm.shm.readers import OpenArenas
+from rlinf_scheduler.comm.shm.readers import OpenArenas, OwnerWatch
 from rlinf_scheduler.comm.shm.sent_payload import Descriptor, Payload, Written
-from rlinf_scheduler.comm.shm.trimming import Trimmer
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)

@@ -3,10 +3,19 @@
 What is used is a `BlockLease`. Everything else belongs to the I/O thread: it alone writes this process's rows of the
 holder tables. A lease that is dropped, anywhere, is noted by the interpreter itself, in one step, and released by the
 I/O thread; where there is none any more, whoever drops it does that.
+
+What a process has received stays valid in the children that it forks. A child has its parent's maps, but not its slots:
+what the parent releases would be used again while the child reads it. So before a fork the parent takes a slot for the
+child in each arena of which it holds something and holds the same there; from then on each releases for itself. What
+the parent could not take, because it is out of descriptors or slots or held it only after that, the child takes; if
+that is too late, the child's map of the block is made unreadable: it is killed if it reads it, but never reads anything
+else.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -14,13 +23,53 @@ from functools import partial
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.promise import Wake
-from rlinf_scheduler.comm.shm.foreign import ForeignArena, Hold, Seat, open_arena
-from rlinf_scheduler.comm.shm.forks import remember
-from rlinf_scheduler.comm.shm.lease import BlockLease
+from rlinf_scheduler.comm.shm import kernel
+from rlinf_scheduler.comm.shm.foreign import BlockLease, ForeignArena, Hold, Seat, claim_slot, open_arena
+from rlinf_scheduler.comm.shm.io_thread import Carrier
 
 # So many arenas stay open while nothing of them is in use; opening and mapping one again costs some 50 us, and
 # touching its pages for the first time another 20 us for each MiB.
 MAX_IDLE_ARENAS = 64
+
+
+class OwnerWatch:
+    """Descriptors of processes (pidfd_open(2)), watched by the I/O thread, to which it belongs."""
+
+    def __init__(self, messenger: Carrier) -> None:
+        self._messenger = messenger
+        self._watches: set[int] = set()
+
+    def begin(self, pid: int, on_ended: Callable[[], None]) -> Callable[[], None] | None:
+        """Call `on_ended` when a process ends; what ends the watch, None if it is gone or cannot be watched."""
+        try:
+            watch = os.pidfd_open(pid)
+        except OSError:
+            return None
+        self._watches.add(watch)
+
+        def ended() -> None:
+            self._end(watch)
+            on_ended()
+
+        self._messenger.watch(watch, ended)
+        return lambda: self._end(watch)
+
+    def _end(self, watch: int) -> None:
+        if watch in self._watches:
+            self._watches.remove(watch)
+            self._messenger.unwatch(watch)
+            os.close(watch)
+
+    def close(self) -> None:
+        """End all."""
+        for watch in list(self._watches):
+            self._end(watch)
+
+    def abandon(self) -> None:
+        """Close the descriptors in a forked child."""
+        watches, self._watches = self._watches, set()
+        for watch in watches:
+            os.close(watch)
 
 
 class ArenaRef(weakref.ref[ForeignArena]):
@@ -188,3 +237,77 @@ class OpenArenas:
 
 def _tell_nobody(_owner: Endpoint) -> None:
     """Without an I/O thread nothing is sent; owners that wait look by themselves now and then."""
+
+
+# -- forks -------------------------------------------------------------------------------------------
+
+_all: weakref.WeakSet[OpenArenas] = weakref.WeakSet()
+# For each thread that is about to fork: the child's descriptor and slot of each arena.
+_prepared: dict[int, dict[ForeignArena, tuple[int, int]]] = {}
+_registered: list[bool] = []
+
+
+def remember(opened: OpenArenas) -> None:
+    """See to these arenas when this process forks."""
+    _all.add(opened)
+    if not _registered:
+        _registered.append(True)
+        os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def _before() -> None:
+    prepared = _prepared[threading.get_ident()] = {}
+    for opened in list(_all):
+        for arena in opened.arenas():
+            held = _held(arena)
+            place = _new_place(arena) if held else None
+            if place is None:
+                continue
+            prepared[arena] = place
+            for hold in held:
+                arena.seat.table.hold(place[1], hold.index, hold.generation)
+
+
+def _in_parent() -> None:
+    for fd, _ in _prepared.pop(threading.get_ident(), {}).values():
+        os.close(fd)
+
+
+def _in_child() -> None:
+    mine = _prepared.pop(threading.get_ident(), {})
+    for others in _prepared.values():
+        for fd, _ in others.values():
+            os.close(fd)
+    _prepared.clear()
+    for opened in list(_all):
+        opened.orphan()
+        for arena in opened.arenas():
+            held = _held(arena)
+            place = mine.get(arena) or (_new_place(arena) if held else None)
+            arena.seat.adopt(*(place or (-1, -1)))
+            for hold in held:
+                if place is None or not arena.seat.table.hold(place[1], hold.index, hold.generation):
+                    _forbid(hold)
+
+
+def _held(arena: ForeignArena) -> list[Hold]:
+    return [hold for ref in list(arena.holds.values()) if (hold := ref()) is not None]
+
+
+def _new_place(arena: ForeignArena) -> tuple[int, int] | None:
+    try:
+        fd = kernel.open_of(os.getpid(), arena.fd)
+    except OSError:
+        return None
+    try:
+        return fd, claim_slot(fd, arena.seat.table)
+    except OSError:
+        os.close(fd)
+        return None
+
+
+def _forbid(hold: Hold) -> None:
+    size = hold.arena.block_bytes(hold.index)
+    for address in (hold.arena.mapped_at(hold.index), *hold.private):
+        if address:
+            kernel.forbid(address, size)
