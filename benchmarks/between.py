@@ -31,7 +31,7 @@ from rlinf.testing.local import HeldHere, hold_items
 from rlinf.testing.machines import Machine, MachineStar, MachinesUnavailable
 from rlinf_scheduler.channel import Channel, Starter
 from rlinf_scheduler.comm import ClusterSecret, Endpoint
-from rlinf_scheduler.comm.transport.tls import ClusterTls
+from rlinf_scheduler.comm.transport.identity import ClusterTls
 from rlinf_scheduler.session import Session, set_current
 
 DEADLINE_S = 120.0

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 
 from rlinf.testing.machines import Machine, MachinePair, MachinesUnavailable
 from rlinf_scheduler.comm import ClusterSecret, Endpoint, Messenger
-from rlinf_scheduler.comm.transport.tls import ClusterTls
+from rlinf_scheduler.comm.transport.identity import ClusterTls
 
 ROUNDS = 5
 DEADLINE_S = 60.0

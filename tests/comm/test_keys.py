@@ -12,8 +12,7 @@ import pytest
 
 from comm_peers import serve_echo
 from rlinf_scheduler.comm import ClusterSecret, Messenger
-from rlinf_scheduler.comm.transport.identity import Identity
-from rlinf_scheduler.comm.transport.tls import ClusterTls
+from rlinf_scheduler.comm.transport.identity import ClusterTls, Identity
 from rlinf_scheduler.errors import PeerDied
 
 DEADLINE_S = 60.0

@@ -18,7 +18,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.loop import IoLoop
 from rlinf_scheduler.comm.peers import Peers
 from rlinf_scheduler.comm.transport.identity import Identity
-from rlinf_scheduler.comm.transport.refusals import RefusalLog
+from rlinf_scheduler.comm.transport.listener import RefusalLog
 from rlinf_scheduler.comm.transport.sockets import Sockets
 from rlinf_scheduler.session import Session
 

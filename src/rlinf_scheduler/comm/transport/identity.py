@@ -1,12 +1,24 @@
-"""Who a process is, and how it proves it: its id is the hash of a public key whose private half never leaves it."""
+"""Who a process is and how it proves it; and TLS 1.3 between the processes of one cluster.
+
+A process's id is the hash of a public key whose private half never leaves it. The key pair of TLS follows from the
+cluster's key, and is nobody else's.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import hashlib
+import os
+import ssl
+from collections.abc import Iterator
 
 import msgspec
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.secret import ClusterSecret
@@ -70,3 +82,54 @@ def process_id_of(public_key: bytes) -> str:
 
 def _statement(role: bytes, transcript: bytes, process_id: str, other_id: str) -> bytes:
     return b"\0".join((b"rlinf process", role, process_id.encode(), other_id.encode(), transcript))
+
+
+# Fixed, so that all processes make the same certificate; clocks of machines may differ by years.
+_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_UNTIL = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
+
+
+class ClusterTls:
+    """What both ends of an encrypted connection need; each shows the cluster's certificate and demands it.
+
+    Args:
+        secret: the cluster's key.
+    """
+
+    def __init__(self, secret: ClusterSecret) -> None:
+        key = Ed25519PrivateKey.from_private_bytes(secret.derive(b"tls"))
+        certificate = _certificate(key).public_bytes(Encoding.PEM)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with _as_file(certificate + private) as path:
+            self.client = _context(ssl.PROTOCOL_TLS_CLIENT, path, certificate.decode())
+            self.server = _context(ssl.PROTOCOL_TLS_SERVER, path, certificate.decode())
+        # No session is ever taken up again.
+        self.server.num_tickets = 0
+
+
+def _context(protocol: int, path: str, certificate: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # which process it is, it proves itself
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(path)
+    context.load_verify_locations(cadata=certificate)
+    return context
+
+
+def _certificate(key: Ed25519PrivateKey) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rlinf cluster")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, _FROM, _UNTIL)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return builder.sign(key, None)
+
+
+@contextlib.contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path under which `data` can be read, which is not on any disk."""
+    descriptor = os.memfd_create("rlinf", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

@@ -103,7 +103,7 @@ class Sockets:
             raise CommError(f"cannot listen on TCP at '{host}'{within}: {why}") from error
         if self._encrypts:
             # Loaded only here: most processes talk to their own machine alone.
-            from rlinf_scheduler.comm.transport.tls import ClusterTls  # noqa: PLC0415
+            from rlinf_scheduler.comm.transport.identity import ClusterTls  # noqa: PLC0415
 
             tls = ClusterTls(self.me.secret)
             self._client_tls, server_tls = tls.client, tls.server
