@@ -63,5 +63,19 @@ class Actor(Worker):
         for version in versions:
             self.publish_weights("policy", {"step": torch.tensor([version])}, version)
 
+    async def hold_devices(self):
+        self.let_go = asyncio.Event()
+        lock = self.device_lock()
+        await asyncio.to_thread(lock.__enter__)
+        self.has_devices = True
+        await self.let_go.wait()
+        lock.__exit__(None, None, None)
+
+    async def holds_devices(self):
+        return getattr(self, "has_devices", False)
+
+    async def let_devices_go(self):
+        self.let_go.set()
+
     def publish_other(self, version):
         self.publish_weights("other", {"stride": torch.tensor([version])}, version)

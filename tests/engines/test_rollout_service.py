@@ -183,6 +183,46 @@ def test_every_token_has_the_version_that_made_it_when_weights_change_under_load
     service.end()
 
 
+def test_a_request_gets_weights_as_new_as_it_wants_also_from_a_publisher_that_comes_back(job):
+    service = Service(job, 1, partial(TinyEngine, token_s=0.001), weights="policy")
+    actor = Actor.create_group().launch(
+        job, PackedPlacementStrategy(4, 4), name="actor", on_failure="restart_group"
+    )
+    actor.publish(1).wait(DEADLINE_S)
+    assert service.ask(0, 1).wait(DEADLINE_S).generation.versions == (1,)
+    os.kill(actor.health()[0].pid, signal.SIGKILL)
+    newer = service.client.begin([0], Sampling(2), n=3, min_version=2)
+    actor.retrying().publish(2).wait(DEADLINE_S)
+    assert [each.wait(DEADLINE_S).generation.versions for each in newer] == [(2, 2)] * 3
+    service.end()
+
+
+def test_weights_that_no_rank_follows_are_an_error_of_the_request(job):
+    service = Service(job, 1)
+    with pytest.raises(EngineError, match="rollout:0 has no weights to take version 2 of"):
+        service.client.generate([0], Sampling(2), min_version=2, timeout_s=DEADLINE_S)
+    service.end()
+
+
+def test_an_engine_has_shared_devices_while_it_has_requests_and_sleeps_else(job):
+    service = Service(job, 1, takes_turns=True)
+    actor = Actor.create_group().launch(job, PackedPlacementStrategy(0, 0), name="actor")
+    assert service.ask(0, 3).wait(DEADLINE_S).generation.token_ids == (1, 2, 3)
+    held = actor.hold_devices()
+    wait_until(lambda: actor.holds_devices().wait(DEADLINE_S) == [True])
+    waiting = service.ask(0, 3)
+    wait_until(lambda: service.channel.stats().num_leased == 1)
+    service.group.drain(timeout_s=0).wait(DEADLINE_S)  # which gives it back as it is
+    service.serving.wait(DEADLINE_S)
+    wait_until(lambda: service.channel.qsize() == 1)
+    service.serving = service.group.serve(service.channel)
+    assert not waiting.done()
+    actor.let_devices_go().wait(DEADLINE_S)
+    held.wait(DEADLINE_S)
+    assert waiting.wait(DEADLINE_S).attempt == 1
+    assert service.end()[0].num_answered == 1
+
+
 def test_an_update_that_fails_leaves_the_version_before_in_use(job):
     service = Service(job, 1, SLOW)
     actor = Actor.create_group().launch(job, PackedPlacementStrategy(4, 4), name="actor")

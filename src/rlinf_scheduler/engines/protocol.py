@@ -53,6 +53,7 @@ class GenerationRequest:
         output_ids: the beginning of the output, made before: the engine goes on after it.
         output_logprobs: log-probabilities of these, one a token.
         output_versions: versions of the weights that made these, one a token.
+        min_version: of the weights that make the others; a `RolloutWorker` sees to it, an engine takes what it has.
     """
 
     request_id: str
@@ -61,6 +62,7 @@ class GenerationRequest:
     output_ids: tuple[int, ...] = ()
     output_logprobs: tuple[float, ...] = ()
     output_versions: tuple[int, ...] = ()
+    min_version: int = 0
 
     def __post_init__(self) -> None:
         self._set_ids("prompt_ids", self.prompt_ids)

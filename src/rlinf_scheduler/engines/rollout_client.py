@@ -34,19 +34,27 @@ class RolloutClient:
         self._queue = queue_name
 
     def begin(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, n: int = 1, conversation: str | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        n: int = 1,
+        conversation: str | None = None,
+        min_version: int = 0,
     ) -> list[PendingRollout]:
         """Ask for `n` outputs of a prompt; a handle each, of which each is done when its output is.
 
         With a seed the samples have this one and those that follow it. They go to one engine while it has room, as all
-        with the same `conversation` do.
+        with the same `conversation` do. `min_version` is of the weights that may begin them.
 
         Raises:
             TypeError, ValueError: the prompt is not token ids; nothing is asked.
         """
         key = conversation or uuid4().hex
         return [
-            PendingRollout(self._channel, self._queue, key, _request(prompt_ids, sampling, place))
+            PendingRollout(
+                self._channel, self._queue, key, _request(prompt_ids, sampling, place, min_version)
+            )
             for place in range(n)
         ]
 
@@ -57,6 +65,7 @@ class RolloutClient:
         *,
         n: int = 1,
         conversation: str | None = None,
+        min_version: int = 0,
         timeout_s: float | None = None,
     ) -> list[RolloutAnswer]:
         """Return `n` outputs of a prompt.
@@ -66,6 +75,7 @@ class RolloutClient:
             sampling: how the tokens of the outputs are drawn.
             n: how many outputs.
             conversation: what it is a turn of; see `begin`.
+            min_version: the oldest weights that may begin them; ranks that have older ones get newer ones first.
             timeout_s: how long to wait for all, in seconds.
 
         Raises:
@@ -73,15 +83,23 @@ class RolloutClient:
             ChannelUnanswerable: it was given out as often as the channel allows, and no rank answered.
             ResultTimeout: they were not done in time; they are given up.
         """
-        pending = self.begin(prompt_ids, sampling, n=n, conversation=conversation)
+        pending = self.begin(prompt_ids, sampling, n=n, conversation=conversation, min_version=min_version)
         until = None if timeout_s is None else monotonic() + timeout_s
         return [each.wait(None if until is None else max(0.0, until - monotonic())) for each in pending]
 
     async def generate_async(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, n: int = 1, conversation: str | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        n: int = 1,
+        conversation: str | None = None,
+        min_version: int = 0,
     ) -> list[RolloutAnswer]:
         """As `generate`, in a coroutine."""
-        return await asyncio.gather(*self.begin(prompt_ids, sampling, n=n, conversation=conversation))
+        return await asyncio.gather(
+            *self.begin(prompt_ids, sampling, n=n, conversation=conversation, min_version=min_version)
+        )
 
     def conversation(self, prompt_ids: Sequence[int] = ()) -> Conversation:
         """Begin a conversation of many turns."""
@@ -182,7 +200,9 @@ class Conversation:
         return answer
 
 
-def _request(prompt_ids: Sequence[int], sampling: Sampling, place: int) -> GenerationRequest:
+def _request(
+    prompt_ids: Sequence[int], sampling: Sampling, place: int, min_version: int
+) -> GenerationRequest:
     if sampling.seed is not None and place:
         sampling = replace(sampling, seed=sampling.seed + place)
-    return GenerationRequest(uuid4().hex, tuple(prompt_ids), sampling)
+    return GenerationRequest(uuid4().hex, tuple(prompt_ids), sampling, min_version=min_version)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -18,7 +18,15 @@ from rlinf_scheduler.engines.protocol import (
     RolloutEngine,
     Tokens,
 )
-from rlinf_scheduler.errors import ChannelClosed, ChannelError, EngineDead, EngineError
+from rlinf_scheduler.errors import (
+    ChannelClosed,
+    ChannelError,
+    EngineDead,
+    EngineError,
+    PeerDied,
+    UpdateFailed,
+    WeightsReplaced,
+)
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel import ChannelRequest
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
 
 # So many requests a rank waits for at a time: the samples of a prompt find it waiting.
 ASKED = 16
+# So often weights are asked for whose publisher is away.
+_AWAY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,11 @@ class RolloutOptions:
         max_tokens: how many tokens the requests that run may have together, prompts and `max_tokens` of their outputs;
             None: any number.
         max_requests: how many requests run at a time.
-        weights: the name of weights that an engine gets before its first request; None: it begins with its own.
+        weights: the name of weights that an engine gets before its first request, and newer ones where a request's
+            `min_version` wants them; None: it begins with its own.
+        takes_turns: its devices are others' too (`device_lock`): the engine is awake on them, and has them, while it
+            has requests, and sleeps when the last one has ended.
+        ready_timeout_s: how long a request waits for this turn, and for weights of its version.
         keep_every: after so many tokens of a request what it has so far is kept in the channel, so that another rank
             goes on there if this one dies; None: another one begins anew.
         max_attempts: how many ranks and engines may die with a request before it is answered with `EngineError`; its
@@ -48,6 +62,8 @@ class RolloutOptions:
     max_tokens: int | None = None
     max_requests: int = 64
     weights: str | None = None
+    takes_turns: bool = False
+    ready_timeout_s: float = 600.0
     keep_every: int | None = None
     max_attempts: int | None = 3
     max_engine_restarts: int = 3
@@ -128,23 +144,93 @@ class RolloutWorker(Worker):
         self._weights = self._options.weights
         self._engine: RolloutEngine | None = None
         self._starting = asyncio.Lock()
+        self._updating = asyncio.Lock()
+        self._turn: AbstractContextManager[object] | None = None
+        self._num_users = 0
         self._service: _Serving | None = None
 
     async def start(self) -> int:
         """Start the engine, with the newest `weights`, if that is not done; the version in use."""
+        async with self._use() as engine:
+            return engine.version
+
+    @asynccontextmanager
+    async def _use(self) -> AsyncIterator[RolloutEngine]:
+        """Have the engine, started and, where it takes turns, awake: it sleeps when the last one has left it."""
         async with self._starting:
-            if self._engine is None:
-                engine = self._make_engine()
+            await self._begin_turn()
+            try:
+                engine = self._engine or await self._started()
+            except BaseException:
+                await self._end_turn()
+                raise
+            self._num_users += 1
+        try:
+            yield engine
+        finally:
+            self._num_users -= 1
+            if self._turn is not None:
+                await asyncio.shield(self._leave())
+
+    async def _started(self) -> RolloutEngine:
+        engine = self._make_engine()
+        try:
+            with self.timer("start"):
+                await engine.start()
+            if self._weights is not None:
+                await engine.update_weights(self._weights)
+        except BaseException:
+            await engine.close()
+            raise
+        self._engine = engine
+        return engine
+
+    async def _begin_turn(self) -> None:
+        if not self._options.takes_turns or self._turn is not None:
+            return
+        turn = self.device_lock(self._options.ready_timeout_s)
+        entering = asyncio.ensure_future(asyncio.to_thread(turn.__enter__))
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:  # it gets its turn all the same
+            entering.add_done_callback(lambda done: done.exception() or turn.__exit__(None, None, None))  # type: ignore[func-returns-value]
+            raise
+        self._turn = turn
+        if self._engine is not None:
+            with self.timer("wake"):
+                await self._engine.wake()
+
+    async def _leave(self) -> None:
+        async with self._starting:
+            await self._end_turn()
+
+    async def _end_turn(self) -> None:
+        turn = self._turn
+        if turn is None or self._num_users:
+            return
+        try:
+            if self._engine is not None:
+                with self.timer("sleep"), suppress(EngineError):  # it has died, and is ended soon
+                    await self._engine.sleep()
+        finally:
+            self._turn = None
+            turn.__exit__(None, None, None)
+
+    async def _follow(self, version: int) -> None:
+        """Have weights of at least a version; a publisher that is away is waited for."""
+        until = monotonic() + self._options.ready_timeout_s
+        async with self._updating:
+            while self._running.version < version:
+                if self._weights is None:
+                    raise EngineError(
+                        f"{self.address} has no weights to take version {version} of: RolloutOptions(weights=)"
+                    )
                 try:
-                    with self.timer("start"):
-                        await engine.start()
-                    if self._weights is not None:
-                        await engine.update_weights(self._weights)
-                except BaseException:
-                    await engine.close()
-                    raise
-                self._engine = engine
-        return self._engine.version
+                    await self.update_weights(self._weights, version, timeout_s=max(until - monotonic(), 0.0))
+                except UpdateFailed as error:
+                    if not isinstance(error.__cause__, PeerDied | WeightsReplaced) or monotonic() > until:
+                        raise
+                    await asyncio.sleep(_AWAY_S)
 
     async def serve(self, channel: Channel | str, queue_name: str = "default") -> Served:
         """Answer the requests of a queue until it ends, its channel is closed, or `drain` is called.
@@ -158,7 +244,7 @@ class RolloutWorker(Worker):
         if self._service is not None:
             raise EngineError(f"{self.address} serves channel '{self._service.channel.name}' already")
         where = self.connect_channel(channel) if isinstance(channel, str) else channel
-        service = self._service = _Serving(self._options, where, queue_name, str(self.address))
+        service = self._service = _Serving(self, self._options, where, queue_name)
         try:
             await self._serve_on(service)
         finally:
@@ -237,24 +323,26 @@ class RolloutWorker(Worker):
             UpdateFailed: the version before is in use.
             EngineDead: the engine cannot go on.
         """
-        await self.start()
-        engine = self._running
-        before_s = (await engine.load()).paused_s
-        with self.timer("update weights"):
-            if mode == "keep":
-                version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
-            else:
-                await engine.pause(mode)
-                try:
+        async with self._use() as engine:
+            before_s = (await engine.load()).paused_s
+            with self.timer("update weights"):
+                if mode == "keep":
                     version = await engine.update_weights(name, min_version=min_version, timeout_s=timeout_s)
-                finally:
-                    await engine.resume()
-        self._weights = name
-        return WeightsUpdate(version, (await engine.load()).paused_s - before_s)
+                else:
+                    await engine.pause(mode)
+                    try:
+                        version = await engine.update_weights(
+                            name, min_version=min_version, timeout_s=timeout_s
+                        )
+                    finally:
+                        await engine.resume()
+            self._weights = name
+            return WeightsUpdate(version, (await engine.load()).paused_s - before_s)
 
     async def load(self) -> EngineLoad:
         """Return how much the engine has to do."""
-        await self.start()
+        if self._engine is None:
+            await self.start()
         return await self._running.load()
 
     async def sleep(self) -> None:
@@ -294,15 +382,17 @@ class _Serving:
         engine: the one that generates; None before there is one.
     """
 
+    worker: RolloutWorker
     options: RolloutOptions
     channel: Channel
     queue_name: str
-    name: str
     served: Served = field(default_factory=Served)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     engine: RolloutEngine | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    # Answers whose engine has other weights yet, or no turn; their requests go back as they are.
+    _preparing: set[asyncio.Task[None] | None] = field(default_factory=set)
     _asked: list[asyncio.Future[ChannelRequest]] = field(default_factory=list)
     _num_running: int = 0
     _num_tokens: int = 0
@@ -342,6 +432,8 @@ class _Serving:
                 await self.over.wait()
         if not self.over.is_set():
             self._hands_back = True
+            for task in filter(None, self._preparing):
+                task.cancel()
             if self.engine is not None:
                 with suppress(EngineError):  # it has died
                     await self.engine.abort()
@@ -388,7 +480,9 @@ class _Serving:
             problem = (
                 f"a prompt of {len(wanted.prompt_ids)} tokens with max_tokens={wanted.sampling.max_tokens}"
             )
-            request.fail(EngineError(f"{problem} is more than the {limit} tokens that {self.name} takes"))
+            request.fail(
+                EngineError(f"{problem} is more than the {limit} tokens that {self.worker.address} takes")
+            )
             return 0
         most = self.options.max_attempts
         if most is not None and request.attempt > most:
@@ -411,7 +505,8 @@ class _Serving:
 
     async def _answer(self, engine: RolloutEngine, request: ChannelRequest, size: int) -> None:
         try:
-            generation = await self._generate(engine, request)
+            async with self._prepared(request.item.min_version):
+                generation = await self._generate(engine, request)
         except EngineDead as error:
             if request.attempt == self.options.max_attempts:
                 name = request.item.request_id
@@ -430,12 +525,26 @@ class _Serving:
             self.served.num_answered += 1
             self.served.num_handed_back += generation.finish_reason == "abort"
             self.served.num_tokens += len(generation.token_ids)
-            request.reply(RolloutAnswer(generation, self.name, request.attempt))
+            request.reply(RolloutAnswer(generation, str(self.worker.address), request.attempt))
         finally:
             self._num_running -= 1
             self._num_tokens -= size
             self._must_wait = False
             self._changed.set()
+
+    @asynccontextmanager
+    async def _prepared(self, min_version: int) -> AsyncIterator[None]:
+        """Have the engine's turn, and weights of at least a version."""
+        # No variable has the task: its error would keep this frame, and the request is to go back.
+        self._preparing.add(asyncio.current_task())
+        try:
+            async with self.worker._use() as engine:
+                if engine.version < min_version:
+                    await self.worker._follow(min_version)
+                self._preparing.discard(asyncio.current_task())
+                yield
+        finally:
+            self._preparing.discard(asyncio.current_task())
 
     async def _generate(self, engine: RolloutEngine, request: ChannelRequest) -> Generation:
         """Generate the output, on through pauses that abort; with "abort" what is handed back."""
