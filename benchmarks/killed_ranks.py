@@ -37,7 +37,7 @@ from post_training import settings as grpo_settings
 from post_training import training as grpo_training
 from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
 from rlinf_scheduler.events import Event, WorkerLost, WorkerReturned
-from rlinf_scheduler.ray_backend.node.processes import living, with_descendants
+from rlinf_scheduler.proc import living, with_descendants
 from schedule import COMPONENTS, schedule_of
 
 CARTPOLE_PLACEMENT = {"env": "0-1", "rollout": "2-3", "actor": "4"}

@@ -12,7 +12,7 @@ SOURCES = ROOT / "src", ROOT / "simulator"
 
 # The parts in import order: each may import those of the lines before its own, and nothing of its neighbours.
 LAYERS = (
-    ("wording", "checks", "addresses", "version"),
+    ("wording", "checks", "addresses", "proc", "version"),
     ("lazy",),
     ("errors", "events"),
     ("log_level", "rooms"),

@@ -20,7 +20,7 @@ from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.errors import ClusterError, CommError, SchedulerError
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.host.actor_spec import withdraw_of_the_dead
-from rlinf_scheduler.host.slow_steps import SlowStep
+from rlinf_scheduler.host.progress import SlowStep
 from rlinf_scheduler.job_server import JobServer, JobServerSpec
 from rlinf_scheduler.observe.job_trace import JobTrace
 from rlinf_scheduler.opening import DRIVER_NAME, leave_when_interrupted

@@ -21,7 +21,7 @@ from rlinf_scheduler.config import ClusterConfig
 from rlinf_scheduler.extension import EXTENSION_VARIABLE, load_extension
 from rlinf_scheduler.host.info import DetachedJob
 from rlinf_scheduler.host.output import LogFolder, capture_output
-from rlinf_scheduler.host.parent import watch_parent
+from rlinf_scheduler.host.processes import watch_parent
 from rlinf_scheduler.opening import look_at_nodes, open_home, refresh_nodes, tell_nodes
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import RunningJob

@@ -17,7 +17,7 @@ from rlinf_scheduler.events import NodeJoined
 from rlinf_scheduler.host.info import DetachedJob, JobSettings
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.host.slow_steps import SlowStep
+from rlinf_scheduler.host.progress import SlowStep
 from rlinf_scheduler.observe.job_trace import trace_whole_job
 from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.status_service import StatusService

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from rlinf_scheduler.cli import node as node_command
 from rlinf_scheduler.cli.main import app
+from rlinf_scheduler.proc import held, living, send, wait_for_ends
 from rlinf_scheduler.ray_backend.node import folders, records, starting
-from rlinf_scheduler.ray_backend.node.processes import held, living, send, wait_for_ends
 
 FAKE_RAY = Path(__file__).parents[1] / "ray_backend" / "node" / "fake_ray.py"
 HEAD = ("start", "--head", "--interface", "127.0.0.8", "--port", "6557")

@@ -12,7 +12,7 @@ from programs import Program
 from rlinf_scheduler import Channel, Cluster, errors
 from rlinf_scheduler.comm import ClusterSecret
 from rlinf_scheduler.events import WorkerLogged
-from rlinf_scheduler.ray_backend.node.processes import living
+from rlinf_scheduler.proc import living
 from rlinf_scheduler.session import EventBus, Session, current_or_none, current_session
 from rlinf_scheduler.session.session import _abandon_in_child
 

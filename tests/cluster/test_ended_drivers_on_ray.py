@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from programs import Program
-from rlinf_scheduler.ray_backend.node.processes import end_all, living, marked
+from rlinf_scheduler.proc import end_all, living, marked
 
 PROGRAM = Path(__file__).with_name("driver_that_is_ended.py")
 # A rank in a call is given two seconds, and what is left another two; on a busy machine all takes longer.

@@ -23,7 +23,7 @@ from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.detached import JOB_SERVER_ANSWERS_S
 from rlinf_scheduler.host.actor_spec import LEFT_WITHIN_S, TIDY_S
 from rlinf_scheduler.host.breakpoints import WAIT_S
-from rlinf_scheduler.host.force import LEAVE_GRACE_S
+from rlinf_scheduler.host.processes import LEAVE_GRACE_S
 from rlinf_scheduler.job_server import UNOPENED_S
 from rlinf_scheduler.observe import why
 from rlinf_scheduler.observe.job_trace import CLOSING_S

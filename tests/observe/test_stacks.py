@@ -18,10 +18,11 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.rundir import STACKS_NAME
 from rlinf_scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf_scheduler.observe import outside, stacks
-from rlinf_scheduler.observe.outside import birth_of, look_at
+from rlinf_scheduler.observe.outside import look_at
 from rlinf_scheduler.observe.process_stats import Enlist, Stack
 from rlinf_scheduler.observe.stacks import Threads, callee_of, frames_of_threads, stack_of
 from rlinf_scheduler.observe.why import ask_job, why_of
+from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.session import current_session
 from waits import wait_until
 

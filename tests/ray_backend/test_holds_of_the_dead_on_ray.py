@@ -12,6 +12,7 @@ from ray.util.placement_group import placement_group
 
 from programs import run_program
 from rlinf_scheduler.host.info import job_topology
+from rlinf_scheduler.proc import living
 from rlinf_scheduler.ray_backend.backend import on_node
 from rlinf_scheduler.ray_backend.holds import (
     DeviceHold,
@@ -20,7 +21,6 @@ from rlinf_scheduler.ray_backend.holds import (
     holds_in_cluster,
     resource_of,
 )
-from rlinf_scheduler.ray_backend.node.processes import living
 from rlinf_scheduler.worker.processes import Processes
 from waits import wait_until
 

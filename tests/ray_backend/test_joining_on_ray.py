@@ -13,8 +13,7 @@ import pytest
 
 from programs import run_program
 from rlinf_scheduler.errors import ClusterTimeout
-from rlinf_scheduler.ray_backend import raylets
-from rlinf_scheduler.ray_backend.node.processes import (
+from rlinf_scheduler.proc import (
     held,
     living,
     marked,
@@ -22,6 +21,7 @@ from rlinf_scheduler.ray_backend.node.processes import (
     wait_for_ends,
     with_descendants,
 )
+from rlinf_scheduler.ray_backend import raylets
 
 MARK = "OF_THE_TEST_OF_JOINING"
 PROGRAM = """

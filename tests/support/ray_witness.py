@@ -3,7 +3,7 @@
 import os
 
 from rlinf_scheduler.host.postmortem import Witnesses
-from rlinf_scheduler.ray_backend.node.processes import living, with_descendants
+from rlinf_scheduler.proc import living, with_descendants
 
 # What a node stands or falls with.
 _PROGRAMS = "gcs_server", "raylet"

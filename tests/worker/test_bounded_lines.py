@@ -6,8 +6,8 @@ import time
 import pytest
 
 from rlinf_scheduler.events import WorkerLogged, WorkerPrinted
-from rlinf_scheduler.host import bounded_lines
-from rlinf_scheduler.host.bounded_lines import BoundedLines
+from rlinf_scheduler.host import log_lines
+from rlinf_scheduler.host.log_lines import BoundedLines
 from rlinf_scheduler.session import EventBus
 
 DEADLINE_S = 60.0
@@ -27,7 +27,7 @@ class Terminal:
 
 @pytest.fixture
 def bounded(monkeypatch):
-    monkeypatch.setattr(bounded_lines, "MAX_UNHEARD_BYTES", 10_000)
+    monkeypatch.setattr(log_lines, "MAX_UNHEARD_BYTES", 10_000)
     bus, terminal, looks = EventBus(), Terminal(), []
     bus.subscribe(terminal.show)
     lines = BoundedLines(bus, lambda _, look: looks.append(look), lambda group, rank: f"/logs/{group}-{rank}")

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from rlinf_scheduler.host import followed_file
-from rlinf_scheduler.host.followed_file import FollowedFile, last_lines
+from rlinf_scheduler.host import output_file
+from rlinf_scheduler.host.output_file import FollowedFile, last_lines
 from waits import DEADLINE_S
 
 
@@ -49,8 +49,8 @@ def test_a_file_that_somebody_empties_is_read_from_its_beginning(path, taken):
 @pytest.fixture(params=["moves", "holes"])
 def shortened(request, tmp_path, small_disk, monkeypatch):
     """A file on a system that moves up what follows what was taken away, or leaves a hole; its limits are small."""
-    monkeypatch.setattr(followed_file, "MAX_FILE_BYTES", 64 << 10)
-    monkeypatch.setattr(followed_file, "KEPT_BYTES", 32 << 10)
+    monkeypatch.setattr(output_file, "MAX_FILE_BYTES", 64 << 10)
+    monkeypatch.setattr(output_file, "KEPT_BYTES", 32 << 10)
     return (tmp_path if request.param == "moves" else small_disk.path) / "rollout-0.log"
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_grows_stays_within_its_bounds_and_every_line_is_read(shorte
 def test_a_file_that_is_written_to_without_a_pause_is_shortened_and_no_line_is_lost(
     shortened, taken, monkeypatch
 ):
-    monkeypatch.setattr(followed_file, "MAX_BEHIND_BYTES", 1 << 30)
+    monkeypatch.setattr(output_file, "MAX_BEHIND_BYTES", 1 << 30)
     num_lines, written, lines = 30_000, threading.Event(), []
     last = f"line {num_lines - 1}"
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_written_to_without_a_pause_is_shortened_and_no_line_is_l
 
 
 def test_what_goes_before_it_was_read_is_told_of(shortened, taken, monkeypatch):
-    monkeypatch.setattr(followed_file, "MAX_BEHIND_BYTES", 16 << 10)
+    monkeypatch.setattr(output_file, "MAX_BEHIND_BYTES", 16 << 10)
     with followed(shortened, taken) as file:
         for number in range(20_000):
             os.write(taken, b"line %d\n" % number)
@@ -128,8 +128,8 @@ def test_a_child_that_was_started_before_goes_on_writing_where_it_is_read(shorte
 
 
 def test_nobody_who_reads_waits_while_the_disk_does_not_answer(stopping_disk, taken, monkeypatch):
-    monkeypatch.setattr(followed_file, "MAX_FILE_BYTES", 64 << 10)
-    monkeypatch.setattr(followed_file, "KEPT_BYTES", 32 << 10)
+    monkeypatch.setattr(output_file, "MAX_FILE_BYTES", 64 << 10)
+    monkeypatch.setattr(output_file, "KEPT_BYTES", 32 << 10)
     with followed(stopping_disk.path / "rollout-0.log", taken) as file:
         for number in range(1000):
             os.write(taken, b"line %d %s\n" % (number, b"x" * 100))
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_shortened_is_left_alone_until_it_has_grown_furthe
     def take_front(*_):
         raise OSError(errno.EOPNOTSUPP, "no such operation on this file system")
 
-    monkeypatch.setattr(followed_file, "take_front", take_front)
+    monkeypatch.setattr(output_file, "take_front", take_front)
     with followed(shortened, taken) as file:
         os.write(taken, b"x" * 100 * 1000 + b"\n")
         assert file.begin_shortening()

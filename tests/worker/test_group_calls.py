@@ -19,7 +19,7 @@ from rlinf_scheduler.errors import (
     PlacementError,
     WorkerError,
 )
-from rlinf_scheduler.host.answers import Answers
+from rlinf_scheduler.host.calls import Answers
 from rlinf_scheduler.worker.call import Call
 from rlinf_scheduler.worker.home import claim_name
 from rlinf_scheduler.worker.signatures import check_arguments, declared_attributes

@@ -21,10 +21,10 @@ from rlinf_scheduler.errors import ClusterError, ConfigError, LaunchTimeout
 from rlinf_scheduler.events import WorkerStarted
 from rlinf_scheduler.host import actor_spec
 from rlinf_scheduler.host.actor_spec import withdraw, withdraw_all, withdraw_of_the_dead
+from rlinf_scheduler.proc import held, living, send
 from rlinf_scheduler.ray_backend import backend
 from rlinf_scheduler.ray_backend.backend import variables_lacking
 from rlinf_scheduler.ray_backend.node import copying
-from rlinf_scheduler.ray_backend.node.processes import held, living, send
 from rlinf_scheduler.ray_backend.raylets import nodes_like_here
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker import processes

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.host.line_cutter import MAX_LINE_BYTES, LineCutter
+from rlinf_scheduler.host.output_file import MAX_LINE_BYTES, LineCutter
 
 
 def cut(*parts):

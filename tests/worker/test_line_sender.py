@@ -7,7 +7,7 @@ import pytest
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.line_sender import MAX_UNTAKEN_BYTES, LineSender
+from rlinf_scheduler.host.output import MAX_UNTAKEN_BYTES, LineSender
 from rlinf_scheduler.session import Session
 from waits import DEADLINE_S, wait_until
 

@@ -171,7 +171,7 @@ def test_what_ranks_have_started_ends_with_them_however_they_end(forked_job, end
 
 CHILDREN = """
 import subprocess, sys
-from rlinf_scheduler.host.force import end_descendants
+from rlinf_scheduler.host.processes import end_descendants
 sleep = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
 script = "import subprocess, sys; p = subprocess.Popen(%r); print(p.pid, flush=True); p.wait()" % (sleep,)
 child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -12,8 +12,8 @@ import pytest
 
 from fake_control_groups import FakeControlGroups
 from rlinf_scheduler.host import postmortem
-from rlinf_scheduler.host.force import birth_of
 from rlinf_scheduler.host.postmortem import Witnesses, words_of
+from rlinf_scheduler.proc import birth_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMORY = CGROUPS / "memory" if (CGROUPS / "memory").is_dir() else CGROUPS

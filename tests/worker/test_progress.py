@@ -12,11 +12,10 @@ import pytest
 
 from rlinf.scheduler import NodePlacementStrategy, Worker
 from rlinf_scheduler.events import WorkerLogged
-from rlinf_scheduler.host import slow_steps
+from rlinf_scheduler.host import progress
 from rlinf_scheduler.host.log_lines import receive_log_lines
-from rlinf_scheduler.host.slow_steps import Reminder, SlowStep
-from rlinf_scheduler.host.terminal_line import TerminalLine, is_wanted
-from rlinf_scheduler.worker import progress
+from rlinf_scheduler.host.progress import Reminder, SlowStep, TerminalLine, is_wanted
+from rlinf_scheduler.worker import progress as launch_progress
 from rlinf_scheduler.worker.progress import ProgressLine, Standing, progress_line, shown_while_slow
 from waits import wait_until
 
@@ -183,10 +182,10 @@ def logged(monkeypatch, caplog):
     """The log of a process without a terminal, in which waits are soon told of; what it says, as it comes."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.delenv("RLINF_PROGRESS", raising=False)
-    monkeypatch.setattr(slow_steps, "FIRST_AFTER_S", 0.01)
-    monkeypatch.setattr(slow_steps, "AGAIN_AFTER_S", 0.01)
-    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "_LOOKED_AT_EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "FIRST_AFTER_S", 0.01)
+    monkeypatch.setattr(progress, "AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr(launch_progress, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(launch_progress, "_LOOKED_AT_EVERY_S", 0.01)
     return lambda: [record.getMessage() for record in caplog.records]
 
 

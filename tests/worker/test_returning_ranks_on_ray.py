@@ -8,7 +8,7 @@ from returning_workers import Mortal
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf_scheduler.errors import WorkerDied
 from rlinf_scheduler.events import WorkerReturned
-from rlinf_scheduler.host.force import birth_of
+from rlinf_scheduler.proc import birth_of
 from waits import wait_until
 
 

@@ -13,7 +13,7 @@ from seeded_workers import Drawing
 from rlinf.scheduler import PackedPlacementStrategy, Worker
 from rlinf_scheduler.errors import ConfigError, WorkerDied
 from rlinf_scheduler.events import GroupLaunched, WorkerStarted
-from rlinf_scheduler.host.seeds import DrawnSeed, checked_seed, rank_seed, seed_generators
+from rlinf_scheduler.host.info import DrawnSeed, checked_seed, rank_seed, seed_generators
 from waits import wait_until
 
 TWO = PackedPlacementStrategy(0, 1)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from disks import PAGE_BYTES
-from rlinf_scheduler.host.standard_stream import PatientFile, with_patience
+from rlinf_scheduler.host.output_file import PatientFile, with_patience
 
 
 @pytest.fixture

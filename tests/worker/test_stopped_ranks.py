@@ -12,7 +12,8 @@ from forked_job import ForkedJob
 from orphaned_ranks import ProcessesOutOfReach
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf_scheduler.errors import ConfigError, WorkerDied
-from rlinf_scheduler.host.force import birth_of, kill_process
+from rlinf_scheduler.host.processes import kill_process
+from rlinf_scheduler.proc import birth_of
 from waits import wait_until
 
 

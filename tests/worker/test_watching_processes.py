@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from comm_fixtures import DEADLINE_S, secret, session  # noqa: F401 - fixtures
-from rlinf_scheduler.host import parent
+from rlinf_scheduler.host import processes
 
 WAITS = [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"]
 # Opens a pipe, and waits for the end of the process that has started it, as a guard does.
@@ -41,7 +41,7 @@ def kernel(request, monkeypatch):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
         monkeypatch.setattr(os, "pidfd_open", refuse)
-        monkeypatch.setattr(parent, "LOOK_S", 0.01)
+        monkeypatch.setattr(processes, "LOOK_S", 0.01)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def child():
 
 def test_the_end_of_a_process_is_noticed_though_nobody_has_waited_for_it(kernel, session, child):  # noqa: F811
     gone = threading.Event()
-    parent.watch_process(session, child.pid, Path(f"/proc/{child.pid}").exists, gone.set)
+    processes.watch_process(session, child.pid, Path(f"/proc/{child.pid}").exists, gone.set)
     session.service(lambda _session: None)  # the I/O thread has had its turn
     assert not gone.is_set()
     child.stdin.close()
@@ -62,7 +62,7 @@ def test_the_end_of_a_process_is_noticed_though_nobody_has_waited_for_it(kernel,
 
 def test_another_process_with_the_number_is_not_taken_for_it(kernel, session, child):  # noqa: F811
     gone = threading.Event()
-    parent.watch_process(session, child.pid, lambda: False, gone.set)
+    processes.watch_process(session, child.pid, lambda: False, gone.set)
     assert gone.wait(DEADLINE_S)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from rlinf.testing.machines import Machine, MachineStar
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.planning import Node
-from rlinf_scheduler.ray_backend.node.processes import living
+from rlinf_scheduler.proc import living
 from rlinf_scheduler.ray_backend.probe import simulated_environment
 
 PORT = 6379

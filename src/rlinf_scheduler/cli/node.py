@@ -255,7 +255,7 @@ def _stopped_at_the_end(*, only_if: bool) -> Iterator[list[NodeRecord]]:
 
 def _wait_for_end(record: NodeRecord) -> None:
     """Wait until the node ends by itself, which it is not meant to."""
-    from rlinf_scheduler.ray_backend.node.processes import held, wait_for_ends  # noqa: PLC0415 - takes a while to load
+    from rlinf_scheduler.proc import held, wait_for_ends  # noqa: PLC0415 - takes a while to load
 
     with held(process for process in record.processes if process.name == "raylet") as descriptors:
         wait_for_ends(descriptors.values(), None)

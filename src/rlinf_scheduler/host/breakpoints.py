@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.comm.rundir import DEBUGGER_NAME
-from rlinf_scheduler.ray_backend.node.processes import ProcessId, variable_of
+from rlinf_scheduler.proc import ProcessId, variable_of
 
 if TYPE_CHECKING:
     from rlinf_scheduler.host.socket_pdb import SocketPdb

@@ -25,8 +25,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.answers import Answers
-from rlinf_scheduler.host.job import Job
+from rlinf_scheduler.host.calls import Answers, Job
 from rlinf_scheduler.observe.process_stats import MAX_CALLS, Activity, ProcessStats, RunningCall
 from rlinf_scheduler.observe.stacks import Threads, wait_of_task
 from rlinf_scheduler.observe.status import IDLE_RANK, RUNNING, STARTING, WAITING

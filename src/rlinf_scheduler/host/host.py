@@ -28,37 +28,42 @@ from rlinf_scheduler.hardware.seen import check_seen
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.call_loop import CallLoop
-from rlinf_scheduler.host.force import (
-    LEAVE_GRACE_S,
-    STARTED_BY_VARIABLE,
-    birth_of,
-    end_after,
-    end_descendants,
-)
+from rlinf_scheduler.host.calls import without_own_frames
 from rlinf_scheduler.host.info import (
     DetachedJob,
     JobSettings,
     Role,
     WorkerInfo,
     note_hosted,
+    seed_generators,
     unpacked_topology,
 )
 from rlinf_scheduler.host.joining import offer_joining
-from rlinf_scheduler.host.line_sender import LineSender
-from rlinf_scheduler.host.log_forwarding import forward_logs
 from rlinf_scheduler.host.observed import be_observed
-from rlinf_scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
-from rlinf_scheduler.host.own_frames import without_own_frames
-from rlinf_scheduler.host.parent import watch_parent
+from rlinf_scheduler.host.output import (
+    LineSender,
+    LogFolder,
+    RankOutput,
+    capture_output,
+    forward_logs,
+    tell_method,
+)
 from rlinf_scheduler.host.ports import ReservedPort
+from rlinf_scheduler.host.processes import (
+    LEAVE_GRACE_S,
+    STARTED_BY_VARIABLE,
+    end_after,
+    end_descendants,
+    watch_parent,
+)
 from rlinf_scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
-from rlinf_scheduler.host.seeds import seed_generators
 from rlinf_scheduler.mailbox import open_mailbox_when_needed
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.own_stats import OwnStats, PastStates
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.death_register import Death

@@ -31,18 +31,29 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, CommError, CommTimeout
-from rlinf_scheduler.host.force import LEAVE_GRACE_S, birth_of, end_after, end_descendants, end_with_status
-from rlinf_scheduler.host.info import DetachedJob, JobSettings, Role, job_settings, unpacked_topology
-from rlinf_scheduler.host.line_sender import LineSender
-from rlinf_scheduler.host.log_forwarding import forward_logs
+from rlinf_scheduler.host.info import (
+    DetachedJob,
+    JobSettings,
+    Role,
+    job_settings,
+    rank_seed,
+    unpacked_topology,
+)
 from rlinf_scheduler.host.observed import be_observed
-from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.host.parent import ancestors, watch_process
-from rlinf_scheduler.host.process_title import set_title
+from rlinf_scheduler.host.output import LineSender, LogFolder, forward_logs
+from rlinf_scheduler.host.processes import (
+    LEAVE_GRACE_S,
+    ancestors,
+    end_after,
+    end_descendants,
+    end_with_status,
+    set_title,
+    watch_process,
+)
 from rlinf_scheduler.host.protocol import HostSpec
-from rlinf_scheduler.host.seeds import rank_seed
 from rlinf_scheduler.mailbox import open_mailbox_when_needed
 from rlinf_scheduler.planning import Topology
+from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, current_or_none, set_current
 

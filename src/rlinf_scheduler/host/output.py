@@ -1,4 +1,4 @@
-"""What a rank's process writes to its standard output and error: files of its own, shown by the driver line by line.
+"""What a rank prints and logs: into files of its own, and from there to the job's home, line by line.
 
 Descriptors 1 and 2 of the process become files. So nothing is lost, of any writer: Python, a C++ library, the message
 of a crash. The process's I/O thread reads on in the files and sends the driver what is new: soon after it was written,
@@ -16,20 +16,95 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlinf_scheduler.addresses import WorkerAddress
+from rlinf_scheduler.comm.failure import sendable
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.rundir import hold
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.host.followed_file import FollowedFile, as_sent, last_lines
-from rlinf_scheduler.host.line_sender import LineSender
-from rlinf_scheduler.host.standard_stream import PatientFile, with_patience
+from rlinf_scheduler.host import protocol
+from rlinf_scheduler.host.output_file import FollowedFile, PatientFile, as_sent, last_lines, with_patience
+from rlinf_scheduler.log_level import LOGGER_NAME
 from rlinf_scheduler.session import Session
+
+# So much may be under way to a home that has not taken it.
+MAX_UNTAKEN_BYTES = 4 << 20
+# Of a message, beside its text.
+_MESSAGE_BYTES = 500
+
+
+class LineSender:
+    """Sends lines of this process's rank; on the I/O thread, but for its making.
+
+    Args:
+        where: the file that has all lines; "" if there is none.
+    """
+
+    def __init__(self, session: Session, address: WorkerAddress, where: str) -> None:
+        self._messenger = session.messenger
+        self._home = session.home
+        self._address = address
+        self._where = where
+        # The number and the size of each message that was not taken when that was looked at last.
+        self._untaken: deque[tuple[int, int]] = deque()
+        self._untaken_bytes = 0
+        # Log lines that had no room.
+        self._num_left_out = 0
+
+    def has_room(self) -> bool:
+        """Whether the home takes what it is sent."""
+        if self._untaken_bytes < MAX_UNTAKEN_BYTES:
+            return True
+        num_taken = self._messenger.peers.num_taken(self._home.process_id)
+        while self._untaken and self._untaken[0][0] <= num_taken:
+            self._untaken_bytes -= self._untaken.popleft()[1]
+        return self._untaken_bytes < MAX_UNTAKEN_BYTES
+
+    def send_output(self, stream: str, lines: list[str]) -> None:
+        """Send lines of a standard stream; the caller asks before whether there is room."""
+        address = self._address
+        size_bytes = sum(map(len, lines))
+        self._send(
+            protocol.OUTPUT, protocol.OutputLines(address.group, address.rank, lines, stream), size_bytes
+        )
+
+    def send_log_line(self, level: int, text: str) -> None:
+        """Send a log line, or count it."""
+        self.tell_left_out()
+        if self._num_left_out or not self.has_room():
+            self._num_left_out += 1
+        else:
+            self._log(level, text)
+
+    def tell_left_out(self) -> None:
+        """Tell how many log lines had no room, once there is."""
+        if self._num_left_out and self.has_room():
+            where = f"; they are in {self._where}" if self._where else ""
+            number, self._num_left_out = self._num_left_out, 0
+            told = f"... {number:,} log lines were left out: nobody took them in time{where}"
+            self._log(logging.WARNING, told)
+
+    def _log(self, level: int, text: str) -> None:
+        rank, *below = self._address.path
+        line = protocol.LogLine(self._address.group, rank, level, text, "/".join(map(str, below)))
+        self._send(protocol.LOG, line, len(text))
+
+    def _send(self, service: str, head: object, size_bytes: int) -> None:
+        self._messenger.notify_first(self._home, service, head)
+        size_bytes += _MESSAGE_BYTES
+        self._untaken.append((self._messenger.peers.num_sent(self._home.process_id), size_bytes))
+        self._untaken_bytes += size_bytes
+
+
+# -- files -------------------------------------------------------------------------------------------
+
 
 OUTPUT_VARIABLE = "RLINF_RANK_OUTPUT"
 NUM_KEPT_JOBS = 20
@@ -259,3 +334,53 @@ def tell_method(address: WorkerAddress, output: RankOutput | None) -> Callable[[
 
     tell("")
     return tell
+
+
+# -- log lines ---------------------------------------------------------------------------------------
+
+
+class _Forwarder(logging.Handler):
+    def __init__(self, session: Session, sender: LineSender, output: RankOutput | None) -> None:
+        super().__init__()
+        self._messenger = session.messenger
+        self._sender = sender
+        self._output = output
+        self._pid = os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = sendable(self.format(record))
+            if os.getpid() != self._pid:  # a forked child: it has no part in the job, but the rank's output
+                os.write(2, f"{record.levelname} {text}\n".encode())
+                return
+            if self._output is not None:
+                self._output.note(f"{record.levelname} {text}")
+            self._messenger.submit(partial(self._sender.send_log_line, record.levelno, text))
+        except Exception:  # noqa: BLE001 - as in all of logging: a line that cannot be written ends no work
+            self.handleError(record)
+
+
+def forward_logs(
+    session: Session, sender: LineSender, level: int, library_level: int, output: RankOutput | None
+) -> None:
+    """Send what this process logs to the job's home, the driver, and write it into the rank's file.
+
+    Args:
+        session: of this process.
+        sender: what the job's home is sent lines with.
+        level: the lowest level of what is logged under `rlinf.worker`.
+        library_level: of what all other loggers say; 0: that is left alone.
+        output: the rank's file, if it has one.
+    """
+    logger, root = logging.getLogger(LOGGER_NAME), logging.getLogger()
+    for each in logger, root:  # of the process that has forked this one
+        for handler in [handler for handler in each.handlers if isinstance(handler, _Forwarder)]:
+            each.removeHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    logger.addHandler(_Forwarder(session, sender, output))
+    if library_level:
+        libraries = _Forwarder(session, sender, output)
+        libraries.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        root.setLevel(library_level)
+        root.addHandler(libraries)

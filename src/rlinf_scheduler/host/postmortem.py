@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlinf_scheduler.comm import control_groups
-from rlinf_scheduler.host.force import birth_of
+from rlinf_scheduler.proc import STATE, birth_of, stat_of
 
 # Its parent takes note of its end within it.
 _REAPED_MS = 250
@@ -181,10 +181,8 @@ def _status_of_reaped(descriptor: int) -> int | None:
 
 def _status_of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, IndexError):
-        fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        )
-        return int(fields[_STATUS]) if fields[0] == "Z" else None
+        fields = stat_of(pid)[1]
+        return int(fields[_STATUS]) if fields[STATE] == "Z" else None
     return None
 
 

@@ -20,6 +20,7 @@ from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.rundir import STACKS_NAME
 from rlinf_scheduler.observe.process_stats import Enlist, Frame, Silent, Stack
 from rlinf_scheduler.observe.stacks import is_library, is_own
+from rlinf_scheduler.proc import START, STATE, stat_of
 
 STACK_SIGNAL = signal.SIGRTMAX - 5
 _SETTLED_S = 0.02
@@ -182,21 +183,14 @@ def _catches(pid: int, number: int) -> bool:
     return number > 0 and bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def birth_of(pid: int) -> int:
-    """When a process began, in the kernel's ticks since it booted; 0 if there is none of that number."""
-    return _stat(pid)[1]
-
-
 def _stat(pid: int) -> tuple[str, int, str]:
     """A process's state, when it began, and in which call of the kernel's its main thread sleeps."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        _, fields = stat_of(pid)
         sleeps_in = _read(Path(f"/proc/{pid}/wchan"))
     except OSError:
         return "X", 0, ""
-    # The program's name, in parentheses, may hold anything.
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19]), "" if sleeps_in == "0" else sleeps_in
+    return fields[STATE], int(fields[START]), "" if sleeps_in == "0" else sleeps_in
 
 
 def _read(path: Path) -> str:

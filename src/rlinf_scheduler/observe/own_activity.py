@@ -8,12 +8,13 @@ import platform
 import msgspec
 
 from rlinf_scheduler.observe.levels import Additions, Level, Levels
-from rlinf_scheduler.observe.outside import birth_of, look_at, offer_stacks
+from rlinf_scheduler.observe.outside import look_at, offer_stacks
 from rlinf_scheduler.observe.own_stats import NOTE_S, OwnStats, PastStates
 from rlinf_scheduler.observe.process_stats import Activity, Enlist, Silent
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
 from rlinf_scheduler.observe.tracing import Tracer
+from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.session import Session
 
 # A service of the job's home.

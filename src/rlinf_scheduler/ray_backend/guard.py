@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlinf_scheduler.ray_backend.node.processes import ProcessId, end_all, living, marked, with_descendants
+from rlinf_scheduler.proc import ProcessId, end_all, living, marked, with_descendants
 from rlinf_scheduler.ray_backend.node.variables import set_meanwhile
 
 MARK_VARIABLE = "RLINF_DRIVER_MARK"

@@ -15,6 +15,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 from ray.util import list_named_actors
 
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
+from rlinf_scheduler.proc import ProcessId, end_all, living, with_descendants
 from rlinf_scheduler.ray_backend.addresses import LOCAL
 from rlinf_scheduler.ray_backend.backend import (
     HEAD_RESOURCE,
@@ -24,7 +25,6 @@ from rlinf_scheduler.ray_backend.backend import (
     on_node,
     ray_errors,
 )
-from rlinf_scheduler.ray_backend.node.processes import ProcessId, end_all, living, with_descendants
 from rlinf_scheduler.wording import did_you_mean, list_names, seconds_text
 
 _PREFIX = "job:"

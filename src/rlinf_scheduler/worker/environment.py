@@ -16,7 +16,7 @@ from rlinf_scheduler.errors import ConfigError, LaunchTimeout
 from rlinf_scheduler.hardware.egl import render_settings
 from rlinf_scheduler.hardware.profilers import ProfilingConfig
 from rlinf_scheduler.hardware.vendors import visibility_settings
-from rlinf_scheduler.host.seeds import SEED_VARIABLE
+from rlinf_scheduler.host.info import SEED_VARIABLE
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import LAUNCH_VARIABLES, EnvironmentTable, ProcessEnvironment
 from rlinf_scheduler.ray_backend.backend import on_node, ray_errors

@@ -11,9 +11,8 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 from rlinf_scheduler.checks import absolute_path, whole_number
 from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import CallArgumentError, ConfigError
-from rlinf_scheduler.host.info import check_detached, keeps_elsewhere
+from rlinf_scheduler.host.info import check_detached, checked_seed, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
-from rlinf_scheduler.host.seeds import checked_seed
 from rlinf_scheduler.keywords import explains_arguments
 from rlinf_scheduler.log_level import level_of
 from rlinf_scheduler.planning import (

@@ -20,8 +20,8 @@ from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError, WorkerDied
 from rlinf_scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
-from rlinf_scheduler.host.bounded_lines import left_out_lines
 from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.host.log_lines import left_out_lines
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names

@@ -28,16 +28,17 @@ from rlinf_scheduler.hardware.views import HardwareTable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import (
     DetachedJob,
+    DrawnSeed,
     JobSettings,
     job_settings,
     job_topology,
     packed_topology,
+    rank_seed,
 )
 from rlinf_scheduler.host.log_lines import level_to_forward
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.postmortem import Witnesses
 from rlinf_scheduler.host.protocol import Assignment, HostSpec
-from rlinf_scheduler.host.seeds import DrawnSeed, rank_seed
 from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors

@@ -34,9 +34,9 @@ from rlinf_scheduler.host.actor_spec import (
     withdraw_all,
     withdraw_of_the_dead,
 )
-from rlinf_scheduler.host.force import kill_process
 from rlinf_scheduler.host.info import DetachedJob, job_topology
 from rlinf_scheduler.host.postmortem import Witness
+from rlinf_scheduler.host.processes import kill_process
 from rlinf_scheduler.host.protocol import HostSpec
 from rlinf_scheduler.planning import Node, Placement
 from rlinf_scheduler.planning.environments import ProcessEnvironment

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.host.slow_steps import Reminder, is_told
-from rlinf_scheduler.host.terminal_line import TerminalLine, is_wanted
+from rlinf_scheduler.host.progress import Reminder, TerminalLine, is_told, is_wanted
 from rlinf_scheduler.session import Session
 
 # What is quicker is over before anybody has read the line.

@@ -23,8 +23,7 @@ from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.recorded import ReplayedAsking, ReplayedConnections
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.errors import CodecError, RecordingError, ReplayEnded, SchedulerError
-from rlinf_scheduler.host.info import Role, WorkerInfo, unpacked_topology
-from rlinf_scheduler.host.seeds import seed_generators
+from rlinf_scheduler.host.info import Role, WorkerInfo, seed_generators, unpacked_topology
 from rlinf_scheduler.mailbox import open_mailbox
 from rlinf_scheduler.mailbox.replayed import ReplayedMailbox
 from rlinf_scheduler.planning import Topology

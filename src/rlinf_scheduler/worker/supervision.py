@@ -22,8 +22,8 @@ from rlinf_scheduler.comm.waits import awaited
 from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf_scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf_scheduler.host import protocol
-from rlinf_scheduler.host.force import kill_process
 from rlinf_scheduler.host.info import group_entry
+from rlinf_scheduler.host.processes import kill_process
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.death_register import Death
 from rlinf_scheduler.wording import seconds_text

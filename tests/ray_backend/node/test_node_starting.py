@@ -12,7 +12,7 @@ import pytest
 
 from fake_gcs import as_ray, listening
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
-from rlinf_scheduler.ray_backend.node.processes import held, living, marked, send, wait_for_ends
+from rlinf_scheduler.proc import held, living, marked, send, wait_for_ends
 from rlinf_scheduler.ray_backend.node.records import MARK_VARIABLE, keep_record, read_records
 from rlinf_scheduler.ray_backend.node.starting import NodeOptions, start_node
 from rlinf_scheduler.ray_backend.node.stopping import processes_of, stop_node

@@ -7,8 +7,8 @@ import os
 
 import msgspec
 
+from rlinf_scheduler.proc import ProcessId, living, variable_of
 from rlinf_scheduler.ray_backend.node.folders import own_directory
-from rlinf_scheduler.ray_backend.node.processes import ProcessId, living, variable_of
 
 # Every process of a node is started with it, and with the node's mark as its value.
 MARK_VARIABLE = "RLINF_NODE_MARK"

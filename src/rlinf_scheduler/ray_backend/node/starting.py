@@ -15,12 +15,12 @@ import msgspec
 
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.hardware.vendors import NODE_RANK_VARIABLE
+from rlinf_scheduler.proc import marked
 from rlinf_scheduler.ray_backend.authentication import TOKEN, Access, authentication_at
 from rlinf_scheduler.ray_backend.gcs_question import GcsAnswer, ask_gcs
 from rlinf_scheduler.ray_backend.node import copying, variables
 from rlinf_scheduler.ray_backend.node.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
 from rlinf_scheduler.ray_backend.node.interfaces import LOOPBACK
-from rlinf_scheduler.ray_backend.node.processes import marked
 from rlinf_scheduler.ray_backend.node.records import (
     MARK_VARIABLE,
     NodeRecord,

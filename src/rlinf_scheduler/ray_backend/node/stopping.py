@@ -6,9 +6,7 @@ import signal
 from collections.abc import Collection
 
 from rlinf_scheduler.errors import ClusterTimeout
-from rlinf_scheduler.ray_backend.authentication import host_and_port
-from rlinf_scheduler.ray_backend.gcs_question import GcsAnswer, ask_gcs
-from rlinf_scheduler.ray_backend.node.processes import (
+from rlinf_scheduler.proc import (
     KILLED_S,
     ProcessId,
     held,
@@ -18,6 +16,8 @@ from rlinf_scheduler.ray_backend.node.processes import (
     wait_for_ends,
     with_descendants,
 )
+from rlinf_scheduler.ray_backend.authentication import host_and_port
+from rlinf_scheduler.ray_backend.gcs_question import GcsAnswer, ask_gcs
 from rlinf_scheduler.ray_backend.node.records import MARK_VARIABLE, NodeRecord, forget_record
 
 GRACE_S = 10.0

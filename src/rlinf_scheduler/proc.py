@@ -1,4 +1,4 @@
-"""Processes of this machine, told apart by number and beginning, and ended by their descriptors."""
+"""Processes of this machine as /proc shows them: told apart by number and beginning, ended by their descriptors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 _PROC = Path("/proc")
-_PPID, _START = 1, 19  # in /proc/PID/stat, after the name; see proc(5)
-_GONE = (b"Z", b"X")
+# In /proc/PID/stat, after the name; see proc(5).
+STATE, PPID, START = 0, 1, 19
+_ENDED = ("Z", "X")
 # After SIGKILL only the kernel is waited for.
 KILLED_S = 10.0
 
@@ -30,6 +31,38 @@ class ProcessId(msgspec.Struct, frozen=True):
     pid: int
     start: int
     name: str
+
+
+def stat_of(pid: int) -> tuple[str, list[str]]:
+    """The name of a process's program, and what the kernel says of it after that.
+
+    Raises:
+        OSError: there is none of that number, or it is hidden.
+    """
+    # The name, in parentheses, may hold anything.
+    before, _, rest = (
+        (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    )
+    return before.partition("(")[2], rest.split()
+
+
+def birth_of(pid: int) -> int:
+    """When a process began, in the kernel's ticks since it booted; 0 if there is none of that number.
+
+    >>> birth_of(os.getpid()) > 0
+    True
+    """
+    try:
+        return int(stat_of(pid)[1][START])
+    except OSError:
+        return 0
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, also if nobody has waited for it yet; one beyond what this one sees has not."""
+    with contextlib.suppress(OSError, IndexError):
+        return stat_of(pid)[1][STATE] in _ENDED
+    return False
 
 
 def living() -> dict[ProcessId, int]:
@@ -133,9 +166,7 @@ def end_all(find: Callable[[], Collection[ProcessId]], grace_s: float) -> None:
 
 
 def _read(pid: int) -> tuple[ProcessId, int]:
-    before, _, rest = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")
-    fields = rest.split()
-    if fields[0] in _GONE:
+    name, fields = stat_of(pid)
+    if fields[STATE] in _ENDED:
         raise ProcessLookupError(pid)
-    name = before.partition(b"(")[2].decode(errors="replace")
-    return ProcessId(pid, int(fields[_START]), name), int(fields[_PPID])
+    return ProcessId(pid, int(fields[START]), name), int(fields[PPID])

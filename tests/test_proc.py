@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlinf_scheduler.ray_backend.node.processes import (
+from rlinf_scheduler.proc import (
     ProcessId,
     held,
     living,
