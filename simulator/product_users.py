@@ -19,13 +19,13 @@ from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation
-from rlinf_scheduler.channel.operation import ItemTerms, Operation
-from rlinf_scheduler.channel.operation_promise import OperationPromise
+from rlinf_scheduler.channel.operation import ChannelOperation, ItemTerms
 from rlinf_scheduler.channel.shard import ShardOperation
 from rlinf_scheduler.comm.cancellation import Scope, working_in
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
     BatchImpossible,
@@ -54,10 +54,10 @@ from simulator.watched import Names
 from simulator.world import Violation
 
 KINDS = {"put": "put", "get": "get", "peek": "get", "group": "get_group", "lease": "lease"}
-OPERATIONS: dict[str, type[Operation]] = {
-    "put": Operation,
-    "get": Operation,
-    "peek": Operation,
+OPERATIONS: dict[str, type[ChannelOperation]] = {
+    "put": ChannelOperation,
+    "get": ChannelOperation,
+    "peek": ChannelOperation,
     "lease": LeaseOperation,
     "step": ShardOperation,
 }
@@ -117,7 +117,7 @@ class ProductCall(UserCall):
 
     def __init__(self, step: Call) -> None:
         super().__init__(step)
-        self.operation: Operation | None = None
+        self.operation: ChannelOperation | None = None
         self.promise: OperationPromise | None = None
         self.thread: UserThread | None = None
         self.scope = Scope()
@@ -225,7 +225,7 @@ class ChannelUsers:
 
     # -- threads that block --------------------------------------------------------------------------
 
-    def _block(self, call: ProductCall, operation: Operation, encoded: Encoded | None) -> None:
+    def _block(self, call: ProductCall, operation: ChannelOperation, encoded: Encoded | None) -> None:
         thread = call.thread = UserThread(self.host, call.step.number, self._draw, self._on_send)
         thread.ticket = operation.ticket
         if call.step.drop == "begun":
@@ -233,7 +233,7 @@ class ChannelUsers:
         thread.leaves_at_end = call.step.drop == "delivered" and call.step.kind != "peek"
         thread.run(self._run, call, operation, encoded)
 
-    def _run(self, call: ProductCall, operation: Operation, encoded: Encoded | None) -> None:
+    def _run(self, call: ProductCall, operation: ChannelOperation, encoded: Encoded | None) -> None:
         """Call as `Channel` does; in the thread."""
         outcome = "accepted" if encoded is not None else "taken"
         load = None if encoded is not None else partial(self._load, call)
@@ -272,7 +272,7 @@ class ChannelUsers:
 
     # -- handles, and the end of calls ---------------------------------------------------------------
 
-    def _operation(self, call: ProductCall) -> Operation:
+    def _operation(self, call: ProductCall) -> ChannelOperation:
         """Return what a call asks for, as `Channel` does."""
         step = call.step
         timeout_s = None if step.timeout_us in (None, NOWAIT) else (step.timeout_us or 0) / 1e6
@@ -282,7 +282,7 @@ class ChannelUsers:
             weight = step.weight or None
             if limits is None and weight is None:
                 limits = Limits(1, 0, 0, None)
-        make: type[Operation] = OPERATIONS.get(step.kind, BatchOperation)
+        make: type[ChannelOperation] = OPERATIONS.get(step.kind, BatchOperation)
         operation = make(
             KINDS.get(step.kind, "get_batch"),
             SubscriptionName(TAP) if step.queue == TAP else step.queue,

@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_scheduler.channel import Channel, LocalChannel
 from rlinf_scheduler.channel.local import Local
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.errors import (
     BatchImpossible,
     BatchTimeout,
@@ -273,13 +273,13 @@ def test_the_string_of_a_channel_that_is_deleted_says_so(caplog):
 def test_an_operation_costs_the_same_however_many_handles_wait_to_be_taken(channel, monkeypatch):
     looks = 0
 
-    def counted(operation, find=Operation.find_promise):
+    def counted(operation, find=ChannelOperation.find_promise):
         nonlocal looks
         looks += 1
         return find(operation)
 
     handles = [channel.get(async_op=True) for _ in range(1000)]
-    monkeypatch.setattr(Operation, "find_promise", counted)
+    monkeypatch.setattr(ChannelOperation, "find_promise", counted)
     for number in range(1000):
         channel.put(number)
     assert [handle.wait(DEADLINE_S) for handle in handles] == list(range(1000))

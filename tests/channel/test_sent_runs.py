@@ -10,7 +10,7 @@ import pytest
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, wire
 from rlinf_scheduler.channel.holding import SMALL_BYTES, InlinePayload
-from rlinf_scheduler.channel.operation import ItemTerms, Operation
+from rlinf_scheduler.channel.operation import ChannelOperation, ItemTerms
 from rlinf_scheduler.channel.sender import RUN_OPERATIONS, OperationSender
 from rlinf_scheduler.comm.codec import decode, encode
 
@@ -57,14 +57,14 @@ def _sent(runtime, ref, operations):
 
 
 def _put(item=b"x", queue="a", **about):
-    operation = Operation("put", queue, None, time.monotonic)
+    operation = ChannelOperation("put", queue, None, time.monotonic)
     operation.wait, operation.weight = about.pop("wait", True), about.pop("weight", 0)
     operation.item = ItemTerms(**about) if about else None
     return operation, item
 
 
 def _get(queue="a", wait=True):
-    return Operation("get", queue, None, time.monotonic, wait=wait), None
+    return ChannelOperation("get", queue, None, time.monotonic, wait=wait), None
 
 
 def _kinds(line):

@@ -25,7 +25,7 @@ from rlinf_scheduler.channel.features.shortcuts import (
     ShortcutListener,
     ShortcutsFeature,
 )
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.shortcut import WELCOME, ShortcutRequest
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import (
@@ -457,7 +457,7 @@ def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     client = connection.client
     holder.kill()
     wait_until(lambda: client.lost)
-    operation = Operation("get", "default", None, connection._messenger.now)
+    operation = ChannelOperation("get", "default", None, connection._messenger.now)
     client.direct.append(operation)
     client.hand_over(client.query_outcome, operation)
     wait_until(lambda: not (client.direct or client.inbox or client.deliveries._soon or client.operations))
@@ -470,7 +470,7 @@ def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):
     holder.kill()
     wait_until(lambda: client.lost)
     promise = Promise()
-    operation = Operation("get", "default", None, connection._messenger.now)
+    operation = ChannelOperation("get", "default", None, connection._messenger.now)
     operation.promise_to(promise)
     client.direct.append(operation)
     client.hand_over(client.expect, operation)
@@ -484,7 +484,7 @@ def test_a_deadline_holds_for_items_that_come_elsewhere(held):
     connection = connection_of(channel)
     client = connection.client
     promise = Promise()
-    operation = Operation("get", "default", 0.05, connection._messenger.now)
+    operation = ChannelOperation("get", "default", 0.05, connection._messenger.now)
     operation.promise_to(promise)
     client.direct.append(operation)
     client.hand_over(client.expect, operation)

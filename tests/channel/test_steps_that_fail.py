@@ -7,7 +7,7 @@ import pytest
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.channel.client import ChannelClient
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.sender import DirectTransport, OperationSender
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelLost, CheckpointError
 
@@ -121,7 +121,7 @@ def test_a_connection_that_is_lost_before_it_was_used_takes_nothing_from_the_nex
     lost = channel._connection()
     lost.lose("its server is not in reach")
     channel.put("an item", timeout_s=DEADLINE_S)
-    asked = lost.start(Operation("get", "default", None, lost.now))
+    asked = lost.start(ChannelOperation("get", "default", None, lost.now))
     with pytest.raises(ChannelLost, match="not in reach"):
         asked.result(DEADLINE_S)
     assert works(channel)

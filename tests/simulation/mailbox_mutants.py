@@ -28,7 +28,7 @@ def _answers_before_it_reads(read):
 
 def _takes_what_is_dropped(finish):
     def take(inbox, receiving):
-        receiving.consumed.taken = True
+        receiving.taken = True
         finish(inbox, receiving)
 
     return take

@@ -20,7 +20,7 @@ from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import SENT_COPIES, forget, own_trace, trace_of
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.question import Question, refuse_questions
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.channel.starting import StartingChannel, wait_for_start
@@ -83,7 +83,7 @@ class ChannelAccess:
         return state
 
     def _put(
-        self, item: Any, weight: float, operation: Operation, async_op: bool
+        self, item: Any, weight: float, operation: ChannelOperation, async_op: bool
     ) -> AsyncHandle[None] | None:
         operation.channel = self._name
         num_copies = SENT_COPIES.number
@@ -111,7 +111,7 @@ class ChannelAccess:
             operation.item.end(is_put=True)
         return None
 
-    def _get(self, operation: Operation, async_op: bool) -> Any:
+    def _get(self, operation: ChannelOperation, async_op: bool) -> Any:
         operation.channel = self._name
         load = self._load_batch if operation.is_batch else self._load_item
         connection = self._connection()
@@ -121,7 +121,7 @@ class ChannelAccess:
         take = partial(_take, connection, operation, load)
         return AsyncHandle(connection.start(operation), take, operation.describe)
 
-    def _use(self, slot: Slot, operation: Operation) -> None:
+    def _use(self, slot: Slot, operation: ChannelOperation) -> None:
         """Let a put be one with a slot; where there are slots."""
         raise NotImplementedError
 
@@ -252,7 +252,7 @@ class Putting(ChannelAccess):
             CodecError: the item cannot be pickled.
         """
         queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, checked_timeout(self._name, timeout_s), self._now)
+        operation = ChannelOperation("put", queue, checked_timeout(self._name, timeout_s), self._now)
         if (
             priority != 0
             or group is not None
@@ -285,13 +285,13 @@ class Putting(ChannelAccess):
             ChannelClosed: the channel is closed.
         """
         queue = checked_queue_name(self._name, queue_name, key)
-        operation = Operation("put", queue, None, self._now, wait=False)
+        operation = ChannelOperation("put", queue, None, self._now, wait=False)
         self._say(operation, priority, group, version, slot, sources)
         self._put(item, weight, operation, False)
 
     def _say(
         self,
-        operation: Operation,
+        operation: ChannelOperation,
         priority: int,
         group: GroupName | None,
         version: int | None,
@@ -350,7 +350,9 @@ class Getting(ChannelAccess):
             CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
         """
         queue = self._queue(queue_name, key)
-        return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s), self._now), async_op)
+        return self._get(
+            ChannelOperation("get", queue, checked_timeout(self._name, timeout_s), self._now), async_op
+        )
 
     @called_directly("Channel")
     def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
@@ -362,7 +364,7 @@ class Getting(ChannelAccess):
             ChannelClosed: the channel is closed, and the queue is drained.
         """
         queue = self._queue(queue_name, key)
-        return self._get(Operation("get", queue, None, self._now, wait=False), False)
+        return self._get(ChannelOperation("get", queue, None, self._now, wait=False), False)
 
     def __iter__(self) -> Iterator[Any]:
         """Take the items of the default queue, until the channel is closed and drained."""
@@ -383,7 +385,7 @@ class Getting(ChannelAccess):
             yield item
 
 
-def _trace(operation: Operation) -> None:
+def _trace(operation: ChannelOperation) -> None:
     """Say of a put what its item was made of, as far as that is known and nothing was said."""
     if operation.item is None or operation.item.trace is None:
         trace = own_trace()
@@ -392,7 +394,10 @@ def _trace(operation: Operation) -> None:
 
 
 def _take(
-    connection: ChannelConnection, operation: Operation, load: Callable[[Delivery], Any], items: Delivery
+    connection: ChannelConnection,
+    operation: ChannelOperation,
+    load: Callable[[Delivery], Any],
+    items: Delivery,
 ) -> Any:
     """Make of what a handle brings what its caller gets."""
     connection.look_after(operation)

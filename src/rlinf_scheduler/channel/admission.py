@@ -14,17 +14,16 @@ from rlinf_scheduler.channel.arguments import (
     checked_version,
 )
 from rlinf_scheduler.channel.client_parts import ClientParts
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.slot import AdmitOperation, Slot
-from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
-from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
 from rlinf_scheduler.queueing import QueueName, Reason
 from rlinf_scheduler.queueing.admission import SetVersion
 
 
-class VersionOperation(Operation):
+class VersionOperation(ChannelOperation):
     """Saying which version takes items.
 
     Attributes:
@@ -212,7 +211,7 @@ class Admitting(ChannelAccess):
         connection.run(operation)
         return None
 
-    def _use(self, slot: Any, operation: Operation) -> None:
+    def _use(self, slot: Any, operation: ChannelOperation) -> None:
         ref = self._ref
         if type(slot) is not Slot:
             raise ChannelArgumentError(self._name, f"slot is what `admit` returns, not {slot!r}")

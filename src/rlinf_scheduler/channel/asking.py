@@ -21,7 +21,7 @@ from rlinf_scheduler.channel.arguments import (
 )
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.question import (
     ANSWER,
     Answer,
@@ -326,7 +326,7 @@ class Questions(ChannelAccess):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         limit_s = checked_timeout(self._name, timeout_s)
-        operation = Operation("put", queue, limit_s, self._now)
+        operation = ChannelOperation("put", queue, limit_s, self._now)
         said = operation.says()
         said.priority = checked_priority(self._name, priority)
         said.group = None if group is None else checked_group(self._name, group)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Self, TypedDict
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import BatchUndecodable, CodecError
@@ -95,7 +95,7 @@ class BatchLimitOptions(TypedDict, total=False):
     max_wait_s: float | None
 
 
-class BatchOperation(Operation):
+class BatchOperation(ChannelOperation):
     """A get of a batch, or of a group.
 
     Attributes:

@@ -12,7 +12,7 @@ from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.device_items import DeviceItems, DevicePayload
 from rlinf_scheduler.channel.holding import HeldPayload, Holding
-from rlinf_scheduler.channel.operation import Operation, consumed_byte_of
+from rlinf_scheduler.channel.operation import ChannelOperation, consumed_byte_of
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
     NO_ANSWER,
@@ -88,7 +88,7 @@ class ChannelClient:
         self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.dropped: deque[PromiseRef] = deque()
         self.lost: ChannelLost | None = None
-        self.direct: deque[Operation] = deque()
+        self.direct: deque[ChannelOperation] = deque()
         self.name = ref.spec.name
         self.ref = ref
         self.messenger = messenger
@@ -99,9 +99,9 @@ class ChannelClient:
         self._features: dict[Callable[[ChannelClient], Any], Any] = {}
         self._is_open = False
         self._state = ClientState(ref.spec.credit_bytes)
-        self.operations: dict[int, Operation] = {}
+        self.operations: dict[int, ChannelOperation] = {}
         # Those that wait for credit; and whether what was handed over is being looked at.
-        self._held: dict[int, Operation] = {}
+        self._held: dict[int, ChannelOperation] = {}
         self._busy = False
         self.sender = OperationSender(transport, ref, self._on_unsent)
         self.outbox = self.sender.waiting
@@ -155,7 +155,7 @@ class ChannelClient:
         for each in what if isinstance(what, tuple) else (what,):
             if isinstance(each, Promise):
                 each.set_exception(error)
-        if isinstance(what, Operation):
+        if isinstance(what, ChannelOperation):
             promise = what.find_promise()
             if promise is not None and not promise.done():
                 self.refuse(what.ticket, repr(error))
@@ -169,7 +169,7 @@ class ChannelClient:
         for ticket in (ticket for each in operations for ticket in wire.tickets_of(each)):
             self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, str(error) or repr(error))))
 
-    def begin(self, operation: Operation) -> None:
+    def begin(self, operation: ChannelOperation) -> None:
         """Begin an operation."""
         if not operation.is_awaited:
             return
@@ -194,19 +194,19 @@ class ChannelClient:
         if operation.timeout_s is not None or not operation.wait:
             self._start_clock(operation)
 
-    def begin_get(self, operation: Operation) -> None:
+    def begin_get(self, operation: ChannelOperation) -> None:
         """Begin what brings something."""
         self._state.get(operation.ticket, operation.queue_name)
         self.sender.begin(operation)
 
-    def begin_behind_all(self, operation: Operation) -> None:
+    def begin_behind_all(self, operation: ChannelOperation) -> None:
         """Begin what brings nothing, when the server knows all that was taken until now."""
         self.note_direct()
         self.deliveries.look_at_all()
         self._state.say(operation.ticket, operation.queue_name)
         self._send_or_refuse(self.sender.begin, operation)
 
-    def _begin_put(self, operation: Operation) -> None:
+    def _begin_put(self, operation: ChannelOperation) -> None:
         payload, ticket = operation.payload, operation.ticket
         is_ready = not (self.hands_over and isinstance(payload, Payload) and payload.in_shared_memory)
         inline_bytes = self.sender.inline_bytes(operation) if is_ready else 0
@@ -219,7 +219,7 @@ class ChannelClient:
             holding = self._session.service(Holding)
             holding.hold(payload, self.ref.endpoint, partial(self._on_handed_over, operation))
 
-    def _on_handed_over(self, operation: Operation, held: HeldPayload | None) -> None:
+    def _on_handed_over(self, operation: ChannelOperation, held: HeldPayload | None) -> None:
         """This node's holder has the bytes of a put; or (None) they are to travel."""
         self._handing.discard(operation.ticket)
         if operation.ticket not in self._held:
@@ -265,12 +265,12 @@ class ChannelClient:
             self.deliveries.expect(operation)
         self.deliveries.wake()
 
-    def _know_direct(self, operation: Operation) -> None:
+    def _know_direct(self, operation: ChannelOperation) -> None:
         ticket = operation.ticket
         self.operations[ticket] = operation
         self._state.direct(ticket, operation.queue_name, is_get=operation.kind != "put")
 
-    def query_outcome(self, operation: Operation) -> None:
+    def query_outcome(self, operation: ChannelOperation) -> None:
         """A user's thread has sent an operation and cannot wait for its answer; or nobody waits for it any more."""
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
@@ -292,7 +292,7 @@ class ChannelClient:
             self.cancel(operation)
             self._start_clock(operation)
 
-    def expect(self, operation: Operation) -> None:
+    def expect(self, operation: ChannelOperation) -> None:
         """A user's thread was told by its shortcut that the items of a get come the usual way."""
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
@@ -354,11 +354,11 @@ class ChannelClient:
 
     # -- given up, dropped, late -----------------------------------------------------------------
 
-    def cancel(self, operation: Operation) -> None:
+    def cancel(self, operation: ChannelOperation) -> None:
         """Somebody who waits for an operation gives it up."""
         self._carry_out(self._state.cancel(operation.ticket))
 
-    def drop(self, operation: Operation) -> None:
+    def drop(self, operation: ChannelOperation) -> None:
         """Nobody waits for an operation any more."""
         if operation.has_hooks:
             operation.unwanted(self)
@@ -372,19 +372,19 @@ class ChannelClient:
                 if operation.item is not None:
                     operation.item.end(is_put=False)
 
-    def _start_clock(self, operation: Operation) -> None:
+    def _start_clock(self, operation: ChannelOperation) -> None:
         left_s = operation.left_s
         if left_s is not None and operation.ticket in self.operations:
             operation.timer = self.messenger.call_later(left_s, partial(self._expire, operation))
 
-    def _expire(self, operation: Operation) -> None:
+    def _expire(self, operation: ChannelOperation) -> None:
         self._carry_out(self._state.expire(operation.ticket))
         if operation.ticket in self.operations:
             give_up = partial(self._give_up, operation)
             operation.timer = self.messenger.call_later(operation.grace_s, give_up)
         self.flush()
 
-    def _give_up(self, operation: Operation) -> None:
+    def _give_up(self, operation: ChannelOperation) -> None:
         self._carry_out(self._state.give_up(operation.ticket))
         self.flush()
 
@@ -396,7 +396,7 @@ class ChannelClient:
             if operation is not None:
                 self.look_at(operation)
 
-    def look_at(self, operation: Operation) -> None:
+    def look_at(self, operation: ChannelOperation) -> None:
         """Confirm what an operation brought if its caller has it, and give it back if nobody wants it."""
         if operation.taken or operation.is_taken:
             operation.forget()
@@ -417,12 +417,12 @@ class ChannelClient:
         made: FeatureT = found
         return made
 
-    def settled(self, operation: Operation) -> None:
+    def settled(self, operation: ChannelOperation) -> None:
         """Expect nothing more of an operation: the server was told in another way what became of all its items."""
         self._state.settled(operation.ticket)
         self._forget(operation)
 
-    def _forget(self, operation: Operation) -> None:
+    def _forget(self, operation: ChannelOperation) -> None:
         ticket = operation.ticket
         self.deliveries.forget(ticket)
         if self._held or self._handing:
@@ -449,7 +449,7 @@ class ChannelClient:
             else:
                 self.outbox.append((wire.Withdraw(instruction.ticket), []))
 
-    def _send_or_refuse(self, send: Callable[[Operation], None], operation: Operation) -> None:
+    def _send_or_refuse(self, send: Callable[[ChannelOperation], None], operation: ChannelOperation) -> None:
         """Send a part of an operation; what cannot be sent ends that, and nothing beside it."""
         try:
             send(operation)
@@ -457,14 +457,14 @@ class ChannelClient:
             logger.exception("channel '%s': an operation cannot be sent", self.name)
             self.refuse(operation.ticket, repr(error))
 
-    def _fill(self, operation: Operation) -> None:
+    def _fill(self, operation: ChannelOperation) -> None:
         """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
         if isinstance(operation.payload, DevicePayload):
             operation.payload.bring(partial(self._on_brought, operation))
         else:
             self.sender.fill(operation)
 
-    def _on_brought(self, operation: Operation, copied: Payload | BaseException) -> None:
+    def _on_brought(self, operation: ChannelOperation, copied: Payload | BaseException) -> None:
         if operation.ticket not in self.operations or operation.payload is None:
             return
         if isinstance(copied, BaseException):
@@ -519,7 +519,7 @@ class ChannelClient:
                 operation.over(self)
         self._finish(operation, ending, detail)
 
-    def _accept(self, operation: Operation) -> None:
+    def _accept(self, operation: ChannelOperation) -> None:
         del self.operations[operation.ticket]
         operation.payload = None
         if operation.item is not None:
@@ -531,7 +531,7 @@ class ChannelClient:
             promise.set_result(None)
             operation.let_go()
 
-    def _deliver(self, operation: Operation, items: Delivery) -> None:
+    def _deliver(self, operation: ChannelOperation, items: Delivery) -> None:
         if operation.timer is not None:
             operation.stop_clock()
         self.deliveries.add(operation)
@@ -547,7 +547,7 @@ class ChannelClient:
         else:
             self.deliveries.tell(operation)
 
-    def _finish(self, operation: Operation, ending: Ending, detail: Any) -> None:
+    def _finish(self, operation: ChannelOperation, ending: Ending, detail: Any) -> None:
         if operation.timer is not None:
             operation.stop_clock()
         promise = operation.find_promise()

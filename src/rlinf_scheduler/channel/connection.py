@@ -14,14 +14,14 @@ from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.holding import HELD_BYTES, SMALL_BYTES, InlinePayload
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
-from rlinf_scheduler.channel.operation_promise import OperationPromise
+from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.peeking import copies_of_first
 from rlinf_scheduler.channel.refusals import gone_error, unanswered_error
 from rlinf_scheduler.channel.requests import IO_THREAD_S, STUCK
 from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.codec import Encoded
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -47,7 +47,7 @@ class BeginAnew(Exception):
 class DirectWay(Protocol):
     """A way of a user's thread to the channel's server, past the I/O threads."""
 
-    def run(self, operation: Operation, encoded: Encoded | None) -> Any:
+    def run(self, operation: ChannelOperation, encoded: Encoded | None) -> Any:
         """Run an operation until it is over, and return what it brings; `USUAL_WAY`: that is how it has to go.
 
         Raises:
@@ -89,6 +89,7 @@ class ChannelConnection:
         self._messenger = messenger = session.messenger
         self.now = messenger.now
         self.client = ChannelClient(session, ref, transport, lambda: on_lost(self))
+        self.wake = self.client.wake
         self.requests = self.client.requests
         self._warned: set[str] = set()
         self._causes: dict[str, Cause] = {}
@@ -106,11 +107,11 @@ class ChannelConnection:
         """The name of the process that holds the channel, as far as it is known here."""
         return self._messenger.peer_name(self.ref.endpoint.process_id)
 
-    def awaits(self, operation: Operation) -> Wait:
+    def awaits(self, operation: ChannelOperation) -> Wait:
         """Return what the caller of an operation waits for; from any thread."""
-        return operation.awaits(self.ref.spec.name, self.held_by)
+        return operation.wait_at(self.ref.spec.name, self.held_by)
 
-    def cause(self, operation: Operation) -> Cause:
+    def cause(self, operation: ChannelOperation) -> Cause:
         """Return the cause under which a wait for an operation is counted."""
         cause = self._causes.get(operation.kind)
         if cause is None:
@@ -124,7 +125,7 @@ class ChannelConnection:
     @awaited(_awaits)
     def run(
         self,
-        operation: Operation,
+        operation: ChannelOperation,
         encoded: Encoded | None = None,
         load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
@@ -173,22 +174,23 @@ class ChannelConnection:
             self.explain(error, operation.timeout_s, operation.waited_s)
             raise
 
-    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+    def start(self, operation: ChannelOperation, encoded: Encoded | None = None) -> OperationPromise:
         """Start an operation; its end comes to the promise."""
         if encoded is not None:
             self.pack(operation, encoded, blocks=False)
+        operation.owner = self
         if encoded is not None or operation.goes_on:  # without its handle
-            promise = OperationPromise(self, operation)
+            promise = OperationPromise(operation)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self, operation, self.client.wake)
+            promise = OperationPromise(operation, is_watched=True)
             operation.promise_to(promise, self.client.dropped)
         self.client.hand_over(self.client.begin, operation)
         if TIMES.notes_moves and encoded is not None:
             self.note_moved(operation, None)
         return promise
 
-    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+    def note_moved(self, operation: ChannelOperation, items: Delivery | None) -> None:
         """Note what was put, or (with `items`) taken: for the trace of the job, and by which thread."""
         if not TIMES.notes_moves:
             return
@@ -200,7 +202,7 @@ class ChannelConnection:
             origins = tuple(origin for origin in items.told.origins if origin is not None)
             TIMES.note_moved(GET, began, operation.kind, name, origins)
 
-    def hold(self, operation: Operation) -> OperationPromise:
+    def hold(self, operation: ChannelOperation) -> OperationPromise:
         """Run a get until it is over, and take nothing: with the promise the items go back, before what is asked next.
 
         Raises:
@@ -220,7 +222,7 @@ class ChannelConnection:
         peek, name = control_wire.Peek(queue, number, max_bytes), self.ref.spec.name
         return copies_of_first(self.requests, self._messenger, self._on_devices, name, peek)
 
-    def pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
+    def pack(self, operation: ChannelOperation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.
 
         Args:
@@ -245,7 +247,7 @@ class ChannelConnection:
         peer = None if is_held else self.ref.endpoint
         operation.payload = self._messenger.payloads.pack(encoded, peer, snapshot=True, wait_s=room_s)
 
-    def wait(self, operation: Operation, step: Callable[[Operation], None]) -> Any:
+    def wait(self, operation: ChannelOperation, step: Callable[[ChannelOperation], None]) -> Any:
         """Have the I/O thread do a step, and wait until it ends an operation."""
         promise: Promise[Any] = Promise()
         # Before the step, which may end it; what has come for it already is not lost.
@@ -255,12 +257,12 @@ class ChannelConnection:
         return promise.result(0)
 
     @awaited(_awaits)
-    def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
+    def _await_end(self, operation: ChannelOperation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
             raise unanswered_error(self.ref.spec.name, operation, STUCK)
 
-    def look_after(self, operation: Operation) -> None:
+    def look_after(self, operation: ChannelOperation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
         deliveries = self.client.deliveries
         self.client.inbox.append((deliveries.touch, operation))
@@ -268,16 +270,16 @@ class ChannelConnection:
         if not deliveries.looks_soon:
             self.client.hand_over(deliveries.touch, operation)
 
-    def drop(self, operation: Operation) -> None:
+    def drop(self, operation: ChannelOperation) -> None:
         """Nobody waits for an operation any more; what it brought and was not taken goes back."""
         operation.dropped = True
         self.client.hand_over(self.client.drop, operation)
 
-    def give_back(self, operation: Operation) -> None:
+    def give_back(self, operation: ChannelOperation) -> None:
         """Give back what an operation brought; it is on its way when this returns."""
         given: Promise[None] = Promise()
 
-        def drop(what: Operation) -> None:
+        def drop(what: ChannelOperation) -> None:
             try:
                 self.client.drop(what)
             finally:
@@ -292,7 +294,7 @@ class ChannelConnection:
             self._warned.add(text)
             self.client.hand_over(lambda about: logger.warning(text, self.ref.spec.name, *about), about)
 
-    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+    def withdraw(self, operation: ChannelOperation, promise: OperationPromise) -> None:
         """Give an operation up that was started."""
         self.client.hand_over(self.client.cancel, operation)
         if self._messenger.on_io_thread():

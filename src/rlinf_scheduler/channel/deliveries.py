@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlinf_scheduler.channel.client_parts import ClientParts
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.comm.loop import Timer
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
@@ -33,10 +33,10 @@ class Deliveries:
         self.looks_soon = False
         self._client = client
         self._call_later = call_later
-        self._here: dict[int, Operation] = {}
+        self._here: dict[int, ChannelOperation] = {}
         # About to be taken: by callers that block, and by those who ask a handle.
-        self._soon: dict[int, Operation] = {}
-        self._arrivals: list[Operation] = []
+        self._soon: dict[int, ChannelOperation] = {}
+        self._arrivals: list[ChannelOperation] = []
         self._look_s = CONFIRM_DELAY_S
         self._timer: Timer | None = None
         self._sweep_due = False
@@ -44,11 +44,11 @@ class Deliveries:
     def __contains__(self, ticket: int) -> bool:
         return ticket in self._here
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: ChannelOperation) -> None:
         """The items of an operation have come."""
         self._here[operation.ticket] = operation
 
-    def tell(self, operation: Operation) -> None:
+    def tell(self, operation: ChannelOperation) -> None:
         """Let the server know that the items of an operation have come, unless they are taken until then."""
         if operation.blocks:
             self._soon[operation.ticket] = operation
@@ -56,11 +56,11 @@ class Deliveries:
         if not self.looks_soon:
             self.wake()
 
-    def expect(self, operation: Operation) -> None:
+    def expect(self, operation: ChannelOperation) -> None:
         """The items of an operation are taken as soon as they come."""
         self._soon[operation.ticket] = operation
 
-    def touch(self, operation: Operation) -> None:
+    def touch(self, operation: ChannelOperation) -> None:
         """Somebody is about to take the items of a handle."""
         if operation.ticket in self._here:
             self._soon[operation.ticket] = operation

@@ -12,13 +12,13 @@ from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_timeout, ch
 from rlinf_scheduler.channel.batch import Batch, GroupBatch
 from rlinf_scheduler.channel.channel import Channel as Channel
 from rlinf_scheduler.channel.inspecting import NUM_SHOWN, shown
-from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, Operation
-from rlinf_scheduler.channel.operation_promise import OperationPromise
+from rlinf_scheduler.channel.operation import ANSWER_S, NO_TERMS, ChannelOperation
 from rlinf_scheduler.channel.refusals import deleted_error, ending_error
 from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.loop import IoLoop, ending
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import on_io_thread
 from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause, Wait, awaited
@@ -146,7 +146,7 @@ class LocalChannel(Channel):
         return channel_queues(self._spec)
 
     def _put(
-        self, item: Any, weight: float, operation: Operation, async_op: bool
+        self, item: Any, weight: float, operation: ChannelOperation, async_op: bool
     ) -> AsyncHandle[None] | None:
         operation.channel = self._name
         operation.weight = checked_weight(self._name, weight)
@@ -155,7 +155,7 @@ class LocalChannel(Channel):
         self._queues.run(operation, item, _only_item)
         return None
 
-    def _get(self, operation: Operation, async_op: bool) -> Any:
+    def _get(self, operation: ChannelOperation, async_op: bool) -> Any:
         operation.channel = self._name
         load: Callable[[Local], Any] = Local.batch if operation.is_batch else _only_item
         queues = self._queues
@@ -163,7 +163,7 @@ class LocalChannel(Channel):
             return queues.run(operation, None, load)
         return AsyncHandle(queues.start(operation), partial(queues.take, operation, load), operation.describe)
 
-    def _use(self, slot: object, operation: Operation) -> None:
+    def _use(self, slot: object, operation: ChannelOperation) -> None:
         raise self._refusal("put(slot=)", "slots")
 
     def _connection(self) -> Never:
@@ -272,11 +272,11 @@ class LocalQueues:
         self._spec = spec
         self._loop = loop
         self._state = ChannelState(spec.maxsize)
-        self._operations: dict[int, Operation] = {}
+        self._operations: dict[int, ChannelOperation] = {}
         self._expired: set[int] = set()
-        self._delivered: dict[int, Operation] = {}
+        self._delivered: dict[int, ChannelOperation] = {}
         # Of these, what somebody is about to take, or has dropped.
-        self._unsettled: dict[int, Operation] = {}
+        self._unsettled: dict[int, ChannelOperation] = {}
         self._dropped: deque[PromiseRef] = deque()
         self._looks, self._look_s = False, LOOK_S
         self._deleted = False
@@ -284,7 +284,7 @@ class LocalQueues:
     # -- users' threads --------------------------------------------------------------------------
 
     @awaited(_awaits)
-    def run(self, operation: Operation, item: Any, load: Callable[[Local], Any]) -> Any:
+    def run(self, operation: ChannelOperation, item: Any, load: Callable[[Local], Any]) -> Any:
         """Run an operation until it is over; of a put, `load` is not called."""
         self._check_may_block()
         operation.promise_to(Promise())
@@ -303,18 +303,19 @@ class LocalQueues:
                 self._loop.submit(partial(self._withdraw, operation))
             raise
 
-    def start(self, operation: Operation, item: Any = None) -> OperationPromise:
+    def start(self, operation: ChannelOperation, item: Any = None) -> OperationPromise:
         """Start an operation; its end comes to the promise. A put goes on without it, a get does not."""
+        operation.owner = self
         if operation.kind == "put":
-            promise = OperationPromise(self, operation)
+            promise = OperationPromise(operation)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self, operation, partial(self._loop.submit, self._look))
+            promise = OperationPromise(operation, is_watched=True)
             operation.promise_to(promise, self._dropped)
         self._hand_over(operation, item)
         return promise
 
-    def take(self, operation: Operation, load: Callable[[Local], T], delivered: Local) -> T:
+    def take(self, operation: ChannelOperation, load: Callable[[Local], T], delivered: Local) -> T:
         """Turn a handle's result into what its caller receives, and count it as taken."""
         self._loop.submit(partial(self._look_soon, operation))
         return load(delivered)
@@ -338,29 +339,33 @@ class LocalQueues:
         """Drop what they hold; what waits fails, and so does what is asked later, in this process."""
         self.ask("delete", self._delete)
 
-    def awaits(self, operation: Operation) -> Wait:
+    def awaits(self, operation: ChannelOperation) -> Wait:
         """Return what the caller of an operation waits for; from any thread."""
         text = f"{operation.kind}('{self._spec.name}'), which is local"
         return Wait(OTHER, text, operation.waited_s, operation.timeout_s)
 
-    def cause(self, operation: Operation) -> Cause:
+    def cause(self, operation: ChannelOperation) -> Cause:
         """Return the cause under which that wait is counted."""
         return Cause(CHANNEL, operation.kind, self._spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add nothing: nobody but this process can end such a wait."""
 
-    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+    def wake(self) -> None:
+        """Have what was dropped be looked at."""
+        self._loop.submit(self._look)
+
+    def withdraw(self, operation: ChannelOperation, promise: OperationPromise) -> None:
         """Give one up."""
         self._loop.submit(partial(self._withdraw, operation))
         if not self._loop.is_current():
             promise.wait(ANSWER_S)
 
-    def _end_of(self, operation: Operation) -> Any:
+    def _end_of(self, operation: ChannelOperation) -> Any:
         promise = operation.find_promise()
         return None if promise is None else promise.result()
 
-    def _hand_over(self, operation: Operation, item: Any) -> None:
+    def _hand_over(self, operation: ChannelOperation, item: Any) -> None:
         self._loop.submit(partial(self._begin, operation, item))
 
     def _check_may_block(self) -> None:
@@ -370,7 +375,7 @@ class LocalQueues:
 
     # -- the thread that owns them ---------------------------------------------------------------
 
-    def _begin(self, operation: Operation, item: Any) -> None:
+    def _begin(self, operation: ChannelOperation, item: Any) -> None:
         self._look()
         if self._deleted:
             self._fail(operation, deleted_error(self._spec.name))
@@ -388,7 +393,7 @@ class LocalQueues:
         if left_s is not None and ticket in self._operations:
             operation.timer = self._loop.call_later(left_s, partial(self._expire, operation))
 
-    def _event(self, operation: Operation, item: Any) -> list[Instruction]:
+    def _event(self, operation: ChannelOperation, item: Any) -> list[Instruction]:
         entering = None
         if operation.kind == "put":
             said = operation.item or NO_TERMS
@@ -452,21 +457,21 @@ class LocalQueues:
             complete(promise)
             operation.let_go()
 
-    def _fail(self, operation: Operation, error: BaseException) -> None:
+    def _fail(self, operation: ChannelOperation, error: BaseException) -> None:
         promise = operation.find_promise()
         if promise is not None:
             promise.set_exception(error)
 
-    def _expire(self, operation: Operation) -> None:
+    def _expire(self, operation: ChannelOperation) -> None:
         if operation.ticket in self._operations:
             self._expired.add(operation.ticket)
             self._withdraw(operation)
 
-    def _withdraw(self, operation: Operation) -> None:
+    def _withdraw(self, operation: ChannelOperation) -> None:
         self._settled(operation.ticket)
         self._carry_out(self._state.apply(Withdraw(operation.ticket), _HERE))
 
-    def _settled(self, ticket: int) -> Operation | None:
+    def _settled(self, ticket: int) -> ChannelOperation | None:
         """Take a delivery off the books, if it is there."""
         self._unsettled.pop(ticket, None)
         return self._delivered.pop(ticket, None)
@@ -474,7 +479,7 @@ class LocalQueues:
     def _ripen(self, ticket: int) -> None:
         self._carry_out(self._state.apply(Linger(ticket), _HERE))
 
-    def _look_soon(self, operation: Operation) -> None:
+    def _look_soon(self, operation: ChannelOperation) -> None:
         self._look_s = LOOK_S
         if operation.ticket in self._delivered:
             self._unsettled[operation.ticket] = operation

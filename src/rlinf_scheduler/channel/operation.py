@@ -1,22 +1,16 @@
-"""One operation of a process on a channel, from its call to its end: where a user's thread and the I/O thread meet.
-
-The user's thread makes the operation, hands it over, and waits for its promise. What it says afterwards are attribute
-stores: `consumed.taken` (it has the items) or `dropped` (it was interrupted). The I/O thread looks at them.
-"""
+"""What an operation is on a channel: a put or a get, what it says of its item, and what it says to the server."""
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from rlinf_scheduler.channel import wire
-from rlinf_scheduler.comm.consumed import NOWHERE, ConsumedFlag
-from rlinf_scheduler.comm.loop import Timer
-from rlinf_scheduler.comm.promise import Promise, PromiseRef
-from rlinf_scheduler.comm.waits import CHANNEL, Wait
+from rlinf_scheduler.comm.operation import Operation, OperationPromise
+from rlinf_scheduler.comm.promise import NOWHERE, Promise
+from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.tape.work import work_said
 from rlinf_scheduler.wording import number_text
@@ -73,17 +67,34 @@ class ItemTerms:
 NO_TERMS = ItemTerms()
 
 
-class Operation(ConsumedFlag):
-    """A put or a get of one item under way, and the consumed flag of that; the base of what features add.
+class OperationOwner(Protocol):
+    """The executor of operations."""
+
+    def awaits(self, operation: ChannelOperation) -> Wait:
+        """Return what the caller of an operation waits for; from any thread."""
+
+    def cause(self, operation: ChannelOperation) -> Cause:
+        """Return the cause under which that wait is counted."""
+
+    def withdraw(self, operation: ChannelOperation, promise: OperationPromise) -> None:
+        """Give one up."""
+
+    def wake(self) -> None:
+        """Have the I/O thread look at what was dropped."""
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
+
+
+class ChannelOperation(Operation):
+    """A put or a get of one item under way; the base of what features add.
 
     Attributes:
-        timeout_s: its deadline, in seconds after `started`; None without.
-        now: the clock that this goes by, of the messenger that carries it out.
+        owner: carries it out, once it has a promise that somebody holds a handle of.
         wait: whether the server may keep it waiting.
         item: what a put says of its item besides a weight; None for nothing.
         payload: the item of a put, until the server has answered.
         step: the training step that its caller works at; None where nobody said.
-        dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
         is_direct: its caller has sent it himself, or is about to: see `shortcut`.
         outcome_queried: the server was asked what became of it, after it went by a shortcut.
@@ -94,23 +105,16 @@ class Operation(ConsumedFlag):
     """
 
     __slots__ = (
-        "_promise",
-        "_promise_ref",
         "blocks",
         "channel",
-        "dropped",
         "is_direct",
         "item",
         "kind",
-        "now",
         "outcome_queried",
+        "owner",
         "payload",
         "queue_name",
-        "started",
         "step",
-        "ticket",
-        "timeout_s",
-        "timer",
         "wait",
         "weight",
     )
@@ -120,6 +124,7 @@ class Operation(ConsumedFlag):
     was_sent: bool = False
 
     channel: str
+    owner: OperationOwner
 
     def __init__(
         self,
@@ -130,10 +135,9 @@ class Operation(ConsumedFlag):
         *,
         wait: bool = True,
     ) -> None:
+        super().__init__(_next_ticket(), timeout_s, now)
         self.kind = kind
         self.queue_name = queue_name
-        self.timeout_s = timeout_s
-        self.now = now
         # Who waits no time at all gets what is there.
         self.wait = wait and timeout_s != 0
         self.weight: float = 0
@@ -141,18 +145,9 @@ class Operation(ConsumedFlag):
         self.payload: InlinePayload | Payload | HeldPayload | DevicePayload | None = None
         work = work_said()
         self.step = None if work is None else work.step
-        self.ticket = _next_ticket()
-        self.started = now()
-        self.dropped = False
         self.blocks = False
         self.is_direct = False
         self.outcome_queried = False
-        self.timer: Timer | None = None
-        self._promise: Promise[Any] | None = None
-        self._promise_ref: PromiseRef | None = None
-        self.taken = False
-        self.mark: Any = NOWHERE
-        self.whole: ConsumedFlag | None = None
 
     def says(self) -> ItemTerms:
         """Return what it says of its item, to be added to."""
@@ -209,8 +204,8 @@ class Operation(ConsumedFlag):
         """Return how much has to be there for it, 0 where that is one item; and whether that is a number of items."""
         return 0, True
 
-    def awaits(self, channel: str, held_by: str) -> Wait:
-        """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
+    def wait_at(self, channel: str, held_by: str) -> Wait:
+        """Return what a wait for its end is for, in a channel of that name, which that process holds."""
         needs, counts_items = self.needs()
         queue = "" if self.queue_name == "default" else f", {self.queue_name!r}"
         text = f"{self.kind}('{channel}'{queue}{f', {number_text(needs)}' if needs else ''})"
@@ -231,6 +226,29 @@ class Operation(ConsumedFlag):
         """Return the error of a refusal that only operations of its class know; None for the others."""
         return None
 
+    # -- what its promise asks for ------------------------------------------------------------------
+
+    def awaits(self) -> Wait:
+        """Return what a wait for its end is for."""
+        return self.owner.awaits(self)
+
+    def cause(self) -> Cause:
+        """Return the cause under which such a wait is counted."""
+        return self.owner.cause(self)
+
+    def withdraw(self, promise: OperationPromise) -> None:
+        """Give it up."""
+        self.owner.withdraw(self, promise)
+
+    def gone(self) -> None:
+        """Have the I/O thread look, unless it is about to: nobody has the promise any more."""
+        if not self.is_taken:
+            self.owner.wake()
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
+        self.owner.explain(error, limit_s, waited_s)
+
     # -- hooks of features, on the I/O thread ------------------------------------------------------
 
     def begin(self, client: ClientParts) -> None:
@@ -250,11 +268,6 @@ class Operation(ConsumedFlag):
         """Hear that it is over, or that its items do not come as it was said."""
 
     @property
-    def waited_s(self) -> float:
-        """Seconds since it began."""
-        return self.now() - self.started
-
-    @property
     def left_s(self) -> float | None:
         """Seconds until its deadline, None without; what does not wait has ANSWER_S."""
         limit_s = max(self.timeout_s, MIN_ANSWER_S) if self.timeout_s is not None else None
@@ -266,14 +279,6 @@ class Operation(ConsumedFlag):
     def grace_s(self) -> float:
         """How long after its deadline the server's word on it is waited for."""
         return 0.0 if not self.wait else min(ANSWER_S, max(MIN_GRACE_S, (self.timeout_s or 0.0) / 10))
-
-    def promise_to(self, promise: Promise[Any], dropped: deque[Any] | None = None) -> None:
-        """Let `promise` be its end; with `dropped`, nobody but its handle keeps it, and its end is noted there."""
-        if dropped is None:
-            self._promise = promise
-        else:
-            self._promise_ref = ref = PromiseRef(promise, dropped.append)
-            ref.ticket = self.ticket
 
     def await_by(self, promise: Promise[Any]) -> None:
         """Let `promise` be its end, for which its caller waits from now on; on the I/O thread."""
@@ -305,18 +310,6 @@ class Operation(ConsumedFlag):
         if self._promise_ref is not None:
             return self._promise_ref() is not None
         return self.blocks or self._promise is not None
-
-    def forget(self) -> None:
-        """Refer to what it brought no longer: it was taken."""
-        promise = self._promise if self._promise_ref is None else self._promise_ref()
-        if promise is not None:
-            promise.forget()
-
-    def stop_clock(self) -> None:
-        """Let its deadline pass."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
     def let_go(self) -> None:
         """Refer no longer to its promise, which is kept: the two would be left to the garbage collector."""

@@ -9,7 +9,7 @@ import msgspec
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import Fetching, HeldAt, NotHeld
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.refusals import ending_error
 from rlinf_scheduler.channel.requests import READ_S, Requests
 from rlinf_scheduler.comm.device.landing import land
@@ -58,7 +58,7 @@ def _copies(
         reply = requests.answer_to(asked, "peek", answer_s)
         told: control_wire.Peeked = reply.head
         if told.reason:
-            looked = Operation("get", peek.queue, None, messenger.now, wait=False)
+            looked = ChannelOperation("get", peek.queue, None, messenger.now, wait=False)
             raise ending_error(name, looked, Ending.REFUSED, (told.reason, told.state))
         left = iter(reply.frames)
         parts = [list(islice(left, count)) for count in told.num_frames]

@@ -14,7 +14,7 @@ from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import Fetching, HeldAt
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.comm.device.landing import Landing
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer
@@ -78,7 +78,7 @@ class Receiving:
             run_guarded(client.on_items, ticket, items)
 
     def _items(
-        self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]
+        self, operation: ChannelOperation, answer: wire.Delivered, parts: list[list[Buffer]]
     ) -> Delivery | None:
         """Return what was delivered to an operation; None if it comes later. Whatever is raised, it cannot be had.
 
@@ -128,13 +128,13 @@ class Receiving:
         self._pauses_s.clear()
 
     def _fetch(
-        self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
+        self, operation: ChannelOperation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
     ) -> None:
         """Items of a delivery are still where their producers wrote them."""
         fetching = Fetching(self._messenger, parts, partial(self._on_fetched, operation, answer))
         self._begin(operation, answer, fetching)
 
-    def _landed(self, operation: Operation, items: Delivery) -> Delivery | None:
+    def _landed(self, operation: ChannelOperation, items: Delivery) -> Delivery | None:
         """The items, if none of them lies on a device; the others come later."""
         there = self._on_devices
         if there is None or not any(is_staged(item.frames()) for item in items):
@@ -143,7 +143,9 @@ class Receiving:
         self._begin(operation, items.told, Landing(self._messenger, there.devices, there.what, items, done))
         return None
 
-    def _begin(self, operation: Operation, answer: wire.Delivered, fetching: Fetching | Landing) -> None:
+    def _begin(
+        self, operation: ChannelOperation, answer: wire.Delivered, fetching: Fetching | Landing
+    ) -> None:
         self._stop_fetch(operation.ticket)
         self._fetches[operation.ticket] = fetching
         if operation.has_hooks:
@@ -152,7 +154,7 @@ class Receiving:
 
     def _on_fetched(
         self,
-        operation: Operation,
+        operation: ChannelOperation,
         answer: wire.Delivered,
         items: list[ReceivedPayload] | None,
         error: Exception | None,

@@ -12,8 +12,7 @@ from msgspec.structs import astuple, replace
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
-from rlinf_scheduler.channel.operation_promise import OperationPromise
+from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.channel.spec import ChannelRef
@@ -21,6 +20,7 @@ from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.queueing import QueueName
@@ -33,7 +33,7 @@ def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
     return Delivery.of_frames(wire.Delivered(*told), frames)
 
 
-def what_of(operation: Operation, channel: str) -> tuple[str, str]:
+def what_of(operation: ChannelOperation, channel: str) -> tuple[str, str]:
     """Return the name of an operation in a recording: its kind and its queue; the same in each run."""
     return operation.kind, f"{channel} {operation.queue_name!r}"
 
@@ -59,7 +59,7 @@ class RecordedConnection:
 
     def run(
         self,
-        operation: Operation,
+        operation: ChannelOperation,
         encoded: Encoded | None = None,
         load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
@@ -79,7 +79,7 @@ class RecordedConnection:
             note.took()
         return value
 
-    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+    def start(self, operation: ChannelOperation, encoded: Encoded | None = None) -> OperationPromise:
         """Start an operation; its end comes to the promise."""
         note = self._begin(operation, encoded)
         promise = self.connection.start(operation, encoded)
@@ -92,14 +92,14 @@ class RecordedConnection:
             promise.note = note
         return promise
 
-    def note_moved(self, operation: Operation, items: Delivery) -> None:
+    def note_moved(self, operation: ChannelOperation, items: Delivery) -> None:
         """Note that somebody is about to take the items of a handle, or of a block."""
         promise = operation.find_promise()
         if isinstance(promise, OperationPromise) and promise.note is not None:
             _took(promise.note, items)
         self.connection.note_moved(operation, items)
 
-    def hold(self, operation: Operation) -> OperationPromise:
+    def hold(self, operation: ChannelOperation) -> OperationPromise:
         """Run a get until it is over, and take nothing."""
         note = self._begin(operation)
         try:
@@ -123,7 +123,7 @@ class RecordedConnection:
         note.took(lambda: [frame for part in parts for frame in part], [len(part) for part in parts])
         return found
 
-    def _begin(self, operation: Operation, encoded: Encoded | None = None) -> Note:
+    def _begin(self, operation: ChannelOperation, encoded: Encoded | None = None) -> Note:
         what = what_of(operation, self.connection.ref.spec.name)
         # A question has the number and the address of who asks in it: another one each time.
         return self._tape.begin(
@@ -160,7 +160,9 @@ class RecordedRequests:
         answer = self._requests.begin(message, kind, timeout_s)
         return self._noted(type(message).__name__.lower(), answer)
 
-    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
+    def request(
+        self, what: str, step: Any, operation: ChannelOperation, answer: Promise[Any]
+    ) -> Promise[Any]:
         """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
         return self._noted(what, self._requests.request(what, step, operation, answer))
 
@@ -245,7 +247,7 @@ class ReplayedConnection:
 
     def run(
         self,
-        operation: Operation,
+        operation: ChannelOperation,
         encoded: Encoded | None = None,
         load: Callable[[Delivery], Any] | None = None,
     ) -> Any:
@@ -256,7 +258,7 @@ class ReplayedConnection:
             return None
         return load(_delivery(self._player.take(*what)))
 
-    def start(self, operation: Operation, encoded: Encoded | None = None) -> Promise[Any]:
+    def start(self, operation: ChannelOperation, encoded: Encoded | None = None) -> Promise[Any]:
         """Start an operation; its end comes to the promise."""
         what = what_of(operation, self._name)
         promise: Promise[Any]
@@ -267,7 +269,7 @@ class ReplayedConnection:
         operation.promise_to(promise)
         return promise
 
-    def hold(self, operation: Operation) -> Promise[Any]:
+    def hold(self, operation: ChannelOperation) -> Promise[Any]:
         """Run a get until it is over, and take nothing."""
         return self.start(operation)
 
@@ -278,16 +280,16 @@ class ReplayedConnection:
         left = iter(frames)
         return [ReceivedPayload(list(islice(left, count))) for count in counts]
 
-    def look_after(self, operation: Operation) -> None:
+    def look_after(self, operation: ChannelOperation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
 
-    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+    def note_moved(self, operation: ChannelOperation, items: Delivery | None) -> None:
         """Do nothing: nobody traces a replay."""
 
-    def drop(self, operation: Operation) -> None:
+    def drop(self, operation: ChannelOperation) -> None:
         """Nobody waits for an operation any more; what it brought and was not taken goes back."""
 
-    def give_back(self, operation: Operation) -> None:
+    def give_back(self, operation: ChannelOperation) -> None:
         """Give back what an operation brought; it is on its way when this returns."""
 
     def warn_once(self, text: str, *about: Any) -> None:
@@ -317,7 +319,9 @@ class ReplayedRequests:
         del kind, timeout_s
         return self._replied(type(message).__name__.lower())
 
-    def request(self, what: str, step: Any, operation: Operation, answer: Promise[Any]) -> Promise[Any]:
+    def request(
+        self, what: str, step: Any, operation: ChannelOperation, answer: Promise[Any]
+    ) -> Promise[Any]:
         """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
         del step, operation, answer
         return self._replied(what)
@@ -375,7 +379,7 @@ class ReplayedAsking:
         """Nobody waits for an answer any more; from any thread."""
 
 
-def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], Encoded] | None:
+def _comparable(operation: ChannelOperation, encoded: Encoded | None) -> Callable[[], Encoded] | None:
     return (
         None
         if encoded is None or (operation.item is not None and operation.item.question)

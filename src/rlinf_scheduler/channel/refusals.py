@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.errors import (
     BatchImpossible,
     BatchTimeout,
@@ -31,7 +31,7 @@ from rlinf_scheduler.queueing import Ending, QueueName, Reason
 NO_ANSWER = "the channel's server does not answer"
 
 
-def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any) -> SchedulerError:
+def ending_error(channel: str, operation: ChannelOperation, ending: Ending, detail: Any) -> SchedulerError:
     """Return the error of an operation that timed out or was refused.
 
     Args:
@@ -72,7 +72,7 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
             )
 
 
-def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTimeout:
+def _timeout(channel: str, operation: ChannelOperation, state: str | None) -> ChannelTimeout:
     about = (channel, operation.queue_name, operation.kind, operation.waited_s)
     if not operation.is_batch:
         return ChannelTimeout(*about, state or "")
@@ -88,7 +88,7 @@ def gone_error(channel: str, reason: str) -> ChannelLost:
     return ChannelLost(channel, f"the process that held it is gone: {reason}")
 
 
-def unanswered_error(channel: str, operation: Operation, why: str) -> ChannelUnanswered:
+def unanswered_error(channel: str, operation: ChannelOperation, why: str) -> ChannelUnanswered:
     """The error of an operation that nobody has answered; `why`, if that is known."""
     about = operation.queue_name, operation.kind, operation.waited_s
     return ChannelUnanswered(channel, *about, why or NO_ANSWER)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.refusals import request_error
 from rlinf_scheduler.channel.sender import ServerTransport
 from rlinf_scheduler.comm.device.landing import land
@@ -21,7 +21,7 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf_scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered
 
-OperationT = TypeVar("OperationT", bound=Operation)
+OperationT = TypeVar("OperationT", bound=ChannelOperation)
 
 # The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
 IO_THREAD_S = 5.0
@@ -51,7 +51,7 @@ class Requests:
     """
 
     def __init__(self, client: ClientParts, transport: ServerTransport) -> None:
-        self.awaited_puts: list[tuple[list[Operation], Promise[None]]] = []
+        self.awaited_puts: list[tuple[list[ChannelOperation], Promise[None]]] = []
         self._client = client
         self._transport = transport
 
@@ -210,7 +210,7 @@ class Requests:
             else:
                 over.set_result(None)
 
-    def _is_under_way(self, operation: Operation) -> bool:
+    def _is_under_way(self, operation: ChannelOperation) -> bool:
         promise = operation.find_promise()
         return operation.ticket in self._client.operations and not (promise is not None and promise.done())
 

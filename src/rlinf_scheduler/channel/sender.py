@@ -13,7 +13,7 @@ import msgspec
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.holding import InlinePayload
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.framing import SIZE_BYTES, Buffer
 from rlinf_scheduler.comm.messenger import Messenger
@@ -118,7 +118,7 @@ class OperationSender:
         self._server = ref.endpoint
         self._inline_bytes_limit = ref.spec.inline_bytes
 
-    def inline_bytes(self, operation: Operation) -> int:
+    def inline_bytes(self, operation: ChannelOperation) -> int:
         """How many bytes of its item the opening message of a put carries."""
         payload = operation.payload
         if payload is None:
@@ -129,7 +129,7 @@ class OperationSender:
             return 0
         return payload.size_bytes
 
-    def begin(self, operation: Operation) -> None:
+    def begin(self, operation: ChannelOperation) -> None:
         """Send the message that begins an operation, together with those before it where they are alike."""
         payload = operation.payload
         if payload is None:
@@ -145,14 +145,14 @@ class OperationSender:
             frames = payload.frames_for(self._server)
             self.waiting.append((operation.opening(len(frames)), frames))
 
-    def _join_gets(self, operation: Operation) -> None:
+    def _join_gets(self, operation: ChannelOperation) -> None:
         last = self.waiting[-1][0] if self.waiting else None
         if type(last) is wire.Gets and last.step == operation.step and _is_joined(last, operation):
             last.tickets.append(operation.ticket)
         else:
             self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket], operation.step), []))
 
-    def _join_puts(self, operation: Operation, frames: list[Buffer]) -> None:
+    def _join_puts(self, operation: ChannelOperation, frames: list[Buffer]) -> None:
         num_frames, weight = len(frames), int(operation.weight)
         if self.waiting:
             last, its_frames = self.waiting[-1]
@@ -164,7 +164,7 @@ class OperationSender:
         puts = wire.Puts(operation.queue_name, num_frames, [operation.ticket], [weight])
         self.waiting.append((puts, [*frames]))
 
-    def fill(self, operation: Operation) -> None:
+    def fill(self, operation: ChannelOperation) -> None:
         """Send the bytes of a put that was announced."""
         if operation.payload is not None:
             frames = operation.payload.bytes_frames()
@@ -209,7 +209,7 @@ class OperationSender:
         self.confirmed.clear()
         self.arrived.clear()
 
-    def _is_announced(self, operation: Operation) -> bool:
+    def _is_announced(self, operation: ChannelOperation) -> bool:
         payload = operation.payload
         return (
             payload is not None
@@ -228,7 +228,7 @@ def _head_of(operation: wire.OperationMessage, num_frames: int) -> bytes:
     return head
 
 
-def _is_joined(run: wire.Puts | wire.Gets, operation: Operation) -> bool:
+def _is_joined(run: wire.Puts | wire.Gets, operation: ChannelOperation) -> bool:
     """Whether an operation travels with those of a run."""
     # Equal is not enough: 1 and True are other queues.
     name = operation.queue_name

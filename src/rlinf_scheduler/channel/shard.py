@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_count, checked_timeout
 from rlinf_scheduler.channel.batch import Batch, Delivery
 from rlinf_scheduler.channel.batches import checked_batch_weight
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelClosed, LeaseExpired
 from rlinf_scheduler.keywords import called_directly, explains_calls
 from rlinf_scheduler.queueing import Point, QueueName, check_weight, checked_table, sampled
@@ -69,7 +69,7 @@ class ShardBatch(Batch):
         return runs + [[] for _ in range(count - len(runs))]
 
 
-class ShardOperation(Operation):
+class ShardOperation(ChannelOperation):
     """A get of one rank's part of a step.
 
     Attributes:

@@ -26,7 +26,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import USUAL_WAY, BeginAnew, ChannelConnection
 from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
-from rlinf_scheduler.channel.operation import ANSWER_S, Operation
+from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.refusals import ending_error
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec import Encoded
@@ -188,7 +188,7 @@ class Shortcuts:
 
     # -- a user's thread -------------------------------------------------------------------------
 
-    def run(self, operation: Operation, encoded: Encoded | None) -> Any:
+    def run(self, operation: ChannelOperation, encoded: Encoded | None) -> Any:
         """Run an operation until it is over, and return what it brings; or `USUAL_WAY`, and nothing has happened.
 
         Raises:
@@ -217,7 +217,7 @@ class Shortcuts:
             return None
         return self._read(answer, shortcut, operation)
 
-    def _take(self, operation: Operation) -> Shortcut | None:
+    def _take(self, operation: ChannelOperation) -> Shortcut | None:
         """This thread's shortcut, to be given back; None if it has none, or the operation is not one for it."""
         # Out of everybody's hands: a signal handler that comes now finds none.
         own = self._own.__dict__
@@ -241,7 +241,7 @@ class Shortcuts:
             self._client.hand_over(self._begin, request)
         return None
 
-    def _call(self, shortcut: Shortcut, operation: Operation, encoded: Encoded | None) -> bytes | None:
+    def _call(self, shortcut: Shortcut, operation: ChannelOperation, encoded: Encoded | None) -> bytes | None:
         """What to send by a shortcut; None, and the shortcut is given back, if it has to go the usual way."""
         call = None
         frames: list[Any] | None = []
@@ -256,7 +256,7 @@ class Shortcuts:
             return None
         return call
 
-    def _frames(self, operation: Operation, encoded: Encoded) -> list[Any] | None:
+    def _frames(self, operation: ChannelOperation, encoded: Encoded) -> list[Any] | None:
         client = self._client
         stays = client.on_devices is not None and client.on_devices.devices.is_worth_it(encoded)
         if encoded.size_bytes <= wire.DIRECT_BYTES and not stays:
@@ -267,7 +267,7 @@ class Shortcuts:
             return None
         return payload.frames_for(client.ref.endpoint)
 
-    def _read(self, answer: wire.DirectAnswer, shortcut: Shortcut, operation: Operation) -> Any:
+    def _read(self, answer: wire.DirectAnswer, shortcut: Shortcut, operation: ChannelOperation) -> Any:
         """Return what a shortcut's answer brings, or raise what it says."""
         client = self._client
         match answer.answer:
@@ -290,7 +290,7 @@ class Shortcuts:
                 self._messenger.payloads.distrust(client.ref.endpoint.process_id, problem)
                 raise BeginAnew
 
-    def _wait_for_outcome(self, operation: Operation) -> Any:
+    def _wait_for_outcome(self, operation: ChannelOperation) -> Any:
         try:
             return self._connection.wait(operation, self._client.query_outcome)
         except CancelledError as error:
@@ -341,7 +341,7 @@ def _dial(invitation: control_wire.Invitation) -> Shortcut | None:
     return Shortcut(connection)
 
 
-def _answer_by(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer | None:
+def _answer_by(shortcut: Shortcut, call: bytes, operation: ChannelOperation) -> wire.DirectAnswer | None:
     """Return the answer to a call; None: it is late, or the shortcut broke, as when the thread's call is cancelled."""
     scope = current_scope()
     try:

@@ -13,7 +13,7 @@ from rlinf_scheduler.channel.client_parts import ClientParts
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
 from rlinf_scheduler.channel.copies import READING, SENT_COPIES, Ends, forget
-from rlinf_scheduler.channel.operation import Operation
+from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import SchedulerError
@@ -28,7 +28,7 @@ UNUSED = (
 )
 
 
-class AdmitOperation(Operation):
+class AdmitOperation(ChannelOperation):
     """Asking for a slot.
 
     Attributes:

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.handle import AsyncHandle
-from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.comm.waits import CHANNEL, WEIGHTS, Cause, Wait
 
 T = TypeVar("T")

@@ -10,9 +10,8 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
-from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.forking import forked_error, generation
-from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.comm.waits import OTHER, Cause, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 from rlinf_scheduler.keywords import called_directly, explains_calls

@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.cancellation import current_scope
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
-from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.failure import read_error
 from rlinf_scheduler.comm.reports import Reporter, on_io_thread
 from rlinf_scheduler.comm.waits import Cause, Wait, awaited, keeps_wait
@@ -34,6 +33,33 @@ SLICE_S = 1.0
 _CANCELLED = object()
 # What a promise keeps until it is complete, by these names; its outcome by None.
 _GATES, _CALLBACKS = "gates", "callbacks"
+# What is marked there is seen by nobody.
+NOWHERE = bytearray(1)
+
+
+class ConsumedFlag:
+    """What became of a value: known to both sides, also when the promise itself is gone.
+
+    The waiter says that it has the value by stores, right before its `return`: CPython lets no signal handler run
+    in between. Until then the value may still go back to where it came from.
+
+    Attributes:
+        taken: the waiter has it.
+        mark: one byte that says the same to other processes, where the value lies in shared memory.
+        whole: what became of the several values of which this is one, if they are taken together; else None.
+    """
+
+    __slots__ = ("mark", "taken", "whole")
+
+    def __init__(self) -> None:
+        self.taken = False
+        self.mark: Any = NOWHERE
+        self.whole: ConsumedFlag | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the waiter has it, alone or with others."""
+        return self.taken or (self.whole is not None and self.whole.is_taken)
 
 
 class Promise(Generic[T]):

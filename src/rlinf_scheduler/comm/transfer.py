@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 from rlinf_scheduler.checks import is_seconds
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.finder import Finder, Search
-from rlinf_scheduler.comm.loop import Timer, ending
+from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.promise import Promise, Wake
+from rlinf_scheduler.comm.operation import Operation, OperationPromise
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.waits import MESSAGE, Cause, Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 
@@ -39,56 +40,6 @@ def checked_timeout(timeout_s: Any) -> float:
     if is_seconds(timeout_s):
         return float(min(timeout_s, FOREVER_S))
     raise CommError(f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
-
-
-class OwnedPromise(Promise[Any]):
-    """A promise whose owner hears that nobody wants it any more.
-
-    Args:
-        on_cancel: called on the I/O thread when it is to be given up.
-        on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
-            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
-            it goes on all the same.
-        about: says what it is waited for.
-        cause: what a wait for it is counted as.
-    """
-
-    __slots__ = ("_about", "_cause", "_messenger", "_on_cancel", "_wake")
-
-    def __init__(
-        self,
-        messenger: Messenger,
-        on_cancel: Callable[[], None],
-        on_dropped: Callable[[], None] | None,
-        about: Callable[[], Wait],
-        cause: Cause,
-    ) -> None:
-        super().__init__()
-        self._about = about
-        self._cause = cause
-        self._messenger = messenger
-        self._on_cancel = on_cancel
-        self._wake = None if on_dropped is None else Wake(on_dropped)
-
-    def awaits(self) -> Wait:
-        """Return what a wait for it is for, None where that is not known here. From any thread."""
-        return self._about()
-
-    def cause(self) -> Cause:
-        """Return what a wait for it is counted as; None: as what the function that waits says."""
-        return self._cause
-
-    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
-        self._messenger.explain(error, limit_s, waited_s)
-
-    def cancel(self) -> bool:
-        """Give it up; whether it has ended so. Waits a moment for the answer."""
-        if not self.done():
-            self._messenger.submit(self._on_cancel)
-            if not self._messenger.on_io_thread():
-                self.wait(CANCEL_WAIT_S)
-        return self.cancelled()
 
 
 def end(promise: Promise[Any], value: Any, error: BaseException | None) -> None:
@@ -135,14 +86,72 @@ class Transfers:
             transfer.end(error=CommError(self.messenger.why_closed))
 
 
-class Transfer(ABC):
-    """One operation with a peer: the search for it and the deadline. Everything is on the I/O thread.
+class PeerOperation(Operation, ABC):
+    """One operation with processes that have names.
+
+    Args:
+        transfers: what it is one of.
+        operation: "send" or the like, for messages.
+        peers: their names.
+        timeout_s: how long it may take.
+        started: when it began, on the messenger's clock; None for now.
+        ticket: what tells it from others; 0 where nothing is to.
+    """
+
+    timeout_s: float
+
+    def __init__(
+        self,
+        transfers: Transfers,
+        operation: str,
+        peers: Sequence[str],
+        timeout_s: float,
+        started: float | None = None,
+        ticket: int = 0,
+    ) -> None:
+        self._transfers = transfers
+        self._messenger = transfers.messenger
+        super().__init__(ticket, max(0.0, timeout_s), self._messenger.now)
+        if started is not None:
+            self.started = started
+        self.operation = operation
+        self.peers = peers
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """End it as given up; on the I/O thread."""
+
+    def awaits(self) -> Wait:
+        """What a wait for it is for; from any thread."""
+        limit_s = None if self.timeout_s >= FOREVER_S else self.timeout_s
+        text = f"{self.operation}({', '.join(map(repr, self.peers))})"
+        return Wait(MESSAGE, text, self.waited_s, limit_s, tuple(self.peers))
+
+    def cause(self) -> Cause:
+        """Return the cause under which a wait for it is counted."""
+        return Cause(MESSAGE, (self.operation, *self.peers))
+
+    def withdraw(self, promise: OperationPromise) -> None:
+        """Give it up. Waits a moment for the answer."""
+        self._messenger.submit(self.give_up)
+        if not self._messenger.on_io_thread():
+            promise.wait(CANCEL_WAIT_S)
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
+        self._messenger.explain(error, limit_s, waited_s)
+
+
+class Transfer(PeerOperation):
+    """One operation with one peer: the search for it and the deadline. Everything is on the I/O thread.
 
     Args:
         transfers: what it is one of.
         operation: "send" or the like, for messages.
         peer: the peer's name.
+        timeout_s: how long it may take.
         started: when it began, on the messenger's clock; None for now.
+        ticket: what tells it from others; 0 where nothing is to.
         wait_for_return: whether it goes on with another process that takes the peer's name when the peer dies.
     """
 
@@ -154,17 +163,13 @@ class Transfer(ABC):
         timeout_s: float,
         started: float | None = None,
         *,
+        ticket: int = 0,
         wait_for_return: bool = False,
     ) -> None:
-        self.operation = operation
+        super().__init__(transfers, operation, (peer,), timeout_s, started, ticket)
         self.peer = peer
         self.process_id = ""  # of the peer, once it is found
         self.over = False
-        self._transfers = transfers
-        self._messenger = transfers.messenger
-        self._timeout_s = max(0.0, timeout_s)
-        self._started = self._messenger.now() if started is None else started
-        self._timer: Timer | None = None
         self._search: Search | None = None
         self._is_late = False
         self._waits_for_return = wait_for_return
@@ -174,7 +179,7 @@ class Transfer(ABC):
         self._is_late = False
         self._transfers.under_way.add(self)
         self.arm()
-        left_s = max(0.0, self._timeout_s - self.waited_s())
+        left_s = max(0.0, self.timeout_s - self.waited_s)
         self._search = search = Search(self._found, self._not_found, returns=self._waits_for_return)
         ending(lambda: self._transfers.finder.find(self.peer, left_s, search), self._fail)()
 
@@ -192,29 +197,19 @@ class Transfer(ABC):
 
     def arm(self, timeout_s: float | None = None) -> None:
         """Let it end at its deadline, or `timeout_s` seconds from now."""
-        left_s = max(0.0, self._timeout_s - self.waited_s()) if timeout_s is None else timeout_s
+        left_s = max(0.0, self.timeout_s - self.waited_s) if timeout_s is None else timeout_s
         self._at(left_s, self._expire)
-
-    def waited_s(self) -> float:
-        """Seconds since it began."""
-        return self._messenger.now() - self._started
-
-    def awaits(self) -> Wait:
-        """What a wait for it is for; from any thread."""
-        limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
-        text = f"{self.operation}('{self.peer}')"
-        return Wait(MESSAGE, text, self.waited_s(), limit_s, (self.peer,))
 
     def timeout(self, waiting_for: str) -> CommTimeout:
         """Return the error of its deadline, which says so if the peer cannot be reached."""
         condition = self._messenger.condition(self.process_id) if self.process_id else ""
         awaited = f"{waiting_for}; it is {condition}" if condition else waiting_for
-        return CommTimeout(self.operation, self.peer, self.waited_s(), awaited)
+        return CommTimeout(self.operation, self.peer, self.waited_s, awaited)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back when no answer is to be expected any more after the deadline."""
-        grace_s = max(GRACE_S, GRACE_FRACTION * self._timeout_s)
-        late_s = self.waited_s() - self._timeout_s if self._is_late else 0.0
+        grace_s = max(GRACE_S, GRACE_FRACTION * self.timeout_s)
+        late_s = self.waited_s - self.timeout_s if self._is_late else 0.0
         self._at(max(0.0, grace_s - late_s), callback)
 
     def end(self, value: Any = None, error: BaseException | None = None) -> None:
@@ -223,8 +218,7 @@ class Transfer(ABC):
             return
         self.over = True
         self._transfers.under_way.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self.stop_clock()
         if self._search is not None:
             self._transfers.finder.cancel(self.peer, self._search)
         self.ended(value, renamed(error, self.peer))
@@ -244,17 +238,16 @@ class Transfer(ABC):
     def _at(self, delay_s: float, callback: Callable[[], None]) -> None:
         if self.over:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._messenger.call_later(delay_s, callback)
+        self.stop_clock()
+        self.timer = self._messenger.call_later(delay_s, callback)
 
     def _found(self, endpoint: Endpoint) -> None:
         self._search = None
         if not self.over:
             self.process_id = endpoint.process_id
-            timer = self._timer
+            timer = self.timer
             ending(partial(self.found, endpoint), self._fail)()
-            if self._is_late and self._timer is timer and not self.over:
+            if self._is_late and self.timer is timer and not self.over:
                 # It is not at an end with a peer that was not found: what has begun there has to be given up there.
                 self.expire()
 
@@ -272,7 +265,7 @@ class Transfer(ABC):
         else:
             # The search has the same deadline, and knows better what there is instead.
             self._is_late = True
-            self.soon(lambda: self.end(error=PeerNotFound(self.peer, self.waited_s())))
+            self.soon(lambda: self.end(error=PeerNotFound(self.peer, self.waited_s)))
 
 
 def renamed(error: BaseException | None, peer: str) -> BaseException | None:

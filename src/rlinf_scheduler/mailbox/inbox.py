@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from rlinf_scheduler.comm.consumed import ConsumedFlag
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.promise import Promise, PromiseRef
+from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
-from rlinf_scheduler.comm.waits import MESSAGE, Cause
+from rlinf_scheduler.comm.transfer import Transfer, Transfers, end
 from rlinf_scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
 from rlinf_scheduler.mailbox.records import (
     PUT,
@@ -83,33 +82,38 @@ class _Receiving(Transfer):
         waiting_for: str,
         wait_for_return: bool,
     ) -> None:
-        super().__init__(inbox.transfers, operation, peer, timeout_s, wait_for_return=wait_for_return)
-        self.ticket = inbox.next_ticket()
+        super().__init__(
+            inbox.transfers,
+            operation,
+            peer,
+            timeout_s,
+            ticket=inbox.next_ticket(),
+            wait_for_return=wait_for_return,
+        )
         self.queue = (peer, topic)
         self.check = check
         self.letter: Letter | None = None
-        self.consumed = ConsumedFlag()
         self._inbox = inbox
         self._waiting_for = waiting_for
-        # A promise that is dropped wants no item.
-        self._promise: Callable[[], Promise[Any] | None] = lambda: None
 
-    def new_promise(self) -> OwnedPromise:
-        """The promise of the item, for the caller to keep."""
-        cancel = partial(self._inbox.end, self, CancelledError())
-        dropped = partial(self._inbox.on_dropped, self)
-        cause = Cause(MESSAGE, (self.operation, self.peer))
-        promise = OwnedPromise(self._inbox.messenger, cancel, dropped, self.awaits, cause)
+    def new_promise(self) -> OperationPromise:
+        """The promise of the item, for the caller to keep; when it is dropped, no item is wanted."""
+        promise = OperationPromise(self, is_watched=True)
         promise.by = self.peer
-        self.consumed = promise.consumed
-        ref = PromiseRef(promise, self._inbox.dropped.append)
-        ref.ticket = self.ticket
-        self._promise = ref
+        self.promise_to(promise, self._inbox.dropped)
         return promise
 
-    def wanted(self) -> bool:
-        """Whether anybody can still take the item."""
-        return self._promise() is not None
+    def give_up(self) -> None:
+        """End it: nobody wants an item."""
+        self._inbox.end(self, CancelledError())
+
+    def gone(self) -> None:
+        """Let the I/O thread look, if the item goes back; else its memory is free at once."""
+        if not self.is_taken:
+            self._inbox.wake()
+        elif self.letter is not None:
+            # Its delivery is confirmed when there is something else to do.
+            self.letter.arrived = _TAKEN
 
     def found(self, endpoint: Endpoint) -> None:
         """The peer is there."""
@@ -122,7 +126,7 @@ class _Receiving(Transfer):
     def ended(self, value: Any, error: BaseException | None) -> None:
         """It is over: give back what it holds, and tell its caller."""
         self._inbox.leave(self)
-        promise = self._promise()
+        promise = self.find_promise()
         if promise is not None:
             end(promise, value, error)
 
@@ -176,7 +180,7 @@ class Inbox:
         operation: str = "recv",
         waiting_for: str = "an item",
         wait_for_return: bool = False,
-    ) -> OwnedPromise:
+    ) -> OperationPromise:
         """The next item from `peer`; one that `check` refuses stays where it is.
 
         Args:
@@ -205,7 +209,7 @@ class Inbox:
 
     def _start(self, receiving: _Receiving) -> None:
         self._finish_taken()
-        if not receiving.wanted():
+        if not receiving.is_awaited:
             return
         self._receiving[receiving.ticket] = receiving
         self._follow(self._state.apply(Get(receiving.ticket, receiving.queue), OWN))
@@ -228,13 +232,9 @@ class Inbox:
         if receiving.letter is None:
             self._follow(self._state.apply(Withdraw(receiving.ticket), OWN))
 
-    def on_dropped(self, receiving: _Receiving) -> None:
-        """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
-        if not receiving.consumed.is_taken:
-            self.messenger.submit(self._finish_taken)
-        elif receiving.letter is not None:
-            # Its memory is free at once; its delivery is confirmed when there is something else to do.
-            receiving.letter.arrived = _TAKEN
+    def wake(self) -> None:
+        """Have it be looked at what was dropped; from any thread."""
+        self.messenger.submit(self._finish_taken)
 
     def _finish_taken(self) -> None:
         while self.dropped:
@@ -247,7 +247,7 @@ class Inbox:
     def _finish_one(self, receiving: _Receiving) -> None:
         receiving.end(error=CancelledError())
         self._delivered.pop(receiving.ticket, None)
-        if receiving.consumed.is_taken and receiving.letter is not None:
+        if receiving.is_taken and receiving.letter is not None:
             receiving.letter.arrived = _TAKEN
             self._follow(self._state.confirm(OWN, (receiving.ticket,)))
         else:
@@ -258,7 +258,7 @@ class Inbox:
         self._sweep_due = False
         self._finish_taken()
         for receiving in list(self._delivered.values()):
-            if receiving.consumed.is_taken:
+            if receiving.is_taken:
                 self._finish_one(receiving)
         self._sweep_later()
 
@@ -269,7 +269,7 @@ class Inbox:
 
     def _deliver(self, ticket: int, letter: Letter) -> None:
         receiving = self._receiving.get(ticket)
-        if receiving is None or not receiving.wanted():
+        if receiving is None or not receiving.is_awaited:
             self._follow(self._state.apply(Withdraw(ticket), OWN))
             return
         refused = None if receiving.check is None else receiving.check(letter.tensor)

@@ -11,18 +11,21 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlinf_scheduler.comm.codec import Encoded, encode
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.replication import Key
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES
 from rlinf_scheduler.comm.shm.sent_payload import Payload
-from rlinf_scheduler.comm.transfer import FOREVER_S, OwnedPromise, end
-from rlinf_scheduler.comm.waits import MESSAGE, Cause, Wait
+from rlinf_scheduler.comm.transfer import PeerOperation, end
+from rlinf_scheduler.comm.waits import Wait
 from rlinf_scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf_scheduler.mailbox.outbox import Outbox, Sending
 from rlinf_scheduler.mailbox.records import TensorType
 
 
-class Mailing:
+class Mailing(PeerOperation):
     """One object to some processes, whose promise is done when all have it or never will.
 
     Everything but making it is on the I/O thread.
@@ -53,74 +56,66 @@ class Mailing:
         wait_for_return: bool = False,
     ) -> None:
         outbox.messenger.check_process()
-        self._now = outbox.messenger.now
-        self._started = self._now()
+        super().__init__(outbox.transfers, operation, targets, timeout_s)
         self._outbox = outbox
-        self._operation = operation
-        self._targets = targets
         self._topic = topic
         self._tensor = tensor
-        self._timeout_s = timeout_s
         self._waits_for_return = wait_for_return
         self._payload: Payload | None = self._pack(encode(obj), wait_s)
         self._sendings: list[Sending] = []
         self._num_left = len(targets)
         self._errors: dict[str, BaseException] = {}
         self._key: Key | None = None
-        self._promise: OwnedPromise | None = None
 
-    def begin(self) -> OwnedPromise:
+    def begin(self) -> OperationPromise:
         """Hand it over to the I/O thread."""
-        messenger = self._outbox.messenger
-        cause = Cause(MESSAGE, (self._operation, *self._targets))
-        promise = OwnedPromise(messenger, self._cancel, None, self._awaits, cause)
-        if len(self._targets) == 1:
-            promise.by = self._targets[0]
+        promise = OperationPromise(self)
+        if len(self.peers) == 1:
+            promise.by = self.peers[0]
         self._outbox.transfers.hand_over(partial(self._start, promise), promise.set_exception)
         return promise
 
-    def _awaits(self) -> Wait:
-        targets = ", ".join(map(repr, self._targets))
-        limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
-        waited_s = self._now() - self._started
+    def awaits(self) -> Wait:
+        """What a wait for it is for: those that do not have it."""
         left = tuple(sending.peer for sending in tuple(self._sendings) if not sending.over)
-        return Wait(MESSAGE, f"{self._operation}({targets})", waited_s, limit_s, left or tuple(self._targets))
+        wait = super().awaits()
+        return replace(wait, peers=left) if left else wait
 
     def _pack(self, encoded: Encoded, wait_s: float) -> Payload:
         payloads = self._outbox.messenger.payloads
-        found = [self._outbox.transfers.finder.known(target) for target in self._targets]
+        found = [self._outbox.transfers.finder.known(target) for target in self.peers]
         readers = [peer for peer in found if peer is None or payloads.reads_ours(peer.process_id)]
         # Shared memory that nobody reads would be a copy for nothing.
         peer = None if readers else found[0]
-        left_s = max(0.0, self._started + self._timeout_s - self._now())
+        left_s = max(0.0, self.timeout_s - self.waited_s)
         return payloads.pack(
             encoded, peer, snapshot=True, wait_s=min(wait_s, left_s), shared=len(readers) > 1
         )
 
-    def _start(self, promise: OwnedPromise) -> None:
+    def _start(self, promise: OperationPromise) -> None:
         """All receivers hear of it in one go, so each gets what belongs to a topic in the same order."""
         payload, self._payload = self._payload, None
         if payload is None:
             return
-        self._promise = promise
-        if len(self._targets) > 1 and payload.size_bytes >= SHARED_BYTES:
+        self.promise_to(promise)
+        if len(self.peers) > 1 and payload.size_bytes >= SHARED_BYTES:
             self._key = Key(self._topic, self._outbox.next_ticket())
             self._outbox.publisher.publish(self._key, payload, replicated=True)
         self._sendings = [
             Sending(
                 self._outbox,
-                self._operation,
+                self.operation,
                 target,
                 self._topic,
                 payload,
-                started=self._started,
-                timeout_s=self._timeout_s,
+                started=self.started,
+                timeout_s=self.timeout_s,
                 done=partial(self._part_ended, target),
                 tensor=self._tensor,
                 key=self._key,
                 wait_for_return=self._waits_for_return,
             )
-            for target in self._targets
+            for target in self.peers
         ]
         for sending in list(self._sendings):
             sending.start()
@@ -143,12 +138,13 @@ class Mailing:
         for error in self._errors.values():
             if isinstance(error, CancelledError):
                 return error
-        errors = {target: self._errors[target] for target in self._targets if target in self._errors}
-        return joined(self._operation, errors) if errors else None
+        errors = {target: self._errors[target] for target in self.peers if target in self._errors}
+        return joined(self.operation, errors) if errors else None
 
-    def _cancel(self) -> None:
+    def give_up(self) -> None:
+        """Give up what the receivers do not hold."""
         for sending in list(self._sendings):
-            sending.cancel()
+            sending.give_up()
 
 
 def joined(operation: str, errors: dict[str, BaseException]) -> BaseException:

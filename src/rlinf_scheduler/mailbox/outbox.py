@@ -71,13 +71,18 @@ class Sending(Transfer):
         wait_for_return: bool = False,
     ) -> None:
         super().__init__(
-            outbox.transfers, operation, peer, timeout_s, started, wait_for_return=wait_for_return
+            outbox.transfers,
+            operation,
+            peer,
+            timeout_s,
+            started,
+            ticket=outbox.next_ticket(),
+            wait_for_return=wait_for_return,
         )
         self.topic = topic
         self.payload: Payload | None = payload
         self.size_bytes = payload.size_bytes
         self.tensor = tensor
-        self.ticket = outbox.next_ticket()
         self.shared_key = key
         self.own_key: Key | None = None
         self._outbox = outbox
@@ -96,7 +101,7 @@ class Sending(Transfer):
             self._recipient.follow(self._recipient.client.expire(self.ticket))
         self.soon(self._give_up)
 
-    def cancel(self) -> None:
+    def give_up(self) -> None:
         """Give it up, if the receiver does not hold it already; `done` hears a CancelledError, or that it does."""
         self._waits_for_return = False
         if self._recipient is None:

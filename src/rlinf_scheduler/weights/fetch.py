@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -17,11 +17,12 @@ from rlinf_scheduler.comm.device.imports import BucketUse
 from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import CarriedBy, Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
+from rlinf_scheduler.comm.transfer import Transfer, Transfers, end
 from rlinf_scheduler.comm.waits import WEIGHTS, Cause, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WeightsMismatch, WeightsReplaced
 from rlinf_scheduler.weights.layout import WeightsLayout
@@ -226,13 +227,11 @@ class Fetch(Transfer):
         self._arrived: dict[int, Arrival] = {}
         self._lost: dict[str, PeerDied] = {}
         self._was_over = False
-        self._promise: Callable[[], OwnedPromise | None] = lambda: None
 
-    def begin(self) -> OwnedPromise:
+    def begin(self) -> OperationPromise:
         """Hand it over to the I/O thread; the promise of its `FetchedWeights`, which ends it when it is dropped."""
-        cause = Cause(WEIGHTS, "fetch_weights", self._name)
-        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped, self.awaits, cause)
-        self._promise = weakref.ref(promise)
+        promise = OperationPromise(self, is_watched=True)
+        self.promise_to(promise, deque(maxlen=0))  # it hears by itself that nobody has it
         self._transfers.hand_over(self._begin, self._fail)
         return promise
 
@@ -245,8 +244,12 @@ class Fetch(Transfer):
             super().awaits(), kind=WEIGHTS, operation=text, peers=(), subject=self._name, needs=needs
         )
 
+    def cause(self) -> Cause:
+        """Return the cause under which a wait for it is counted."""
+        return Cause(WEIGHTS, "fetch_weights", self._name)
+
     def _begin(self) -> None:
-        if self._promise() is not None:
+        if self.is_awaited:
             self.start()
 
     def start(self) -> None:
@@ -273,25 +276,27 @@ class Fetch(Transfer):
         if self._asked is not None:
             self._asked.cancel()
         self._stop_reading()
-        promise = self._promise()
+        promise = self.find_promise()
         if promise is not None:
             sources = self._answer.sources if self._answer is not None else ()
             promise.by = sources[self._plan.needed[0]].process if self._plan and self._plan.needed else ""
             end(promise, value, error)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """End it: nobody wants what it brings."""
         self.end(error=CancelledError())
 
-    def _on_dropped(self) -> None:
+    def gone(self) -> None:
+        """Give it up, unless it is over."""
         if not self.over:
-            self._messenger.submit(self._give_up)
+            self._messenger.submit(self.give_up)
 
     # -- the index -------------------------------------------------------------------------------
 
     def _ask(self) -> None:
         if self.over:
             return
-        left_s = max(0.0, self._timeout_s - self.waited_s()) if self._waits else 0.0
+        left_s = max(0.0, self.timeout_s - self.waited_s) if self._waits else 0.0
         self._known = self._readers.known.get(self._name) or KnownLayouts()
         digest = self._known.digest
         question = Find(
