@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.observe.process_stats import DeviceMemory, ProcessStats, PublishedVersion, Silent
-from rlinf_scheduler.observe.status import GoneProcess, JobStatus
+from rlinf_scheduler.observe.process_stats import (
+    DeviceMemory,
+    GoneProcess,
+    ProcessStats,
+    PublishedVersion,
+    Silent,
+)
+from rlinf_scheduler.observe.status import JobStatus
 from rlinf_scheduler.observe.summing_up import JobFacts, JobStats, LostRank, status_of
 from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.queueing import ChannelStats, ChannelUser

@@ -20,6 +20,7 @@ from rlinf_scheduler.observe.culprits import state_text
 from rlinf_scheduler.observe.process_stats import (
     Activity,
     Frame,
+    GoneProcess,
     JobActivity,
     LinkNote,
     RunningCall,
@@ -27,7 +28,6 @@ from rlinf_scheduler.observe.process_stats import (
     Stack,
     TurnNote,
 )
-from rlinf_scheduler.observe.status import GoneProcess
 from rlinf_scheduler.observe.why import why_of, why_of_several
 from rlinf_scheduler.queueing import ChannelStats, QueueDepth, QueueStats, QueueUser, Waiting
 

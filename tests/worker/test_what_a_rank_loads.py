@@ -11,6 +11,8 @@ print(*sys.modules)
 """
 # Each comes with its first use.
 NOT_NEEDED = (
+    "_sysconfigdata__linux_x86_64-linux-gnu",
+    "cryptography.x509",
     "omegaconf",
     "pydantic",
     "ray.cluster_utils",
@@ -20,7 +22,10 @@ NOT_NEEDED = (
     "rlinf_scheduler.config",
     "rlinf_scheduler.ray_backend.backend",
     "rlinf_scheduler.events",
+    "rlinf_scheduler.hardware.reachability",
+    "rlinf_scheduler.hardware.seen",
     "rlinf_scheduler.mailbox.mailbox",
+    "rlinf_scheduler.observe.status",
     "rlinf_scheduler.planning.planner",
     "rlinf_scheduler.queueing.state",
     "rlinf_scheduler.session.heartbeat_monitor",

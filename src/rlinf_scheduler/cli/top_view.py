@@ -11,13 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rlinf_scheduler.observe.process_stats import IDLE_RANK, LOST, RUNNING, STARTING, UNRESPONSIVE, WAITING
 from rlinf_scheduler.observe.status import (
-    IDLE_RANK,
-    LOST,
-    RUNNING,
-    STARTING,
-    UNRESPONSIVE,
-    WAITING,
     CallStatus,
     ChannelStatus,
     EventRecord,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlinf_scheduler.hardware.reachability import check_reachable
-from rlinf_scheduler.hardware.registry import hardware_names, hardware_type, register_hardware
-from rlinf_scheduler.hardware.vendor import Vendor
-from rlinf_scheduler.hardware.views import Accelerator, HardwareTable
 from rlinf_scheduler.lazy import declared
 
-if TYPE_CHECKING:  # they load pydantic: most workers have accelerators, and do without it
+if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.hardware.kinds import HardwareConfig, HardwareType
+    from rlinf_scheduler.hardware.reachability import check_reachable
+    from rlinf_scheduler.hardware.registry import hardware_names, hardware_type, register_hardware
     from rlinf_scheduler.hardware.robot import Robot, RobotConfig
     from rlinf_scheduler.hardware.robots import (
         Dosw1Config,
@@ -20,6 +18,8 @@ if TYPE_CHECKING:  # they load pydantic: most workers have accelerators, and do 
         GimArmConfig,
         Turtle2Config,
     )
+    from rlinf_scheduler.hardware.vendor import Vendor
+    from rlinf_scheduler.hardware.views import Accelerator, HardwareTable
 
 __all__ = [
     "Accelerator",

@@ -26,9 +26,17 @@ from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.calls import Answers, Job
-from rlinf_scheduler.observe.process_stats import MAX_CALLS, Activity, ProcessStats, RunningCall
+from rlinf_scheduler.observe.process_stats import (
+    IDLE_RANK,
+    MAX_CALLS,
+    RUNNING,
+    STARTING,
+    WAITING,
+    Activity,
+    ProcessStats,
+    RunningCall,
+)
 from rlinf_scheduler.observe.stacks import Threads, wait_of_task
-from rlinf_scheduler.observe.status import IDLE_RANK, RUNNING, STARTING, WAITING
 from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape
 from rlinf_scheduler.tape.work import Work

@@ -14,7 +14,7 @@ from rlinf_scheduler.comm import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.observe.own_stats import OwnStats
-from rlinf_scheduler.observe.status import CHANNEL_PROCESSES
+from rlinf_scheduler.observe.process_stats import CHANNEL_PROCESSES
 from rlinf_scheduler.session import Session, current_session
 
 # In a process of its own: so many objects more than went, and not 700, let the garbage collector look for rings.

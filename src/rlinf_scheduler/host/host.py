@@ -22,9 +22,6 @@ from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.errors import ClusterError, CodecError
 from rlinf_scheduler.extension import EXTENSION_VARIABLE, load_extension
 from rlinf_scheduler.face.finder import install as install_face
-from rlinf_scheduler.hardware.reachability import check_reachable
-from rlinf_scheduler.hardware.registry import hardware_type
-from rlinf_scheduler.hardware.seen import check_seen
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.call_loop import CallLoop
@@ -208,7 +205,6 @@ class Hosting:
                     load_extension()
             if assignment.units:
                 self._enter(protocol.CHECKING)
-                check_reachable(assignment.units)
                 self._take_hardware(assignment)
             self._enter(protocol.IMPORTING)
             with children_end_here():
@@ -253,7 +249,12 @@ class Hosting:
         return worker
 
     def _take_hardware(self, assignment: Assignment) -> None:
-        """Let the worker find its hardware with what only this node can say of it."""
+        """Let the worker find its hardware with what only this node can say of it, once that can be reached."""
+        # Few ranks have any.
+        from rlinf_scheduler.hardware.reachability import check_reachable  # noqa: PLC0415
+        from rlinf_scheduler.hardware.registry import hardware_type  # noqa: PLC0415
+
+        check_reachable(assignment.units)
         role = self.session.fact(Role)
         views = list(assignment.hardware)
         for index, unit in enumerate(assignment.units):
@@ -320,6 +321,9 @@ class Hosting:
         """The accelerators that this process sees, which are those of its placement."""
         if not assignment.node.num_accelerators:
             return ()
+        # Without accelerators there is nothing to look for.
+        from rlinf_scheduler.hardware.seen import check_seen  # noqa: PLC0415
+
         self._enter(protocol.LOOKING)
         return check_seen(assignment.placement, assignment.node, os.environ)
 

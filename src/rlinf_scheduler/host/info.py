@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer
 from rlinf_scheduler.comm.directory import GROUPS
 from rlinf_scheduler.errors import ClusterError, ConfigError
-from rlinf_scheduler.hardware.profilers import ProfilingConfig
 from rlinf_scheduler.planning import NodeGroup, Placement, Topology
 from rlinf_scheduler.session import Session, current_or_none
+
+if TYPE_CHECKING:  # most jobs are not profiled
+    from rlinf_scheduler.hardware.profilers import ProfilingConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rlinf_scheduler.addresses import worker_address
-from rlinf_scheduler.observe.status import (
-    IDLE_RANK,
-    LOST,
-    RUNNING,
-    STARTING,
-    UNRESPONSIVE,
-    WAITING,
-    ChannelStatus,
-    JobStatus,
-    RankStatus,
-    WeightsStatus,
-)
+from rlinf_scheduler.observe.process_stats import IDLE_RANK, LOST, RUNNING, STARTING, UNRESPONSIVE, WAITING
+from rlinf_scheduler.observe.status import ChannelStatus, JobStatus, RankStatus, WeightsStatus
 
 GAUGE, COUNTER = "gauge", "counter"
 STATES = (RUNNING, IDLE_RANK, WAITING, STARTING, UNRESPONSIVE, LOST)

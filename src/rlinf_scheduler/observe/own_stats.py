@@ -18,9 +18,15 @@ from rlinf_scheduler.comm.pull.records import PullStats
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.observe.levels import Additions, Level, Levels
-from rlinf_scheduler.observe.process_stats import DeviceMemory, ProcessStats
+from rlinf_scheduler.observe.process_stats import (
+    DRIVERS,
+    RUNNING,
+    WAITING,
+    WORKERS,
+    DeviceMemory,
+    ProcessStats,
+)
 from rlinf_scheduler.observe.stacks import Threads
-from rlinf_scheduler.observe.status import DRIVERS, RUNNING, WAITING, WORKERS
 from rlinf_scheduler.session import Session
 
 # The parts of torch that are about a vendor's devices, and have the same functions.

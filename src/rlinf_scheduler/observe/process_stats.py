@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.pull.records import PullStats
 from rlinf_scheduler.comm.waits import Wait
-from rlinf_scheduler.observe.status import WORKERS, GoneProcess
 from rlinf_scheduler.queueing import ChannelStats
 
+# States of a rank.
+RUNNING, IDLE_RANK, WAITING, UNRESPONSIVE, LOST, STARTING = (
+    "running",
+    "idle",
+    "waiting",
+    "unresponsive",
+    "lost",
+    "starting",
+)
+# What the processes of a group are to the job.
+WORKERS, CHANNEL_PROCESSES, DRIVERS = "workers", "channels", "driver"
 # Of the calls that run in a process, so many are told of.
 MAX_CALLS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GoneProcess:
+    """A process that was part of the job and is gone: why, and how long ago, in seconds."""
+
+    address: str
+    reason: str
+    ago_s: float
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):

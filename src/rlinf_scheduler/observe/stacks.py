@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dis
 import gc
+import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +26,8 @@ from rlinf_scheduler.observe.process_stats import Frame, Stack
 MAX_FRAMES = 60
 _OWN = str(Path(__file__).parents[2])
 _INSTALLED = ("site-packages", "dist-packages")
-_PYTHON = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+# By where its library is: `sysconfig`, which knows, loads a table of a thousand settings.
+_PYTHON = str(Path(os.__file__).parent)
 # Where PyTorch's collectives are called, whatever carries them out.
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _EVENT_LOOP = "asyncio/base_events.py"
@@ -53,7 +54,7 @@ def is_library(file: str) -> bool:
     """Whether a file belongs to this library, to Python's, or to an installed package."""
     return (
         is_own(file)
-        or file.startswith(("<frozen", *_PYTHON))
+        or file.startswith(("<frozen", _PYTHON))
         or any(f"/{folder}/" in file for folder in _INSTALLED)
     )
 

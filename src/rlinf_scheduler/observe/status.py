@@ -11,18 +11,8 @@ from typing import Any
 import msgspec
 
 from rlinf_scheduler.addresses import parent_name
+from rlinf_scheduler.observe.process_stats import IDLE_RANK, WORKERS, GoneProcess
 
-# States of a rank.
-RUNNING, IDLE_RANK, WAITING, UNRESPONSIVE, LOST, STARTING = (
-    "running",
-    "idle",
-    "waiting",
-    "unresponsive",
-    "lost",
-    "starting",
-)
-# What the processes of a group are to the job.
-WORKERS, CHANNEL_PROCESSES, DRIVERS = "workers", "channels", "driver"
 # So many events are told of, and of each channel so many queues and operations that wait.
 MAX_EVENTS, MAX_QUEUES, NUM_WAITING = 200, 16, 8
 
@@ -281,15 +271,6 @@ class SilentProcess:
     state: str
     detail: str = ""
     silent_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class GoneProcess:
-    """A process that was part of the job and is gone: why, and how long ago, in seconds."""
-
-    address: str
-    reason: str
-    ago_s: float
 
 
 @dataclass(frozen=True, slots=True)

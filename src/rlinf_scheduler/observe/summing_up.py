@@ -12,25 +12,30 @@ from typing import Any
 from rlinf_scheduler import events as told
 from rlinf_scheduler.addresses import process_order, worker_address
 from rlinf_scheduler.events import Event
-from rlinf_scheduler.observe.process_stats import DeviceMemory, ProcessStats, RunningCall, Silent
-from rlinf_scheduler.observe.status import (
+from rlinf_scheduler.observe.process_stats import (
     CHANNEL_PROCESSES,
     DRIVERS,
     IDLE_RANK,
     LOST,
-    MAX_EVENTS,
-    MAX_QUEUES,
-    NUM_WAITING,
     RUNNING,
     STARTING,
     UNRESPONSIVE,
     WAITING,
     WORKERS,
+    DeviceMemory,
+    GoneProcess,
+    ProcessStats,
+    RunningCall,
+    Silent,
+)
+from rlinf_scheduler.observe.status import (
+    MAX_EVENTS,
+    MAX_QUEUES,
+    NUM_WAITING,
     CallStatus,
     ChannelStatus,
     DeviceStatus,
     EventRecord,
-    GoneProcess,
     GroupStatus,
     JobStatus,
     NodeStatus,

@@ -19,8 +19,7 @@ from rlinf_scheduler.errors import CommError, CommTimeout
 from rlinf_scheduler.observe.levels import Level, Levels
 from rlinf_scheduler.observe.outside import STACKS_S, look_at
 from rlinf_scheduler.observe.own_activity import ACTIVITY, ENLIST, LOOK_AT, LookAt, OwnActivity, silence
-from rlinf_scheduler.observe.process_stats import Enlist, JobActivity, Silent
-from rlinf_scheduler.observe.status import GoneProcess
+from rlinf_scheduler.observe.process_stats import Enlist, GoneProcess, JobActivity, Silent
 from rlinf_scheduler.session import Session
 
 # So many are asked in one turn of the I/O thread.

@@ -25,6 +25,7 @@ MOVED = {
     "observe.times.PhaseTimes": "observe.report.PhaseTimes",
     "observe.times.Spent": "observe.report.Spent",
     "observe.times.WaitTimes": "observe.report.WaitTimes",
+    "observe.status.GoneProcess": "observe.process_stats.GoneProcess",
     "queueing.item.Tapped": "queueing.item.SubscriptionName",
     "queueing.ids.ItemId": "queueing.item.ItemId",
     "queueing.ids.Trace": "queueing.item.Trace",

@@ -14,11 +14,8 @@ import ssl
 from collections.abc import Iterator
 
 import msgspec
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.secret import ClusterSecret
@@ -97,8 +94,15 @@ class ClusterTls:
     """
 
     def __init__(self, secret: ClusterSecret) -> None:
+        # Most jobs are of one machine, and these take longer to load than all else of this package.
+        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+        )
+
         key = Ed25519PrivateKey.from_private_bytes(secret.derive(b"tls"))
-        certificate = _certificate(key).public_bytes(Encoding.PEM)
+        certificate = _certificate(key)
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         with _as_file(certificate + private) as path:
             self.client = _context(ssl.PROTOCOL_TLS_CLIENT, path, certificate.decode())
@@ -117,11 +121,15 @@ def _context(protocol: int, path: str, certificate: str) -> ssl.SSLContext:
     return context
 
 
-def _certificate(key: Ed25519PrivateKey) -> x509.Certificate:
+def _certificate(key: Ed25519PrivateKey) -> bytes:
+    from cryptography import x509  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rlinf cluster")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), 1, _FROM, _UNTIL)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return builder.sign(key, None)
+    return builder.sign(key, None).public_bytes(Encoding.PEM)
 
 
 @contextlib.contextmanager
