@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.weights import delta
 from rlinf_scheduler.weights.delta import CHUNK, WrongDelta, apply, diff
-from rlinf_scheduler.weights.state_dicts import encode_held
+from rlinf_scheduler.weights.held import encode_held
 
 DTYPES = ["u1", "<i2", "<f2", "<f4", "<f8", "<c8", "<c16", "V3", "V12", "S5"]
 SIZES = [0, 1, 7, 1000, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]

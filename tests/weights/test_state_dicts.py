@@ -13,8 +13,8 @@ from effort import case
 from nested_tensors import LAYOUTS, nested
 from rlinf_scheduler.comm.codec import copying
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
+from rlinf_scheduler.weights.held import encode_held
 from rlinf_scheduler.weights.sources import MemoryPlace, Sources
-from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.target import WeightsTarget
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
@@ -328,7 +328,7 @@ def test_arrays_need_no_torch():
     program = (
         "import sys, numpy as np\n"
         "from rlinf_scheduler.weights.sources import MemoryPlace, Sources\n"
-        "from rlinf_scheduler.weights.state_dicts import encode_held\n"
+        "from rlinf_scheduler.weights.held import encode_held\n"
         "from rlinf_scheduler.weights.target import WeightsTarget\n"
         "into = {'a': np.zeros(2)}\n"
         "encoded, layout = encode_held('p', {'a': np.ones(2)})\n"

@@ -16,11 +16,10 @@ from pretended_processes import of_torch, process
 from rlinf_scheduler.comm.codec import copying
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
 from rlinf_scheduler.weights import target as target_module
-from rlinf_scheduler.weights.held import Slice, local_of
+from rlinf_scheduler.weights.held import Slice, encode_held, local_of
 from rlinf_scheduler.weights.layout import sharded
 from rlinf_scheduler.weights.plan import Rows
 from rlinf_scheduler.weights.sources import MemoryPlace, Sources
-from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.target import WeightsTarget
 from weight_meshes import Mesh, within
 

@@ -14,8 +14,8 @@ from rlinf_scheduler.comm.replication.records import Kept
 from rlinf_scheduler.comm.shm.io_thread import run_at
 from rlinf_scheduler.errors import PeerDied, WeightsError
 from rlinf_scheduler.weights import delta, versions
+from rlinf_scheduler.weights.held import encode_held
 from rlinf_scheduler.weights.records import SERVICE
-from rlinf_scheduler.weights.state_dicts import encode_held
 from weights_job import DEADLINE_S, answer_of, wait_until
 from weights_peers import ELEMENTS, sparse
 

@@ -15,10 +15,9 @@ from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.errors import CommTimeout, NameTaken, PeerDied, SharedMemoryUnreadable, WeightsError
 from rlinf_scheduler.weights import index_service
 from rlinf_scheduler.weights.fetch import Fetch
-from rlinf_scheduler.weights.held import Slice
+from rlinf_scheduler.weights.held import Slice, encode_held
 from rlinf_scheduler.weights.published import WeightsPlan
 from rlinf_scheduler.weights.records import KEEP, LIST
-from rlinf_scheduler.weights.state_dicts import encode_held
 from weights_job import DEADLINE_S, parked, wait_until
 
 ROWS, COLUMNS = 1024, 96

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.framing import Buffer, Bytes
+from rlinf_scheduler.weights.held import NO_PART, decode_rows
 from rlinf_scheduler.weights.layout import item_size
-from rlinf_scheduler.weights.state_dicts import NO_PART, decode_rows
 
 # So many elements: a place in a chunk is 16 bits.
 CHUNK = 1 << 16
@@ -41,13 +41,7 @@ class WrongDelta(ValueError):
 
 
 class DeltaHead(msgspec.Struct, frozen=True, array_like=True):
-    """What a delta says of the frames of the version that it makes.
-
-    Attributes:
-        sizes: how many bytes each has.
-        units: how many bytes an element of each has.
-        digests: their checksums.
-    """
+    """What a delta says of each frame of the version that it makes: its size, that of an element, and a checksum."""
 
     sizes: tuple[int, ...]
     units: tuple[int, ...]
@@ -65,13 +59,7 @@ class _Chunk(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """How the elements of a chunk that have changed are sent.
-
-    Attributes:
-        num_bytes: how long their places are.
-        num_values: how many elements follow.
-        is_bitmap: whether the places are one bit for each element of the chunk.
-    """
+    """How the elements of a chunk that have changed are sent: the bytes of their places, then so many elements."""
 
     num_bytes: int
     num_values: int

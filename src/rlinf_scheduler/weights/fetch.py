@@ -152,8 +152,6 @@ class KnownLayouts:
     """What a process knows of the layouts of weights.
 
     Attributes:
-        digest: of all layouts, in their order.
-        layouts: these.
         made: where the sources were the last time, and the layouts of these as one.
         launch: of the group whose version was fetched last; 0 if none was, or its reader was told that it is over.
     """
@@ -177,14 +175,7 @@ class KnownLayouts:
 
 @dataclass(slots=True)
 class Readers:
-    """What the fetches of a process have in common.
-
-    Attributes:
-        home: the process that has the index.
-        number: of this process among those of its group,
-        count: and how many these are.
-        known: the layouts that it knows, by name.
-    """
+    """What the fetches of a process, one `number` of the `count` of its group, have in common."""
 
     transfers: Transfers
     replicas: Replicas

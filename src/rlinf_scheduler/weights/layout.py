@@ -20,12 +20,7 @@ Index: TypeAlias = tuple[int, ...]
 
 
 class Box(NamedTuple):
-    """A range of indices in every dimension.
-
-    Attributes:
-        start: the first index in each dimension.
-        shape: how many there are in each.
-    """
+    """A range of indices in every dimension: the first one, and how many."""
 
     start: Index
     shape: Index
@@ -50,13 +45,7 @@ class Box(NamedTuple):
 
 
 class PlacedBox(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A box of a tensor, and where it lies in the local one.
-
-    Attributes:
-        start: its first index in the whole tensor, in each dimension.
-        shape: its size in each dimension.
-        local_start: its first index in the local tensor.
-    """
+    """A box of a tensor, and its first index in the local one."""
 
     start: Index
     shape: Index
@@ -69,13 +58,7 @@ class PlacedBox(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TensorPart(msgspec.Struct, frozen=True, array_like=True):
-    """What a process has of one tensor.
-
-    Attributes:
-        shape: of the whole tensor.
-        local_shape: of the tensor that lies there.
-        pieces: the boxes, none of which overlap; none if nothing is there.
-    """
+    """What a process has of one tensor: boxes that do not overlap, in a local tensor; none if nothing is there."""
 
     shape: Index
     local_shape: Index
@@ -212,13 +195,7 @@ def _placed(segments: Segments) -> Iterator[tuple[int, int, int]]:
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """The tensors that a model consists of, or a stage of it.
-
-    Attributes:
-        keys: their names, each once.
-        dtypes: of each, as torch calls them, or numpy ("<f4") for arrays of numpy.
-        shapes: of each, whole.
-    """
+    """The tensors of a model, or of a stage of it, whole; dtypes are as torch calls them, or numpy ("<f4")."""
 
     keys: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -235,13 +212,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WeightsLayout(msgspec.Struct, frozen=True, array_like=True):
-    """What a process has of all tensors of a manifest.
-
-    Attributes:
-        manifest: which tensors.
-        parts: each way in which it has one of them, once.
-        part_of: for each tensor the number of its part.
-    """
+    """What a process has of the tensors of a manifest: each part that it has of one, once, and the number of each."""
 
     manifest: Manifest
     parts: tuple[TensorPart, ...]

@@ -1,4 +1,4 @@
-"""Who reads which bytes of a version from whom: from the layouts of publishers and of readers to a plan. Pure.
+"""Which tensors a reader fetches, and which bytes of a version it reads from whom. Pure.
 
 Each byte of a reader's tensors comes from one process: from the nearest that has it (on the same device, on the same
 node, anywhere), and from several that are as near in turn, so replicas share the work.
@@ -6,11 +6,14 @@ node, anywhere), and from several that are as near in turn, so replicas share th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase, translate
+from typing import NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
+from rlinf_scheduler.errors import WeightsError
 from rlinf_scheduler.weights.layout import Index, Manifest, PlacedBox, TensorPart, WeightsLayout
 from rlinf_scheduler.weights.sources import (
     LENGTH,
@@ -23,9 +26,7 @@ from rlinf_scheduler.weights.sources import (
     Way,
     way,
 )
-
-# Each of several processes that have the same gives so many stretches of the model to a reader.
-STRIPES = 8
+from rlinf_scheduler.wording import did_you_mean
 
 
 class Rows(NamedTuple):
@@ -47,19 +48,111 @@ class Rows(NamedTuple):
         return f"rows {self.start} to {'the end' if self.stop is None else self.stop} of '{self.key}'"
 
 
-Origin: TypeAlias = "str | Rows | Sequence[str | Rows]"
+# From where a tensor of a reader comes: a published one, rows of one, or several along the first dimension.
+Origin: TypeAlias = str | Rows | Sequence[str | Rows]
+Origins: TypeAlias = Mapping[str, tuple[Rows, ...]]
+Keys: TypeAlias = str | Iterable[str] | None
+Rename: TypeAlias = Mapping[str, str] | Callable[[str], str] | None
+Fuse: TypeAlias = Mapping[str, Origin] | None
+
+
+class FetchOptions(TypedDict, total=False):
+    """What `Worker.fetch_weights` takes by name of which tensors are fetched; each may be left out."""
+
+    keys: Keys
+    rename: Rename
+    fuse: Fuse
+    strict: bool
+
+
+class Selection:
+    """The tensors of a reader that are fetched.
+
+    Args:
+        name: of the weights, for messages.
+        tensors: the keys of all of its tensors.
+        keys: which of them: a key, or a pattern in which `*` stands for any text ("model.layers.3.*"), or several;
+            None: all.
+        rename: as which key each is published.
+        fuse: of which published tensors one consists.
+        there: whose tensors these are, for messages.
+
+    Attributes:
+        patterns: what `keys` said; None: all.
+        keys: those that are fetched.
+        origins: from where each comes, if not from the tensor of its own name.
+
+    Raises:
+        WeightsError: nothing there has one of the keys.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensors: Collection[str],
+        keys: Keys = None,
+        rename: Rename = None,
+        fuse: Fuse = None,
+        *,
+        there: str = "the destination",
+    ) -> None:
+        self.patterns = None if keys is None else frozenset([keys] if isinstance(keys, str) else keys)
+        wild = [each for each in self.patterns or () if set(each) & set("*?[")]
+        self._wild = re.compile("|".join(map(translate, wild)) or "(?!)")
+        self.keys = [key for key in tensors if self.has(key)]
+        found = set(self.keys)
+        for pattern in sorted(self.patterns or ()):
+            if pattern not in found and not any(fnmatchcase(key, pattern) for key in self.keys):
+                hint = did_you_mean(pattern, tensors) or f"its {len(tensors)} begin with {[*tensors][:3]}"
+                raise WeightsError(name, f"no key of {there} is {pattern!r}, of keys=; {hint}")
+        whence = {key: _origin(key, rename, fuse or {}) for key in self.keys}
+        self.origins: Origins = {key: rows for key, rows in whence.items() if rows != (Rows(key),)}
+
+    def has(self, key: str) -> bool:
+        """Whether a key is one of those that are fetched."""
+        return self.patterns is None or key in self.patterns or self._wild.match(key) is not None
+
+
+def _rows_of(origin: Origin) -> list[Rows]:
+    several = [origin] if isinstance(origin, str | Rows) else origin
+    return [Rows(each) if isinstance(each, str) else each for each in several]
+
+
+def _origin(key: str, rename: Rename, fuse: Mapping[str, Origin]) -> tuple[Rows, ...]:
+    entry = _entry_of(key, fuse)
+    if entry is None:
+        return (Rows(_renamed(key, rename)),)
+    rows = _rows_of(fuse[entry])
+    return tuple(each._replace(key=_renamed(_replaced(key, entry, each.key), rename)) for each in rows)
+
+
+def _renamed(key: str, rename: Rename) -> str:
+    if rename is None or callable(rename):
+        return key if rename is None else rename(key)
+    entry = _entry_of(key, rename)
+    return key if entry is None else _replaced(key, entry, rename[entry])
+
+
+def _entry_of(key: str, entries: Collection[str]) -> str | None:
+    """Return the entry that is the key, or else the first that stands in it, as whole names between dots."""
+    return key if key in entries else next((each for each in entries if f".{each}." in f".{key}."), None)
+
+
+def _replaced(key: str, entry: str, by: str) -> str:
+    """Replace whole names between dots.
+
+    >>> _replaced("layers.0.qkv_proj.weight", "qkv_proj", "q_proj")
+    'layers.0.q_proj.weight'
+    """
+    return f".{key}.".replace(f".{entry}.", f".{by}.", 1)[1:-1]
+
+
+# Each of several processes that have the same gives so many stretches of the model to a reader.
+STRIPES = 8
 
 
 class TensorRead(NamedTuple):
-    """What a reader copies of one tensor from one process.
-
-    Attributes:
-        key: the tensor, as it is published.
-        into: the reader's tensor.
-        source: the number of the process.
-        source_shape: of the local tensor there.
-        copies: the boxes.
-    """
+    """What a reader copies into one of its tensors from a published one, of one source, by its number."""
 
     key: str
     into: str
@@ -69,13 +162,7 @@ class TensorRead(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """How much one reader reads from one process.
-
-    Attributes:
-        source: the number of the process.
-        num_bytes: how much, in bytes, as it is published.
-        way: "device" (both have it on the same one), "node" (shared memory) or "network".
-    """
+    """How many bytes, as published, one reader reads from one source, and by which way."""
 
     source: int
     num_bytes: int
@@ -86,12 +173,9 @@ class ByteRun(NamedTuple):
     """Bytes that lie at regular distances in two local tensors.
 
     Attributes:
-        source_offset: where the first ones are in the source's tensor, in bytes.
-        target_offset: where they go in the reader's.
         num_bytes: how many lie together in both.
         counts: how many such runs there are, in each dimension, the outer one first; () if it is one.
         source_strides: how far apart they are in the source's tensor, in bytes, in each of these dimensions.
-        target_strides: how far apart in the reader's.
     """
 
     source_offset: int
@@ -133,9 +217,7 @@ class Wants:
         self._shifts = {_Shift(0, 0, 0): 0}  # the first one stands for none
         rows: list[tuple[int, int, int]] = []
         for index, (key, _, shape) in enumerate(manifest.rows()):
-            origin: Any = (origins or {}).get(key, key)
-            whence = [origin] if isinstance(origin, str | Rows) else list(origin)
-            found = self._rows(shape, [Rows(each) if isinstance(each, str) else each for each in whence])
+            found = self._rows(shape, _rows_of((origins or {}).get(key, key)))
             if isinstance(found, str):
                 self.problems.append(Problem(key, found))
             else:

@@ -53,16 +53,7 @@ def check_growth(name: str, before: int, version: int) -> None:
 
 
 class PublishingRank(msgspec.Struct, frozen=True, array_like=True):
-    """A process that publishes.
-
-    Attributes:
-        endpoint: how to reach it.
-        process: its name.
-        group: whose weights it publishes with the other ranks; its process id, where it is alone.
-        launch: of the group; a later one is larger.
-        rank: in the group.
-        world_size: of the group.
-    """
+    """A process that publishes, alone (the group is its process id) or with other ranks; a later launch is larger."""
 
     endpoint: Endpoint
     process: str
@@ -84,11 +75,8 @@ class Shards(msgspec.Struct, frozen=True, array_like=True):
     """What a process has of a version.
 
     Attributes:
-        publisher: the process.
-        digest: of its layout.
-        manifest: of the tensors of its layout.
-        held_bytes: how much it has.
-        total_bytes: how much all of these tensors are.
+        digest: of its layout; manifest: of the tensors of that.
+        held_bytes: how much it has, of `total_bytes` of all of these tensors.
         device: the device they lie on; "" for host memory.
         ranks: the version is complete when these have announced it; (): when nothing of its tensors is missing.
     """
@@ -103,14 +91,7 @@ class Shards(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True):
-    """A process has put its shards of a version where others can read them.
-
-    Attributes:
-        name: of the weights.
-        version: which.
-        shards: what it has.
-        layout: its layout, if it has not announced that before.
-    """
+    """A process has put its shards of a version where others can read them; their layout, if that is new."""
 
     name: str
     version: int
@@ -122,8 +103,7 @@ class KeptVersions(msgspec.Struct, frozen=True, array_like=True):
     """Which versions a publisher is to keep of those up to the last one that the index has heard of.
 
     Attributes:
-        held: the version of which it is to hold others' shards,
-        holds: and of which processes.
+        held: the version of which it is to hold others' shards; holds: and of which processes.
     """
 
     name: str
@@ -154,10 +134,8 @@ class Find(msgspec.Struct, frozen=True, array_like=True):
     """A question for the newest complete version; the answer comes when there is one, or at the deadline.
 
     Attributes:
-        name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
         exact: only `min_version` itself will do.
-        timeout_s: how long to wait, in seconds.
         known: the digest of the layouts that the reader has from an answer before.
         lost: processes that the reader cannot reach any more.
         launch: that of the group whose version it has; 0 if it has none.
@@ -173,13 +151,7 @@ class Find(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """Who has shards of a version: a process, the device they are on, and the number of their layout.
-
-    Attributes:
-        endpoint: who gives them.
-        process: the name of whose they are.
-        of: the id of that process, if it is gone.
-    """
+    """Who gives shards of a version; whose they are (`of`: its id if it is gone), on which device, in which layout."""
 
     endpoint: Endpoint
     process: str
@@ -204,7 +176,6 @@ class FoundVersion(msgspec.Struct, frozen=True, array_like=True):
         digest: of all layouts, in their order.
         layouts: these; None if the reader knows them.
         lacks: why a newer one is not complete; "" if there is none.
-        launch: of the group whose it is.
     """
 
     version: int
@@ -216,15 +187,7 @@ class FoundVersion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchWeights(msgspec.Struct, array_like=True):
-    """A question for the shards that a process has of a version.
-
-    Attributes:
-        name: what the weights are published as.
-        version: which version.
-        want: the reader.
-        devices: where the reader can read what lies there.
-        of: the id of the process that had them, and for which they are held.
-    """
+    """A question for shards of a version: on devices that the reader can read, or held for a process that is gone."""
 
     name: str
     version: int
@@ -237,7 +200,6 @@ class ReadVersion(msgspec.Struct, frozen=True, array_like=True):
     """What a process has read of weights.
 
     Attributes:
-        version: which.
         flows: from which processes, how many bytes, and by which way.
         carriers: how each of these has come, and why not by something better.
     """

@@ -10,10 +10,10 @@ import msgspec
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.tape.player import Player
 from rlinf_scheduler.weights.fetch import Described
+from rlinf_scheduler.weights.held import encode_held
 from rlinf_scheduler.weights.layout import WeightsLayout
-from rlinf_scheduler.weights.selection import FetchOptions, Keys
+from rlinf_scheduler.weights.plan import FetchOptions, Keys
 from rlinf_scheduler.weights.sources import MemoryPlace, Sources
-from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
 from rlinf_scheduler.weights.target import WeightsTarget
 

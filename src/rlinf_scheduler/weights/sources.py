@@ -7,14 +7,15 @@ about one is known of all: a model of ten thousand tensors has some ten cuts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from rlinf_scheduler.weights.layout import Box, Index, TensorPart, WeightsLayout, item_size, uncovered
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+PlanT = TypeVar("PlanT")
 Way: TypeAlias = Literal["device", "node", "network"]
 
 # The whole length of a model, of which each tensor has its position.
@@ -24,12 +25,7 @@ MAX_PLANS = 64
 
 
 class MemoryPlace(NamedTuple):
-    """Where the tensors of a process lie.
-
-    Attributes:
-        node: a name of its machine.
-        device: a name of the device that has them; "" for host memory.
-    """
+    """Where the tensors of a process lie: on which machine and device; "" for host memory."""
 
     node: str
     device: str = ""
@@ -47,13 +43,7 @@ class Missing(Problem):
 
 
 class BoxCopy(NamedTuple):
-    """One box to copy from one local tensor to another one.
-
-    Attributes:
-        source_start: its first index in the local tensor of its source, in each dimension.
-        target_start: its first index in the local tensor of its reader.
-        shape: its size in each dimension.
-    """
+    """One box to copy from one local tensor, of a source, to another one, of a reader."""
 
     source_start: Index
     target_start: Index
@@ -165,15 +155,10 @@ class Sources:
         names: what each is called in messages, where that is more than its number.
 
     Attributes:
-        problems: what is wrong: tensors of which something is missing or overlaps, or that are not the same everywhere.
-        indices: the number of each tensor, by its key.
-        dtypes: of each tensor.
-        shapes: of each, whole.
+        problems: tensors of which something is missing or overlaps, or that are not the same everywhere.
+        indices: the number of each tensor, by its key; then what each is, whole.
         cuts: the ways in which tensors are cut.
-        cut_of: the number of each tensor's.
-        item_sizes: how many bytes an element has, of each tensor.
-        positions: where each begins in the model, of its `LENGTH`, by bytes.
-        plans: those that were made from these sources, by what they are for.
+        positions: where each tensor begins in the model, of its `LENGTH`, by bytes.
     """
 
     def __init__(
@@ -194,7 +179,16 @@ class Sources:
         before = np.cumsum(sizes) - sizes
         self.positions: Ints = before * LENGTH // max(int(sizes.sum()), 1)
         self._matches: dict[tuple[int, TensorPart], Match] = {}
-        self.plans: dict[Any, Any] = {}
+        self._plans: dict[Any, Any] = {}
+
+    def plan_of(self, key: object, make: Callable[[], PlanT]) -> PlanT:
+        """Return the plan that was made for the same before, or make it."""
+        plan: PlanT | None = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = make()
+        return plan
 
     def match(self, cut: int, part: TensorPart) -> Match:
         """Return what is common to a cut, by its number, and a part of a reader, which is not empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,8 @@ import numpy as np
 from rlinf_scheduler.comm.codec.copying import Copy, copy_all
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout, whole
-from rlinf_scheduler.weights.plan import ByteRun, Wants
-from rlinf_scheduler.weights.selection import Keys, Selection
-from rlinf_scheduler.weights.sources import MAX_PLANS, MemoryPlace, Sources
+from rlinf_scheduler.weights.plan import ByteRun, Keys, Selection, Wants
+from rlinf_scheduler.weights.sources import MemoryPlace, Sources
 from rlinf_scheduler.weights.target import ArrivedShards, TargetPlan, as_tensor, copy_of, of_torch, runs_of
 
 # In cycles of two that stay in the processor's cache: of 64 MiB each, a stream takes twice as long.
@@ -66,21 +66,20 @@ class WholeTensors:
         Raises:
             WeightsError: nothing that is published has one of the keys.
         """
-        key = self._keys, place, reader, readers
-        if key not in sources.plans:
-            if len(sources.plans) >= MAX_PLANS:
-                sources.plans.clear()
-            keys = Selection(self._name, list(sources.indices), self._keys, there=f"version {version}").keys
-            numbers = {each: sources.indices[each] for each in keys}
-            here = layout((each, sources.dtypes[n], whole(sources.shapes[n])) for each, n in numbers.items())
-            plan = Wants(sources, here.manifest).plan(here, place, reader, readers)
-            reads = tuple(plan.reads())
-            runs = runs_of(sources, reads, {each: sources.shapes[n] for each, n in numbers.items()})
-            needed = tuple(flow.source for flow in plan.flows)
-            sources.plans[key] = here.manifest, TargetPlan(needed, plan.flows, reads, runs)
-        made: tuple[Manifest, TargetPlan] = sources.plans[key]
-        self._manifest = made[0]
-        return made[1]
+        make = partial(self._plan, version, sources, place, reader, readers)
+        self._manifest, plan = sources.plan_of((self._keys, place, reader, readers), make)
+        return plan
+
+    def _plan(
+        self, version: int, sources: Sources, place: MemoryPlace, reader: int, readers: int
+    ) -> tuple[Manifest, TargetPlan]:
+        keys = Selection(self._name, list(sources.indices), self._keys, there=f"version {version}").keys
+        numbers = {each: sources.indices[each] for each in keys}
+        here = layout((each, sources.dtypes[n], whole(sources.shapes[n])) for each, n in numbers.items())
+        plan = Wants(sources, here.manifest).plan(here, place, reader, readers)
+        reads = tuple(plan.reads())
+        runs = runs_of(sources, reads, {each: sources.shapes[n] for each, n in numbers.items()})
+        return here.manifest, TargetPlan(tuple(flow.source for flow in plan.flows), plan.flows, reads, runs)
 
     def write(
         self, version: int, plan: TargetPlan, payloads: Mapping[int, Sequence[Any]], _on_device: object = None

@@ -22,12 +22,29 @@ from rlinf_scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import WeightsError, WeightsMismatch
-from rlinf_scheduler.weights.held import held, is_tensor, local_of, values_of
+from rlinf_scheduler.weights.held import (
+    NO_PART,
+    TensorEntry,
+    decode_rows,
+    held,
+    is_tensor,
+    local_of,
+    values_of,
+)
 from rlinf_scheduler.weights.layout import Index, Manifest, item_size, layout
-from rlinf_scheduler.weights.plan import ByteRun, Flow, Rows, TensorRead, Wants, runs
-from rlinf_scheduler.weights.selection import Fuse, Keys, Rename, Selection
-from rlinf_scheduler.weights.sources import MAX_PLANS, BoxCopy, MemoryPlace, Sources
-from rlinf_scheduler.weights.state_dicts import NO_PART, TensorEntry, decode_rows
+from rlinf_scheduler.weights.plan import (
+    ByteRun,
+    Flow,
+    Fuse,
+    Keys,
+    Rename,
+    Rows,
+    Selection,
+    TensorRead,
+    Wants,
+    runs,
+)
+from rlinf_scheduler.weights.sources import BoxCopy, MemoryPlace, Sources
 
 logger = Reporter(__name__)
 
@@ -36,14 +53,7 @@ _runs = lru_cache(maxsize=4096)(runs)
 
 
 class TargetPlan(NamedTuple):
-    """What a target reads from whom.
-
-    Attributes:
-        needed: the numbers of the sources that something is read from.
-        flows: how much comes from each of them.
-        reads: what, tensor by tensor.
-        runs: the bytes of each of its boxes, for each of `reads`.
-    """
+    """What a target reads: from which sources, how much, which tensors, and which bytes of each of their boxes."""
 
     needed: tuple[int, ...]
     flows: tuple[Flow, ...]
@@ -111,23 +121,11 @@ class WeightsTarget:
         Raises:
             WeightsMismatch: keys, shapes or dtypes differ, or a tensor cannot be written to.
         """
-        selection = self._selection
-        key = (
-            self._layout,
-            tuple(selection.origins.items()),
-            selection.patterns,
-            self._strict,
-            place,
-            reader,
-            readers,
-        )
-        plan: TargetPlan | None = None if self._unwritable else sources.plans.get(key)
-        if plan is None:
-            plan = self._plan(version, sources, place, reader, readers)
-            if len(sources.plans) >= MAX_PLANS:
-                sources.plans.clear()
-            sources.plans[key] = plan
-        return plan
+        selection, make = self._selection, partial(self._plan, version, sources, place, reader, readers)
+        if self._unwritable:
+            return make()
+        key = self._layout, tuple(selection.origins.items()), selection.patterns, self._strict, place
+        return sources.plan_of((*key, reader, readers), make)
 
     def _plan(
         self, version: int, sources: Sources, place: MemoryPlace, reader: int, readers: int
@@ -305,12 +303,8 @@ class _Move(NamedTuple):
     """Bytes that have come, and where they go.
 
     Attributes:
-        local: the reader's tensor or array.
-        memory: its bytes, if what has come goes there as it is.
-        dtype: of what has come.
-        data: it: uint8, an array, or a tensor on a device.
-        read: which boxes of it.
-        runs: their bytes.
+        memory: the bytes of the reader's tensor, if what has come goes there as it is.
+        data: what has come: uint8, an array, or a tensor on a device.
     """
 
     local: Any

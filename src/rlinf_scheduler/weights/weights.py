@@ -37,8 +37,10 @@ from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.delta import apply
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
+from rlinf_scheduler.weights.held import encode_held
 from rlinf_scheduler.weights.index_service import READ, open_index
 from rlinf_scheduler.weights.layout import WeightsLayout
+from rlinf_scheduler.weights.plan import FetchOptions, Keys
 from rlinf_scheduler.weights.records import (
     ANNOUNCE,
     NO_VERSION,
@@ -53,8 +55,6 @@ from rlinf_scheduler.weights.records import (
     digested,
     entry_of,
 )
-from rlinf_scheduler.weights.selection import FetchOptions, Keys
-from rlinf_scheduler.weights.state_dicts import encode_held
 from rlinf_scheduler.weights.stream import BUCKET_BYTES, WeightsStream, WholeTensors
 from rlinf_scheduler.weights.target import WeightsTarget
 from rlinf_scheduler.weights.versions import DeltaChoice, Packed, Versions

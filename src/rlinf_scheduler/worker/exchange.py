@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start
     from rlinf_scheduler.channel.channel import ChannelOptions
     from rlinf_scheduler.mailbox import Groups, Mailbox
     from rlinf_scheduler.weights import Weights
-    from rlinf_scheduler.weights.selection import FetchOptions, Fuse, Keys, Rename
+    from rlinf_scheduler.weights.plan import FetchOptions, Fuse, Keys, Rename
     from rlinf_scheduler.weights.stream import WeightsStream
 
 Source: TypeAlias = tuple[str, Rank] | None
