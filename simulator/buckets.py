@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinf_scheduler.comm.device.open_buckets import BucketKey
 from rlinf_scheduler.comm.shm.holders import HolderTable, table_bytes
+from rlinf_scheduler.devices.open_buckets import BucketKey
 from simulator.host import Host
 from simulator.machines import Machines
 from simulator.world import Violation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlinf_scheduler.comm.device.open_buckets import BucketKey
+from rlinf_scheduler.devices.open_buckets import BucketKey
 
 DEVICE_ITEMS = "device items"
 PUTS_FROM = 1_000_000

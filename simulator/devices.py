@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rlinf_scheduler.comm.device.open_buckets import BucketKey
+from rlinf_scheduler.devices.open_buckets import BucketKey
 from simulator.buckets import MAX_COPY_US, MIB, Block, BucketOwner, BucketReader, Retire
 from simulator.cluster import Cluster, Part
 from simulator.host import Host

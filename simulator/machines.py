@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_scheduler.channel.node_holder import HeldItemTable
-from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
-from rlinf_scheduler.comm.device.pins import Pins
-from rlinf_scheduler.comm.device.pool import BucketPool
 from rlinf_scheduler.comm.shm.blocks import BlockStore
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
+from rlinf_scheduler.devices.open_buckets import OpenBuckets
+from rlinf_scheduler.devices.pins import Pins
+from rlinf_scheduler.devices.pool import BucketPool
 from rlinf_scheduler.queueing import (
     ChannelState,
     Producers,

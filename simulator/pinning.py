@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlinf_scheduler.comm.device.pins import PinKey
 from rlinf_scheduler.comm.promise import Wake
 from rlinf_scheduler.comm.shm.blocks import Block
 from rlinf_scheduler.comm.shm.holders import HolderTable, table_bytes
 from rlinf_scheduler.comm.shm.layout import Layout
+from rlinf_scheduler.devices.pins import PinKey
 from simulator.cluster import Cluster, Part
 from simulator.host import Host
 from simulator.script import Call, Script

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_scheduler.comm.device import Devices
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.promise import Promise
@@ -25,6 +24,7 @@ from rlinf_scheduler.comm.replication import Key
 from rlinf_scheduler.comm.replication.deltas import DELTA, NO_BASE, TOO_LONG, delta_of
 from rlinf_scheduler.comm.replication.reading import NO_ROOM
 from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.devices import Devices
 from rlinf_scheduler.errors import CommTimeout, PeerDied, PeerNotFound, WeightsError, WeightsReplaced
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.held import Slice

@@ -13,6 +13,7 @@ from typing import Any
 from rlinf_scheduler.errors import ClusterError
 
 ROOMS = {
+    "devices": "objects that stay on accelerators, and memory that is pinned for them",
     "doctor": "what is wrong with a cluster",
     "emulation": "networks that are slow on purpose",
     "metrics": "numbers of jobs and of training steps",
@@ -44,6 +45,20 @@ def not_installed(error: ModuleNotFoundError) -> Exception:
     room = (error.name or "").removeprefix(f"{__package__}.")
     if room not in ROOMS:
         return error
+    return _left_out(room)
+
+
+def check_room(room: str) -> None:
+    """Make sure that a room is installed.
+
+    Raises:
+        ClusterError: it was left out.
+    """
+    if not has_room(room):
+        raise _left_out(room)
+
+
+def _left_out(room: str) -> ClusterError:
     return ClusterError(
         f"{room} is not installed: {ROOMS[room]} (the folder {__package__}/{room} was left out)"
     )

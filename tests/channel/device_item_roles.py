@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 
 from rlinf.testing.device_memory import PretendDevice
-from rlinf_scheduler.comm.device import Devices
+from rlinf_scheduler.devices import Devices
+from rlinf_scheduler.devices.devices import open_devices
 from rlinf_scheduler.session import current_session
-from rlinf_scheduler.tape.shared_devices import open_devices
 
 DEVICE = "GPU-one"
 DEADLINE_S = 60.0

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rlinf_scheduler.comm.codec import decode, encode
-from rlinf_scheduler.comm.device.cuda_driver import CudaDriver, cuda_driver
-from rlinf_scheduler.comm.device.driver import DeviceUnusable
+from rlinf_scheduler.devices.cuda_driver import CudaDriver, cuda_driver
+from rlinf_scheduler.devices.driver import DeviceUnusable
 from rlinf_scheduler.hardware.devices import list_devices
 from rlinf_scheduler.hardware.tools import CUDA_VIEW
 from rlinf_scheduler.hardware.vendors import find_devices

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pinned_home import Home
-from rlinf_scheduler.comm.device.cuda_driver import cuda_driver
+from rlinf_scheduler.devices.cuda_driver import cuda_driver
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf_scheduler.comm.device.open_buckets import OpenBuckets
-from rlinf_scheduler.comm.device.pool import BucketPool
+from rlinf_scheduler.devices.open_buckets import OpenBuckets
+from rlinf_scheduler.devices.pool import BucketPool
 from rlinf_scheduler.queueing import ChannelState
 from rlinf_scheduler.queueing.messages import Lose
 from simulator import Machines

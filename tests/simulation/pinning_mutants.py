@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlinf_scheduler.comm.device.pins import Pins
 from rlinf_scheduler.comm.shm.blocks import BlockStore
+from rlinf_scheduler.devices.pins import Pins
 from simulator import Machines
 
 

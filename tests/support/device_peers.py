@@ -7,7 +7,7 @@ import torch
 
 from rlinf.testing.device_memory import PretendDevice
 from rlinf_scheduler.comm import Messenger
-from rlinf_scheduler.comm.device import Devices
+from rlinf_scheduler.devices import Devices
 from rlinf_scheduler.weights import Weights
 from weights_peers import asked
 

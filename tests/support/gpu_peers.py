@@ -7,6 +7,8 @@ import torch
 
 from device_peers import idle_bytes
 from rlinf_scheduler.comm import Messenger
+from rlinf_scheduler.devices import Devices
+from rlinf_scheduler.devices.cuda_driver import cuda_driver
 from rlinf_scheduler.weights import Weights
 from weights_peers import asked
 
@@ -34,7 +36,7 @@ def member(secret, machine, name, directory, environment):
     os.environ.update(environment)
     torch.cuda.init()
     messenger = Messenger(secret, name=name, machine_id=machine, tcp=True)
-    return messenger, Weights(messenger, directory)
+    return messenger, Weights(messenger, directory, devices=Devices(messenger, cuda_driver))
 
 
 def reader(_pipe, secret, machine, directory, name, environment):

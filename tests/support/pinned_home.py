@@ -7,7 +7,7 @@ import numpy as np
 
 from rlinf.testing.pinned_pages import PAGE_BYTES
 from rlinf_scheduler.comm.codec import encode
-from rlinf_scheduler.comm.device.pinning import PinnedBlocks
+from rlinf_scheduler.devices.pinning import PinnedBlocks
 from waits import wait_until
 
 DEADLINE_S = 30.0

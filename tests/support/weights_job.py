@@ -5,7 +5,7 @@ import threading
 import time
 
 from rlinf_scheduler.comm import DirectoryServer
-from rlinf_scheduler.comm.device import Devices
+from rlinf_scheduler.devices import Devices
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.index_service import IndexService
 from rlinf_scheduler.weights.records import PublishingRank

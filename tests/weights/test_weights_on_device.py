@@ -13,7 +13,7 @@ import torch
 import device_peers
 from device_peers import DEVICE, idle_bytes, tensors, values_in
 from rlinf.testing.device_memory import PretendDevice
-from rlinf_scheduler.comm.device import Devices, barred, devices
+from rlinf_scheduler.devices import Devices, barred, devices
 from rlinf_scheduler.errors import (
     CommError,
     CommTimeout,
@@ -302,7 +302,7 @@ def test_small_weights_and_a_process_without_buckets_go_through_host_memory(job,
 def test_a_limit_that_is_none_is_refused(job, monkeypatch):
     monkeypatch.setenv("RLINF_DEVICE_POOL_MIB", "much")
     with pytest.raises(ConfigError, match="RLINF_DEVICE_POOL_MIB is 'much'"):
-        job.member("actor:0")
+        job.member("actor:0", device=PretendDevice(DEVICE))
 
 
 # -- what goes wrong ------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from rlinf.testing.pinned_pages import PinnedPages
-from rlinf_scheduler.comm.device.driver import BucketMemory, DeviceUnusable
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.comm.shm.kernel import map_array
+from rlinf_scheduler.devices.driver import BucketMemory, DeviceUnusable
 
 
 class PretendDevice:

@@ -26,7 +26,7 @@ The process that holds it:
 Where items lie:
 - `holding.py`: in messages, or on their producer's node, whose `node_holder.py` has them; `held.py`: what is said of
   these, and how they are fetched; `remote_items.py`: what the server knows of them
-- `device_items.py`: on a device
+- `placed.py`: on a device, which the room `devices` sees to
 
 What is on disk:
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in

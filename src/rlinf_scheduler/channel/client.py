@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.deliveries import Deliveries
-from rlinf_scheduler.channel.device_items import DeviceItems, DevicePayload
 from rlinf_scheduler.channel.holding import HeldPayload, Holding
 from rlinf_scheduler.channel.operation import ChannelOperation, consumed_byte_of
+from rlinf_scheduler.channel.placed import PlacedItems, PlacedPayload
 from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.refusals import (
     NO_ANSWER,
@@ -41,8 +41,8 @@ from rlinf_scheduler.queueing import (
     SendItem,
     SendOutcomeQuery,
 )
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.shared_devices import open_devices
 
 logger = Reporter(__name__)
 
@@ -77,8 +77,8 @@ class ChannelClient:
         messenger = session.messenger
         elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
         self.hands_over = elsewhere and ref.spec.holds == HOLDS_NODE
-        self.on_devices = (
-            DeviceItems(messenger, session.service(open_devices), ref.spec.name, ref.endpoint)
+        self.on_devices: PlacedItems | None = (
+            of_room("devices.items:DeviceItems")(session, ref.spec.name, ref.endpoint)
             if ref.spec.device_items
             else None
         )
@@ -459,7 +459,7 @@ class ChannelClient:
 
     def _fill(self, operation: ChannelOperation) -> None:
         """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
-        if isinstance(operation.payload, DevicePayload):
+        if isinstance(operation.payload, PlacedPayload):
             operation.payload.bring(partial(self._on_brought, operation))
         else:
             self.sender.fill(operation)

@@ -94,7 +94,7 @@ class ChannelConnection:
         self._warned: set[str] = set()
         self._causes: dict[str, Cause] = {}
         self._on_devices = self.client.on_devices
-        self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
+        self.device_of = None if self._on_devices is None else self._on_devices.device_of
         self.direct_way: DirectWay | None = None
 
     @property

@@ -17,8 +17,8 @@ from rlinf_scheduler.wording import number_text
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.client_parts import ClientParts
-    from rlinf_scheduler.channel.device_items import DevicePayload
     from rlinf_scheduler.channel.holding import HeldPayload, InlinePayload
+    from rlinf_scheduler.channel.placed import PlacedPayload
     from rlinf_scheduler.comm.shm.payload import ReceivedPayload
     from rlinf_scheduler.comm.shm.sent_payload import Payload
     from rlinf_scheduler.errors import SchedulerError
@@ -142,7 +142,7 @@ class ChannelOperation(Operation):
         self.wait = wait and timeout_s != 0
         self.weight: float = 0
         self.item: ItemTerms | None = None
-        self.payload: InlinePayload | Payload | HeldPayload | DevicePayload | None = None
+        self.payload: InlinePayload | Payload | HeldPayload | PlacedPayload | None = None
         work = work_said()
         self.step = None if work is None else work.step
         self.blocks = False

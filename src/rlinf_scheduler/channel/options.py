@@ -18,6 +18,7 @@ from rlinf_scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
 from rlinf_scheduler.checks import absolute_path, is_encodable
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import check_maxsize
+from rlinf_scheduler.rooms import check_room
 
 
 def checked_name(name: Any) -> str:
@@ -143,6 +144,8 @@ def checked_device_items(channel: str, device_items: Any, *, durable: bool) -> b
             channel,
             "what lies on a device goes with its producer: a durable channel has no device_items",
         )
+    if device_items:
+        check_room("devices")
     return device_items
 
 

@@ -7,13 +7,11 @@ from itertools import islice
 import msgspec
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import Fetching, HeldAt, NotHeld
 from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
+from rlinf_scheduler.channel.placed import PlacedItems
 from rlinf_scheduler.channel.refusals import ending_error
 from rlinf_scheduler.channel.requests import READ_S, Requests
-from rlinf_scheduler.comm.device.landing import land
-from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.messenger import Messenger
@@ -24,7 +22,7 @@ from rlinf_scheduler.queueing import Ending
 
 
 def copies_of_first(
-    requests: Requests, messenger: Messenger, there: DeviceItems | None, name: str, peek: control_wire.Peek
+    requests: Requests, messenger: Messenger, there: PlacedItems | None, name: str, peek: control_wire.Peek
 ) -> list[ReceivedPayload]:
     """Return copies of the first items of a queue.
 
@@ -49,7 +47,7 @@ def copies_of_first(
 
 
 def _copies(
-    requests: Requests, messenger: Messenger, there: DeviceItems | None, name: str, peek: control_wire.Peek
+    requests: Requests, messenger: Messenger, there: PlacedItems | None, name: str, peek: control_wire.Peek
 ) -> list[ReceivedPayload]:
     until = messenger.now() + ANSWER_S
     answer_s = READ_S if peek.as_bytes else ANSWER_S
@@ -69,7 +67,7 @@ def _copies(
             received = _fetched(requests, messenger, held, name, peek)
         else:
             received = [messenger.payloads.receive(part) for part in parts]
-        copies = [_copy(messenger, there, each) for each in received]
+        copies = [_copy(there, each) for each in received]
         # What somebody has taken meanwhile, he may have written to.
         again = msgspec.structs.replace(peek, as_bytes=False)
         if requests.ask(again, control_wire.Peeked).marks == told.marks:
@@ -108,8 +106,6 @@ def _fetched(
     return items
 
 
-def _copy(messenger: Messenger, there: DeviceItems | None, arrived: ReceivedPayload) -> ReceivedPayload:
+def _copy(there: PlacedItems | None, arrived: ReceivedPayload) -> ReceivedPayload:
     copy = arrived.copied()
-    if there is None or not is_staged(copy.frames()):
-        return copy
-    return land(messenger, there.devices, there.what, copy)
+    return copy if there is None or not there.has(copy.frames()) else there.landed(copy)

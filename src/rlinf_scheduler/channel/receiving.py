@@ -12,11 +12,9 @@ from itertools import islice
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.client_parts import ClientParts
-from rlinf_scheduler.channel.device_items import DeviceItems
 from rlinf_scheduler.channel.held import Fetching, HeldAt
 from rlinf_scheduler.channel.operation import ChannelOperation
-from rlinf_scheduler.comm.device.landing import Landing
-from rlinf_scheduler.comm.device.records import is_staged
+from rlinf_scheduler.channel.placed import PlacedItems, UnderWay
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.loop import run_guarded
 from rlinf_scheduler.comm.messenger import Messenger
@@ -40,12 +38,12 @@ class Receiving:
     """
 
     def __init__(
-        self, client: ClientParts, messenger: Messenger, on_devices: DeviceItems | None = None
+        self, client: ClientParts, messenger: Messenger, on_devices: PlacedItems | None = None
     ) -> None:
         self._client = client
         self._messenger = messenger
         self._on_devices = on_devices
-        self._fetches: dict[int, Fetching | Landing] = {}
+        self._fetches: dict[int, UnderWay] = {}
         # For how long those have waited the last time that are to be asked for again.
         self._pauses_s: dict[int, float] = {}
 
@@ -106,12 +104,12 @@ class Receiving:
         """Whether items are on their way from where they are held."""
         return bool(self._fetches)
 
-    def stop(self, ticket: int) -> Fetching | Landing | None:
+    def stop(self, ticket: int) -> UnderWay | None:
         """Nobody wants the items of an operation any more, or they are here; what was fetched of them until now."""
         self._pauses_s.pop(ticket, None)
         return self._stop_fetch(ticket)
 
-    def _stop_fetch(self, ticket: int) -> Fetching | Landing | None:
+    def _stop_fetch(self, ticket: int) -> UnderWay | None:
         fetch = self._fetches.pop(ticket, None)
         if fetch is not None:
             fetch.cancel()
@@ -137,15 +135,13 @@ class Receiving:
     def _landed(self, operation: ChannelOperation, items: Delivery) -> Delivery | None:
         """The items, if none of them lies on a device; the others come later."""
         there = self._on_devices
-        if there is None or not any(is_staged(item.frames()) for item in items):
+        if there is None or not any(there.has(item.frames()) for item in items):
             return items
         done = partial(self._on_landed, operation.ticket, items.told)
-        self._begin(operation, items.told, Landing(self._messenger, there.devices, there.what, items, done))
+        self._begin(operation, items.told, there.landing(items, done))
         return None
 
-    def _begin(
-        self, operation: ChannelOperation, answer: wire.Delivered, fetching: Fetching | Landing
-    ) -> None:
+    def _begin(self, operation: ChannelOperation, answer: wire.Delivered, fetching: UnderWay) -> None:
         self._stop_fetch(operation.ticket)
         self._fetches[operation.ticket] = fetching
         if operation.has_hooks:

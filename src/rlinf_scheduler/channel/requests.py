@@ -13,8 +13,6 @@ from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.refusals import request_error
 from rlinf_scheduler.channel.sender import ServerTransport
-from rlinf_scheduler.comm.device.landing import land
-from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
@@ -97,14 +95,14 @@ class Requests:
         return answer.result(0)
 
     def read(self, message: control_wire.Control, what: str) -> Any:
-        """The reply that has an item in its frames; raises as `ask`, and as `land`."""
+        """The reply that has an item in its frames; raises as `ask`, and as `landed` of items on devices."""
         answer: Promise[Any] = Promise()
         self._client.hand_over(partial(self.send, message, control_wire.Done, what, READ_S), answer)
         reply, there = self.answer_to(answer, what, READ_S), self._client.on_devices
-        if there is None or not is_staged(reply.frames):
+        if there is None or not there.has(reply.frames):
             return reply
         # Nothing here holds what it is a copy of: so it comes through host memory.
-        landed = land(self._client.messenger, there.devices, there.what, ReceivedPayload(reply.frames))
+        landed = there.landed(ReceivedPayload(reply.frames))
         return Reply(reply.head, landed.frames())
 
     def request(

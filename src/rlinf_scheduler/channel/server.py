@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.clients import KnownClient, Users
-from rlinf_scheduler.channel.device_items import why_gone
 from rlinf_scheduler.channel.operation import is_consumed
 from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.remote_items import RemoteItems, lose_items
@@ -28,6 +27,7 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import Runtime, timer
 from rlinf_scheduler.queueing import Accept, Deliver, Grant, Instruction, Item, Refuse, Ripen
 from rlinf_scheduler.queueing.messages import Arrive, Linger, Lose
+from rlinf_scheduler.rooms import of_room
 
 logger = Reporter(__name__)
 
@@ -314,6 +314,7 @@ class ChannelServer:
         self.carry_out(self.state.apply(Lose(taken), process_id))
         if self.spec.device_items:
             # It looks into shared memory, which may fail: the rest is done all the same.
+            why_gone = of_room("devices.items:why_gone")
             run_guarded(self._lose_items, partial(why_gone, process_id, known.name))
         for lose in self.on_lost:
             lose(process_id)

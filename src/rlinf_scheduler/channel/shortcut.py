@@ -258,7 +258,7 @@ class Shortcuts:
 
     def _frames(self, operation: ChannelOperation, encoded: Encoded) -> list[Any] | None:
         client = self._client
-        stays = client.on_devices is not None and client.on_devices.devices.is_worth_it(encoded)
+        stays = client.on_devices is not None and client.on_devices.is_worth_it(encoded)
         if encoded.size_bytes <= wire.DIRECT_BYTES and not stays:
             return [flat(frame) for frame in encoded.frames()]
         self._connection.pack(operation, encoded, blocks=True)

@@ -27,6 +27,7 @@ from rlinf_scheduler.comm.shm.ledger import pinned_limit_bytes
 from rlinf_scheduler.comm.threads import ASK_AGAIN_S
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.errors import ClusterError, CommError
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session.bus import EventBus
 from rlinf_scheduler.session.death_notices import DeathNotices
 from rlinf_scheduler.session.death_register import Death
@@ -127,10 +128,7 @@ class Session:
             on_failed=self._fail,
         )
         if pinned_bytes:
-            # Loaded by those who want it only.
-            from rlinf_scheduler.comm.device.pinning import pin_arrivals  # noqa: PLC0415
-
-            pin_arrivals(self.messenger, pinned_bytes)
+            of_room("devices.pinning:pin_arrivals")(self.messenger, pinned_bytes)
         if pulls:
             from rlinf_scheduler.comm.pull.pulls import begin_to_pull  # noqa: PLC0415
 

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from rlinf_scheduler.comm.device import Devices
-from rlinf_scheduler.comm.device.imports import BucketUse
-from rlinf_scheduler.comm.device.records import is_staged
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.locations import DeviceObjects, OpenedObject
 from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
@@ -44,7 +42,7 @@ from rlinf_scheduler.weights.target import TargetPlan, WeightsTarget
 
 # A version; how many frames have come of each source, and the layouts of these, encoded.
 Described: TypeAlias = tuple[int, list[int], bytes]
-DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
+DeviceRead: TypeAlias = Callable[[OpenedObject, Callable[[], None]], None]
 
 # How long all the answers may take together that a fetch needs which does not want to wait.
 ANSWER_TIMEOUT_S = 30.0
@@ -60,7 +58,7 @@ class Arrival(NamedTuple):
     payload: ReceivedPayload
     layout: WeightsLayout
     carrier: CarriedBy
-    use: BucketUse | None = None
+    use: OpenedObject | None = None
 
     def way(self, planned: Way) -> Way:
         """Return by which way they have come; a device could not be opened, perhaps."""
@@ -179,7 +177,7 @@ class Readers:
 
     transfers: Transfers
     replicas: Replicas
-    devices: Devices
+    devices: DeviceObjects
     home: Endpoint
     number: int = 0
     count: int = 1
@@ -402,7 +400,7 @@ class Fetch(Transfer):
         if self.over:
             return
         source = found.sources[number]
-        if arrived is not None and is_staged(arrived.frames()):
+        if arrived is not None and self._devices.is_staged(arrived.frames()):
             opened = partial(self._opened, found, number, arrived)
             self._devices.open(f"weights '{self._name}'", arrived, opened)
         elif arrived is not None:
@@ -417,7 +415,7 @@ class Fetch(Transfer):
             self.end(error=error)
 
     def _opened(
-        self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: BucketUse | None
+        self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: OpenedObject | None
     ) -> None:
         if self.over or self._answer is not found:
             return
@@ -428,7 +426,7 @@ class Fetch(Transfer):
             self._take(found, number, arrived, use)
 
     def _take(
-        self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: BucketUse | None = None
+        self, found: FoundVersion, number: int, arrived: ReceivedPayload, use: OpenedObject | None = None
     ) -> None:
         layout = self._known.layouts[found.sources[number].layout]
         carrier = CarriedBy("device memory") if use else self._readings[number].carrier

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
-from rlinf_scheduler.comm.device import Devices, StagedPayload
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.locations import DeviceObjects, StagedObject
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply, Request
 from rlinf_scheduler.comm.promise import Promise
@@ -35,7 +35,7 @@ from rlinf_scheduler.weights.records import (
     check_growth,
 )
 
-Packed: TypeAlias = "Payload | StagedPayload"
+Packed: TypeAlias = "Payload | StagedObject"
 DeltaChoice: TypeAlias = Literal["auto"] | bool
 
 logger = Reporter(__name__)
@@ -53,7 +53,7 @@ class _Version:
     """
 
     payload: Payload | None = None
-    staged: StagedPayload | None = None
+    staged: StagedObject | None = None
     unserved: list[Request] = field(default_factory=list)
     chain: int = 0
 
@@ -98,7 +98,7 @@ class Versions:
     # After so many versions of which each was made of the one before, one goes as a whole.
     max_chain = 32
 
-    def __init__(self, messenger: Messenger, devices: Devices, home: Endpoint) -> None:
+    def __init__(self, messenger: Messenger, devices: DeviceObjects, home: Endpoint) -> None:
         self._messenger = messenger
         self._devices = devices
         self._home = home
@@ -141,12 +141,12 @@ class Versions:
         check_growth(name, before, version)
         self._versions.setdefault(name, {})[version] = there = _Version()
         self._newest[name] = version
-        if isinstance(new, StagedPayload):
-            there.staged = new
-        else:
+        if isinstance(new, Payload):
             self._publish(Key(name, version), there, new)
             if delta is not False:
                 self._compare(Key(name, version), Key(name, before), forced=delta is True)
+        else:
+            there.staged = new
 
     def withdraw(self, name: str, version: int, before: int) -> None:
         """Undo a `put` that was refused; `before` was the newest version then."""
@@ -290,7 +290,7 @@ class Versions:
             key = Key(asked.name, asked.version)
             self._publisher.answer(request, key, asked.want, lambda: _tell_over(request))
 
-    def _serve_staged(self, version: _Version, staged: StagedPayload, request: Request) -> None:
+    def _serve_staged(self, version: _Version, staged: StagedObject, request: Request) -> None:
         asked: FetchWeights = request.head
         key = Key(asked.name, asked.version)
         if self._versions[asked.name].get(asked.version) is not version:
@@ -309,7 +309,7 @@ class Versions:
                 self._devices.copy_out(f"weights '{asked.name}'", staged, copied)
 
     def _on_copied(
-        self, key: Key, version: _Version, staged: StagedPayload, copied: Payload | BaseException
+        self, key: Key, version: _Version, staged: StagedObject, copied: Payload | BaseException
     ) -> None:
         if self._versions[key.name].get(key.number) is not version:
             return

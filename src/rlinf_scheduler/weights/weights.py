@@ -11,12 +11,11 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm.codec import Encoded
-from rlinf_scheduler.comm.device import Devices, StagedPayload
-from rlinf_scheduler.comm.device.cuda_driver import cuda_driver
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.finder import Finder
 from rlinf_scheduler.comm.handle import AsyncHandle
+from rlinf_scheduler.comm.locations import DeviceObjects
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
@@ -31,9 +30,9 @@ from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import Activity, ProcessStats, PublishedVersion
 from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
+from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembership
-from rlinf_scheduler.tape.shared_devices import open_devices
 from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.delta import apply
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
@@ -83,11 +82,11 @@ class Weights:
         messenger: Messenger,
         home: Endpoint,
         tape: Tape = NO_TAPE,
-        devices: Devices | None = None,
+        devices: DeviceObjects | None = None,
         rank: PublishingRank | None = None,
     ) -> None:
         self._tape = tape
-        self._devices = devices or Devices(messenger, cuda_driver)
+        self._devices = devices or DeviceObjects()
         self._messenger = messenger
         self._home = home
         here = messenger.endpoint
@@ -241,7 +240,7 @@ class Weights:
         told = self._layouts.get(name)
         if told is None or told.layout != layout:
             told = self._layouts[name] = digested(layout)
-        device = new.device if isinstance(new, StagedPayload) else ""
+        device = "" if isinstance(new, Payload) else new.device
         shards = Shards(
             self._publisher, told.digest, told.manifest, told.held_bytes, told.total_bytes, device, ranks
         )
@@ -296,7 +295,7 @@ class Weights:
 
 def open_weights(session: Session) -> Weights:
     """Make the publisher and fetcher of weights for a session; `session.service(open_weights)` is always the same."""
-    devices = session.service(open_devices)
+    devices = session.service(of_room("devices.devices:open_devices")) if has_room("devices") else None
     if session.home == session.messenger.endpoint:
         session.service(open_index)
     place = session.fact(GroupMembership)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Bytes
 from rlinf_scheduler.comm.messenger import Messenger
@@ -25,6 +24,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.pull.agent import Agent, PullError, nixl_stack
 from rlinf_scheduler.comm.pull.records import Pulling, PullOffer, PullStats, Tell
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.serial_thread import SerialThread
 from rlinf_scheduler.comm.shm.blocks import Block
 from rlinf_scheduler.comm.shm.foreign import ForeignArena
 from rlinf_scheduler.comm.shm.sent_payload import Payload
@@ -74,7 +74,7 @@ class Pulls:
         self.stats = PullStats(nixl_stack())
         self._messenger = messenger
         self._address = address
-        self._thread = DeviceThread()
+        self._thread = SerialThread()
         self._next_number = itertools.count(1).__next__
         # What a reader may be reading, by its process and the offer's number.
         self._lent: dict[tuple[str, int], Payload] = {}

@@ -13,15 +13,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from rlinf_scheduler.comm.device.cuda_driver import cuda_driver
-from rlinf_scheduler.comm.device.driver import DeviceDriver, DeviceUnusable
-from rlinf_scheduler.comm.device.pins import PinKey, Pins
-from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise, Wake
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.serial_thread import SerialThread
 from rlinf_scheduler.comm.shm import kernel
 from rlinf_scheduler.comm.shm.foreign import BlockLease, ForeignArena, Hold
+from rlinf_scheduler.devices.cuda_driver import cuda_driver
+from rlinf_scheduler.devices.driver import DeviceDriver, DeviceUnusable
+from rlinf_scheduler.devices.pins import PinKey, Pins
 
 logger = Reporter(__name__)
 
@@ -65,9 +65,9 @@ class PinnedBlocks:
     ) -> None:
         self._messenger = messenger
         self._find_driver = find_driver
-        self._thread = DeviceThread()
+        self._thread = SerialThread()
         # On a thread of its own: a device may be busy for long, and what comes next is not to wait for that.
-        self._waiting = DeviceThread()
+        self._waiting = SerialThread()
         self._is_waiting = False
         self._pid = os.getpid()
         self._driver: DeviceDriver | None = None

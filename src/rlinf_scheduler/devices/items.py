@@ -1,20 +1,22 @@
-"""Items whose tensors stay on their device: a producer's side of them, and how they are lost."""
+"""Items of channels whose tensors stay on their device, and how they are lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rlinf_scheduler.channel.holding import FixedPayload
+from rlinf_scheduler.channel.placed import PlacedPayload
 from rlinf_scheduler.comm.codec import Encoded
-from rlinf_scheduler.comm.device import Devices, StagedPayload
-from rlinf_scheduler.comm.device.records import OnDevice, is_staged
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.devices.devices import Devices, open_devices
+from rlinf_scheduler.devices.landing import Landing, land
+from rlinf_scheduler.devices.records import OnDevice, is_staged
+from rlinf_scheduler.devices.staging import StagedPayload
+from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
 
@@ -22,7 +24,7 @@ logger = Reporter(__name__)
 KNOWN_S = 5.0
 
 
-class DevicePayload(FixedPayload):
+class DevicePayload(PlacedPayload):
     """An item in a bucket, as it is put: the block that stands for it, and never its bytes.
 
     The channel's server holds that block then, so the bucket stays as it is.
@@ -47,19 +49,23 @@ class DevicePayload(FixedPayload):
 
 
 class DeviceItems:
-    """Puts items of one channel into buckets, where that can be.
+    """Puts items of one channel into buckets, where that can be, and takes them out of those of others.
 
     Args:
-        devices: what it shares on devices.
+        session: this process's.
+        channel: the channel's name.
         server: the process that holds it.
     """
 
-    def __init__(self, messenger: Messenger, devices: Devices, channel: str, server: Endpoint) -> None:
-        self.what = f"an item of channel '{channel}'"
-        self.devices = devices
-        self._messenger = messenger
+    def __init__(self, session: Session, channel: str, server: Endpoint) -> None:
+        self._what = f"an item of channel '{channel}'"
+        self._devices = devices = session.service(open_devices)
+        self._messenger = session.messenger
         self._server = server
         self._is_said = False
+        self.device_of = devices.device_of
+        self.is_worth_it = devices.is_worth_it
+        self.has = is_staged
 
     def stage(self, encoded: Encoded, left_s: float | None) -> DevicePayload | None:
         """An item in a bucket; None if it goes through host memory.
@@ -73,16 +79,28 @@ class DeviceItems:
         """
         self._messenger.check_process()
         # The device thread asks the I/O thread for what it needs.
-        if self._messenger.on_io_thread() or not self.devices.is_worth_it(encoded):
+        if self._messenger.on_io_thread() or not self._devices.is_worth_it(encoded):
             return None
         if not self._is_read_by_server(KNOWN_S if left_s is None else min(KNOWN_S, left_s)):
             self._say_without()
             return None
-        staged = self.devices.stage(self.what, encoded)
+        staged = self._devices.stage(self._what, encoded)
         if staged is None:
             return None
         staged.passed_on()
-        return DevicePayload(self.what, staged, self.devices)
+        return DevicePayload(self._what, staged, self._devices)
+
+    def landing(
+        self,
+        items: Sequence[ReceivedPayload],
+        done: Callable[[list[ReceivedPayload] | None, BaseException | None], None],
+    ) -> Landing:
+        """Return what brings the items of one delivery here; see `Landing`."""
+        return Landing(self._messenger, self._devices, self._what, items, done)
+
+    def landed(self, item: ReceivedPayload) -> ReceivedPayload:
+        """Return one item, to be loaded; wait for it, and raise as `land`."""
+        return land(self._messenger, self._devices, self._what, item)
 
     def _is_read_by_server(self, within_s: float) -> bool:
         if self._server.machine_id != self._messenger.endpoint.machine_id:
@@ -100,7 +118,7 @@ class DeviceItems:
             logger.warning(
                 "%s goes through host memory: the channel's process is on another machine, or cannot read this "
                 "process's shared memory (`group_affinity` of `Channel.create` says where it is)",
-                self.what,
+                self._what,
             )
 
 

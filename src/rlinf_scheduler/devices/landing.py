@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from rlinf_scheduler.comm.codec import decode
-from rlinf_scheduler.comm.device.devices import COPY_TIMEOUT_S, Devices
-from rlinf_scheduler.comm.device.imports import BucketUse
-from rlinf_scheduler.comm.device.records import READ, OnDevice, ReadOut, ReadStaged, is_staged
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.devices.devices import COPY_TIMEOUT_S, Devices
+from rlinf_scheduler.devices.imports import BucketUse
+from rlinf_scheduler.devices.records import READ, OnDevice, ReadOut, ReadStaged, is_staged
 from rlinf_scheduler.errors import CodecError, CommError, CommTimeout, SharedMemoryUnreadable
 
 

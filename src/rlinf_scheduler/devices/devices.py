@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.codec.sources import StridedTensor
-from rlinf_scheduler.comm.device.barred import Barred
-from rlinf_scheduler.comm.device.driver import DeviceDriver, DeviceUnusable
-from rlinf_scheduler.comm.device.imports import BucketImports, BucketUse
-from rlinf_scheduler.comm.device.limit import pool_limit_bytes
-from rlinf_scheduler.comm.device.open_buckets import BucketKey
-from rlinf_scheduler.comm.device.records import (
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.locations import DeviceObjects
+from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.serial_thread import SerialThread
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload
+from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, WAIT_S
+from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.devices.barred import Barred
+from rlinf_scheduler.devices.cuda_driver import cuda_driver, no_driver
+from rlinf_scheduler.devices.driver import DeviceDriver, DeviceUnusable
+from rlinf_scheduler.devices.imports import BucketImports, BucketUse
+from rlinf_scheduler.devices.limit import pool_limit_bytes
+from rlinf_scheduler.devices.open_buckets import BucketKey
+from rlinf_scheduler.devices.records import (
     OPENED,
     READ,
     RETIRE,
@@ -23,17 +34,12 @@ from rlinf_scheduler.comm.device.records import (
     ReadOut,
     ReadStaged,
     Retire,
+    is_staged,
 )
-from rlinf_scheduler.comm.device.staging import StagedPayload, Staging
-from rlinf_scheduler.comm.device.thread import DeviceThread
-from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, WAIT_S
-from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.devices.staging import StagedPayload, Staging
 from rlinf_scheduler.errors import CommError, CommTimeout
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.tape.tape import tape_of
 
 logger = Reporter(__name__)
 T = TypeVar("T")
@@ -42,7 +48,7 @@ T = TypeVar("T")
 COPY_TIMEOUT_S = 600.0
 
 
-class Devices:
+class Devices(DeviceObjects):
     """Shares objects with the ranks that have the same devices; at most one on a messenger.
 
     What it cannot do it says once, in the log, and then the objects go through host memory.
@@ -65,7 +71,7 @@ class Devices:
         self._find_driver = find_driver
         self._limit_bytes = pool_limit_bytes() if limit_bytes is None else limit_bytes
         self._driver: DeviceDriver | None = None
-        self._thread = DeviceThread()
+        self._thread = SerialThread()
         self._staging = Staging(messenger, self._thread, self._limit_bytes)
         self._imports = BucketImports(messenger, self._thread)
         # Whose buckets could not be opened here lately.
@@ -83,10 +89,6 @@ class Devices:
         """The UUID of the device that a tensor is on, if other processes can share it; else ""."""
         driver = self._found()
         return "" if driver is None else driver.device_of(tensor)
-
-    def of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
-        """The devices that tensors are on."""
-        return tuple(sorted({self.device_of(tensor) for tensor in tensors} - {""}))
 
     def is_worth_it(self, encoded: Encoded) -> bool:
         """Whether so much of an object is on one device that it is put into a bucket."""
@@ -187,6 +189,10 @@ class Devices:
         return device if sizes.get(device, 0) >= SHARED_BYTES else ""
 
     # -- the I/O thread --------------------------------------------------------------------------
+
+    def is_staged(self, frames: Sequence[Buffer]) -> bool:
+        """Say whether parts of the object with these frames lie on a device."""
+        return is_staged(frames)
 
     def readable_from(self, process_id: str, devices: tuple[str, ...]) -> tuple[str, ...]:
         """Those of some devices on which this process can read what another one has staged."""
@@ -335,3 +341,9 @@ class Devices:
 
 def _on_confirmed(_payload: Payload, _taken: bool) -> None:
     """Refers to a payload until somebody has taken it, or never will."""
+
+
+def open_devices(session: Session) -> Devices:
+    """What a session's process shares on devices; `session.service(open_devices)` is always the same."""
+    # A tape has to see the bytes.
+    return Devices(session.messenger, no_driver if tape_of(session).is_recording else cuda_driver)

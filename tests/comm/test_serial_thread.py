@@ -6,20 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from alarms import Interrupted
-from rlinf_scheduler.comm.device import thread as device_thread
-from rlinf_scheduler.comm.device.thread import DeviceThread
+from rlinf_scheduler.comm import serial_thread
+from rlinf_scheduler.comm.serial_thread import SerialThread
 
 DEADLINE_S = 30.0
 
 
 def test_who_is_interrupted_before_there_is_a_thread_leaves_the_start_to_the_next(monkeypatch):
-    devices, done = DeviceThread(), []
+    devices, done = SerialThread(), []
 
     def interrupted(_function):
         monkeypatch.undo()
         raise Interrupted
 
-    monkeypatch.setattr(device_thread, "run_beside", interrupted)
+    monkeypatch.setattr(serial_thread, "run_beside", interrupted)
     with pytest.raises(Interrupted):
         devices.put(lambda: done.append("first"))
     assert devices.ask(lambda: done.append("second") or list(done)).result(DEADLINE_S) == ["first", "second"]
@@ -27,7 +27,7 @@ def test_who_is_interrupted_before_there_is_a_thread_leaves_the_start_to_the_nex
 
 
 def test_of_several_who_ask_first_all_are_answered_by_one_thread():
-    devices, num_asking = DeviceThread(), 8
+    devices, num_asking = SerialThread(), 8
     together = threading.Barrier(num_asking)
 
     def ask(_):

@@ -1,4 +1,4 @@
-"""The thread of a process that does everything on devices: in turn, and never interrupted."""
+"""A thread for what neither users' threads nor the I/O thread may do: in turn, and never interrupted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = Reporter(__name__)
 T = TypeVar("T")
 
 
-class DeviceThread:
+class SerialThread:
     """Runs what it is given, one after the other; it is started with the first.
 
     Users' threads are interrupted anywhere, and a device goes on meanwhile: memory that it still reads or writes
@@ -59,9 +59,9 @@ class DeviceThread:
             try:
                 step()
             except Exception:
-                logger.exception("something on a device failed")
+                logger.exception("a step of a thread failed")
             del step  # else what it refers to stays until the next one comes
 
-    @awaited(lambda _local: Wait(IDLE, "work for a device"))
+    @awaited(lambda _local: Wait(IDLE, "work to do"))
     def _next(self) -> Callable[[], None] | None:
         return self._todo.get()

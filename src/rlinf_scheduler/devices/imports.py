@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
-from rlinf_scheduler.comm.device.open_buckets import BucketKey, OpenBuckets
-from rlinf_scheduler.comm.device.records import OPENED, BucketOpened, BucketRecord, OnDevice
-from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.messenger import Messenger
 from rlinf_scheduler.comm.promise import Wake
+from rlinf_scheduler.comm.serial_thread import SerialThread
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.sent_payload import Descriptor
+from rlinf_scheduler.devices.driver import BucketMemory, DeviceDriver, DeviceUnusable
+from rlinf_scheduler.devices.open_buckets import BucketKey, OpenBuckets
+from rlinf_scheduler.devices.records import OPENED, BucketOpened, BucketRecord, OnDevice
 from rlinf_scheduler.errors import SharedMemoryUnreadable
 
 
@@ -64,7 +64,7 @@ class BucketImports:
         thread: the device thread.
     """
 
-    def __init__(self, messenger: Messenger, thread: DeviceThread) -> None:
+    def __init__(self, messenger: Messenger, thread: SerialThread) -> None:
         self._messenger = messenger
         self._payloads = messenger.payloads
         self._thread = thread

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.comm.device.cuda_api import HANDLE_BYTES, CudaApi
-from rlinf_scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.devices.cuda_api import HANDLE_BYTES, CudaApi
+from rlinf_scheduler.devices.driver import BucketMemory, DeviceDriver, DeviceUnusable
 
 logger = Reporter(__name__)
 

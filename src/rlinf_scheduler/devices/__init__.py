@@ -4,17 +4,17 @@ pool.py          which bucket is filled next, and when there is one more or one 
 open_buckets.py  which buckets of others are open here, and when one is closed: pure
 driver.py        what a device can do; `cuda_driver.py` does it with CUDA
 records.py       what is said of buckets
-thread.py        the thread that does everything on devices
 staging.py       this process's buckets, from what is put into them until nobody reads it
 imports.py       the buckets of others
 barred.py        whose buckets could not be opened here lately: pure
 devices.py       all of that for one process
 landing.py       objects in buckets that were passed on, on their way to their takers
+items.py         those of them that are items of channels
 pins.py          which blocks of shared memory devices read by themselves, and for how long: pure
 pinning.py       pins what arrives in them
 """
 
-from rlinf_scheduler.comm.device.devices import Devices
-from rlinf_scheduler.comm.device.staging import StagedPayload
+from rlinf_scheduler.devices.devices import Devices
+from rlinf_scheduler.devices.staging import StagedPayload
 
 __all__ = ["Devices", "StagedPayload"]

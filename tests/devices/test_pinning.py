@@ -14,9 +14,9 @@ from effort import tries
 from pinned_home import Home, passed
 from rlinf.testing.device_memory import PretendDevice
 from rlinf.testing.pinned_pages import PAGE_BYTES
-from rlinf_scheduler.comm.device.driver import DeviceUnusable
-from rlinf_scheduler.comm.device.pinning import PinnedBlocks
 from rlinf_scheduler.comm.shm.holders import HolderTable
+from rlinf_scheduler.devices.driver import DeviceUnusable
+from rlinf_scheduler.devices.pinning import PinnedBlocks
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.session import Session
 from waits import wait_until

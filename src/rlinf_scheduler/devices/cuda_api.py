@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_scheduler.comm.device.driver import DeviceUnusable
+from rlinf_scheduler.devices.driver import DeviceUnusable
 
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _UUID_BYTES = 16

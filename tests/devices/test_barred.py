@@ -1,7 +1,7 @@
 """Who is barred from a device, and for how long, on a clock of the test's own."""
 
-from rlinf_scheduler.comm.device.barred import BARRED_S, Barred
 from rlinf_scheduler.comm.loop import Timer
+from rlinf_scheduler.devices.barred import BARRED_S, Barred
 
 
 class Clock:

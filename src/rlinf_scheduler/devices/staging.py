@@ -19,15 +19,15 @@ import msgspec
 
 from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.codec.sources import BytePart, StridedTensor
-from rlinf_scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
-from rlinf_scheduler.comm.device.pool import BucketPool, bucket_bytes
-from rlinf_scheduler.comm.device.records import RETIRE, BucketOpened, BucketRecord, OnDevice, Retire
-from rlinf_scheduler.comm.device.thread import DeviceThread
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.serial_thread import SerialThread
 from rlinf_scheduler.comm.shm.payload import frame_offsets
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.comm.shm.sent_payload import Payload
+from rlinf_scheduler.devices.driver import BucketMemory, DeviceDriver, DeviceUnusable
+from rlinf_scheduler.devices.pool import BucketPool, bucket_bytes
+from rlinf_scheduler.devices.records import RETIRE, BucketOpened, BucketRecord, OnDevice, Retire
 
 # Of the memory of a device, by default.
 SHARE = 4
@@ -109,7 +109,7 @@ class Staging:
         limit_bytes: how much the buckets of one device take at most; None: a quarter of the device.
     """
 
-    def __init__(self, messenger: Messenger, thread: DeviceThread, limit_bytes: int | None) -> None:
+    def __init__(self, messenger: Messenger, thread: SerialThread, limit_bytes: int | None) -> None:
         self._messenger = messenger
         self._thread = thread
         self._limit_bytes = limit_bytes
