@@ -35,7 +35,7 @@ from rlinf_scheduler.events import WorkerStarted
 from rlinf_scheduler.host.info import packed_topology
 from rlinf_scheduler.planning import Node
 from rlinf_scheduler.session import EventBus, Session
-from rlinf_scheduler.session.heartbeats import BEAT, BEAT_S, Beat
+from rlinf_scheduler.session.membership import BEAT, BEAT_S, Beat
 
 NODES = (10, 100, 1000)
 A_NODE = 8

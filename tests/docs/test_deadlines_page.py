@@ -32,8 +32,8 @@ from rlinf_scheduler.observe.status_service import TIMEOUT_S, WITHIN_S
 from rlinf_scheduler.ray_backend.ending import THREADS_GRACE_S
 from rlinf_scheduler.ray_backend.guard import LEFT_GRACE_S
 from rlinf_scheduler.ray_backend.leaving import SHUTDOWN_WITHIN_S
+from rlinf_scheduler.session.heartbeat_monitor import SILENT_S
 from rlinf_scheduler.session.session import UNDONE_WITHIN_S
-from rlinf_scheduler.session.silence_detector import SILENT_S
 from rlinf_scheduler.web.server import PATIENCE_S
 from rlinf_scheduler.worker.channel_starter import WARM_S
 from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S

@@ -10,7 +10,7 @@ import death_roles
 from job_processes import Job
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S, Loss
 from rlinf_scheduler.errors import PeerDied
-from rlinf_scheduler.session.death_register import Death, DeathRegister
+from rlinf_scheduler.session.membership import Death, DeathRegister
 from waits import wait_until
 
 DEADLINE_S = 60.0

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.session.heartbeats import BEAT_S
-from rlinf_scheduler.session.silence_detector import DOUBT_S, SILENT_S, SWEEP_S, Silence, SilenceDetector
+from rlinf_scheduler.session.heartbeat_monitor import DOUBT_S, SILENT_S, SWEEP_S, Silence, SilenceDetector
+from rlinf_scheduler.session.membership import BEAT_S
 
 EARLY = Silence("a", DOUBT_S, early=True)
 

@@ -3,7 +3,7 @@
 import threading
 
 from rlinf_scheduler.errors import CommError, PeerDied
-from rlinf_scheduler.session.death_register import Death
+from rlinf_scheduler.session.membership import Death
 
 DEADLINE_S = 60.0
 

@@ -63,8 +63,7 @@ from rlinf_scheduler.planning import Topology
 from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, set_current
-from rlinf_scheduler.session.death_register import Death
-from rlinf_scheduler.session.membership import GroupMembership
+from rlinf_scheduler.session.membership import Death, GroupMembership
 from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf_scheduler.wording import clock_text
 

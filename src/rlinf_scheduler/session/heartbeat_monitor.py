@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from rlinf_scheduler.addresses import worker_address
 from rlinf_scheduler.comm import Messenger, Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.events import WorkerResponsive, WorkerUnresponsive
 from rlinf_scheduler.session.bus import EventBus
-from rlinf_scheduler.session.death_notices import DeathNotices
-from rlinf_scheduler.session.death_register import Death
-from rlinf_scheduler.session.heartbeats import BEAT, Beat
-from rlinf_scheduler.session.silence_detector import SWEEP_S, Silence, SilenceDetector
+from rlinf_scheduler.session.membership import BEAT, Beat, Death, DeathNotices
 
 _log = Reporter(__name__)
+# When two heartbeats in a row do not come, what leads there is tried: that takes a moment, and then it is known what
+# to say.
+DOUBT_S = 4.0
+# Three in a row that do not come are worth a word.
+SILENT_S = 6.0
+SWEEP_S = 1.0
 
 
 class HeartbeatMonitor:
@@ -98,3 +102,94 @@ class HeartbeatMonitor:
 
 def _stuck(silent_s: float) -> str:
     return f"nothing heard for {silent_s:.0f} s: it is stopped, or something holds its interpreter"
+
+
+@dataclass(slots=True)
+class _Heard:
+    at: float
+    give_up_after_s: float | None
+    doubted: bool = False
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A process is silent, or was.
+
+    Attributes:
+        process_id: which.
+        silent_s: for how long nothing came.
+        early: it is not worth a word yet; but it may be the link's, which can be tried.
+        over: it is heard of again.
+        too_long: it is given up.
+    """
+
+    process_id: str
+    silent_s: float
+    early: bool = False
+    over: bool = False
+    too_long: bool = False
+
+
+class SilenceDetector:
+    """When each process was heard of last. Times are in seconds, of one clock.
+
+    >>> silences = SilenceDetector(0.0)
+    >>> silences.hear("a", 0.5, give_up_after_s=60.0)
+    >>> [s for second in range(1, 7) for s in silences.sweep(float(second))]
+    [Silence(process_id='a', silent_s=4.5, early=True, over=False, too_long=False)]
+    >>> silences.sweep(7.0)
+    [Silence(process_id='a', silent_s=6.5, early=False, over=False, too_long=False)]
+    """
+
+    def __init__(self, now: float) -> None:
+        self._heard: dict[str, _Heard] = {}
+        self._swept_at = now
+
+    def hear(self, process_id: str, now: float, *, give_up_after_s: float | None) -> Silence | None:
+        """A process says that it runs; whether that ends a silence that was told."""
+        if not self._heard:  # before the first one nobody looked
+            self._swept_at = now
+        before = self._heard.get(process_id)
+        self._heard[process_id] = _Heard(now, give_up_after_s)
+        return Silence(process_id, now - before.at, over=True) if before is not None and before.told else None
+
+    def told_silent_s(self, process_id: str, now: float) -> float | None:
+        """For how long a process is silent, in seconds; None if that was not told, or is over."""
+        heard = self._heard.get(process_id)
+        return now - heard.at if heard is not None and heard.told else None
+
+    def silent_s(self, process_id: str, now: float) -> float:
+        """For how long nothing was heard of a process, in seconds, told or not; 0 of one that is not known."""
+        heard = self._heard.get(process_id)
+        return now - heard.at if heard is not None else 0.0
+
+    def forget(self, process_id: str) -> None:
+        """A process is gone."""
+        self._heard.pop(process_id, None)
+
+    def sweep(self, now: float) -> list[Silence]:
+        """The processes that are silent since the last look, or too long; to be asked every `SWEEP_S` seconds.
+
+        Who looks late was silent itself, and may not have read what came: that time counts against nobody. A silence
+        that a late look found is doubted by the next look before it is told, for what leads there has not been tried.
+        """
+        late_s = now - self._swept_at - 2 * SWEEP_S
+        self._swept_at = now
+        found: list[Silence] = []
+        for process_id, heard in list(self._heard.items()):
+            if late_s > 0:
+                heard.at = min(now, heard.at + late_s)
+            silent_s = now - heard.at
+            limit_s = heard.give_up_after_s
+            if limit_s is not None and silent_s >= max(limit_s, SILENT_S):
+                self.forget(process_id)
+                found.append(Silence(process_id, silent_s, too_long=True))
+            elif silent_s >= DOUBT_S and not heard.doubted:
+                if late_s <= 0:
+                    heard.doubted = True
+                    found.append(Silence(process_id, silent_s, early=True))
+            elif silent_s >= SILENT_S and not heard.told:
+                heard.told = True
+                found.append(Silence(process_id, silent_s))
+        return found

@@ -1,8 +1,40 @@
-"""Which rank of which group a process is; a fact of its session, where it is one."""
+"""Who is part of a job: which process is which rank, who says that it lives, and who is dead.
+
+Gone is gone: a process that learns of a death, by a connection, Ray, a node or a silence, tells the job's home, and
+that tells everybody. Who was declared dead is fenced: no process takes its connections any more, so that nothing it
+still does has an effect when another has taken its place. It learns that when it tries, and leaves the job.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from typing import NamedTuple
+
+import msgspec
+
+from rlinf_scheduler.comm import Endpoint, Messenger, Request
+from rlinf_scheduler.comm.peers import LostPeer
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.reports import Reporter
+from rlinf_scheduler.comm.transport.peer_session import Loss
+
+# More than the ranks of a job, all of which may die at a time, and more than once.
+MAX_DEATHS = 1 << 16
+TELL = "job.deaths"
+REPORT = "job.death_seen"
+DECLARED_WITHIN_S = 30.0
+# The home hears of most ends by itself; others report what they saw only if it has said nothing until then.
+REPORT_AFTER_S = 1.0
+# To tell of a death is to tell all that live: what dies soon after is told of together, and no more of the I/O thread's
+# time than this share goes into it.
+_TELL_EVERY_S = 0.05
+_TELLING_SHARE = 0.1
+
+BEAT = "job.beat"
+# Every process says so often that its I/O thread runs, in seconds.
+BEAT_S = 2.0
+_log = Reporter(__name__)
 
 
 class GroupMembership(NamedTuple):
@@ -18,3 +50,192 @@ class GroupMembership(NamedTuple):
     launched_ns: int
     rank: int
     world_size: int
+
+
+class Death(msgspec.Struct, frozen=True, array_like=True):
+    """A process is dead, whatever it may still do.
+
+    Attributes:
+        process_id: which.
+        name: how it was called, e.g. "rollout:3"; "" where that was not known.
+        cause: why, or how that showed, and when.
+        has_ended: it is known to have ended; its starter may know more about why.
+    """
+
+    process_id: str
+    name: str
+    cause: str
+    has_ended: bool = False
+
+
+class DeathRegister:
+    """The dead of a job.
+
+    Args:
+        home: the process that keeps it; that one is not declared dead by anybody.
+
+    >>> register = DeathRegister("driver")
+    >>> register.declare(Death("a", "rollout:0", "killed"), by="b")
+    True
+    >>> register.declare(Death("b", "rollout:1", "unreachable"), by="a")  # who is dead says nothing
+    False
+    """
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._dead: OrderedDict[str, Death] = OrderedDict()
+
+    def declare(self, death: Death, by: str) -> bool:
+        """Somebody says that a process is dead; whether it is from now on."""
+        if death.process_id == self._home or death.process_id in self._dead or by in self._dead:
+            return False
+        self._dead[death.process_id] = death
+        if len(self._dead) > MAX_DEATHS:
+            self._dead.popitem(last=False)
+        return True
+
+
+class DeadProcesses(msgspec.Struct, frozen=True, array_like=True):
+    """Processes that are dead."""
+
+    deaths: list[Death]
+
+
+class DeathNotices:
+    """What one process hears and says of deaths. On the I/O thread, but for `declare`.
+
+    Args:
+        home: the process that decides.
+    """
+
+    def __init__(self, messenger: Messenger, home: Endpoint) -> None:
+        self._messenger = messenger
+        self._peers = messenger.peers
+        self._home = home
+        self._own_id = messenger.endpoint.process_id
+        self._register = DeathRegister(self._own_id) if home.process_id == self._own_id else None
+        self._untold: list[Death] = []
+        self._tell_again_at = 0.0
+        if self._register is None:
+            messenger.serve(TELL, self._on_told, DeadProcesses)
+        else:
+            messenger.serve(REPORT, self._on_report, DeadProcesses)
+        messenger.on_peer_lost(self._on_peer_lost)
+
+    def declare(self, death: Death) -> None:
+        """Say that a process is dead; from any thread."""
+        self._messenger.submit(lambda: self._declare(death, self._own_id))
+
+    def declare_and_wait(self, death: Death, timeout_s: float = DECLARED_WITHIN_S) -> None:
+        """Say that a process is dead, and wait until the home has told everybody; from any thread but the I/O thread.
+
+        Raises:
+            CommError: the home does not answer within `timeout_s` seconds.
+        """
+        # The home asks itself as it asks others.
+        told = self._messenger.request(
+            self._home, REPORT, DeadProcesses([death]), timeout_s=timeout_s, reply_type=None
+        )
+        told.result()
+        fenced: Promise[None] = Promise()
+        self._messenger.submit(lambda: self._fence_unless_told(death, fenced))
+        fenced.wait(timeout_s)
+
+    def _declare(self, death: Death, by: str) -> None:
+        if self._register is None:
+            self._messenger.notify(self._home, REPORT, DeadProcesses([death]))
+        elif self._register.declare(death, by):
+            # Who never reached it does not know its name.
+            name = death.name or self._messenger.peer_name(death.process_id)
+            death = msgspec.structs.replace(death, name=name)
+            # One that has no name here had no part in the job yet, or none any more.
+            tell = _log.debug if name == death.process_id else _log.info
+            tell("'%s' is dead: %s", name, death.cause)
+            # First: nothing that is told goes to the dead.
+            self._fence(death)
+            self._untold.append(death)
+            if len(self._untold) == 1:
+                left_s = max(0.0, self._tell_again_at - self._messenger.now())
+                self._messenger.call_later(left_s, self._tell)
+
+    def _tell(self) -> None:
+        deaths, self._untold = self._untold, []
+        if deaths:
+            began = self._messenger.now()
+            for transport in self._peers.transports():
+                self._messenger.notify(transport.endpoint, TELL, DeadProcesses(deaths))
+            ended = self._messenger.now()
+            self._tell_again_at = ended + max(_TELL_EVERY_S, (ended - began) / _TELLING_SHARE)
+
+    def _on_report(self, notice: Request) -> None:
+        for death in notice.head.deaths:
+            self._declare(death, notice.peer_id)
+        # Who waits for the answer may let another take the place of the dead.
+        self._tell()
+        notice.reply(None)
+
+    def _on_told(self, notice: Request) -> None:
+        if notice.peer_id != self._home.process_id:
+            _log.warning("'%s' says who is dead, and is not the job's home", notice.peer_name)
+            return
+        for death in notice.head.deaths:
+            if death.process_id == self._own_id:
+                self._peers.tell_fenced(death.cause)
+            else:
+                self._fence(death)
+
+    def _fence_unless_told(self, death: Death, fenced: Promise[None]) -> None:
+        if death.process_id not in self._peers.fenced:  # the home's word may have come before its answer
+            self._fence(death)
+        fenced.set_result(None)
+
+    def _fence(self, death: Death) -> None:
+        loss = Loss.ENDED if death.has_ended else Loss.DECLARED
+        self._peers.fence(death.process_id, LostPeer(death.name, death.cause, loss))
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        lost = self._peers.lost.get(process_id)
+        if lost is None or process_id in self._peers.fenced or process_id == self._home.process_id:
+            return
+        if lost.loss not in (Loss.ENDED, Loss.UNREACHABLE):
+            return
+        at = time.strftime("%H:%M:%S")
+        death = Death(process_id, lost.name, f"{lost.reason}, at {at}", lost.loss is Loss.ENDED)
+        if self._register is not None:
+            self._declare(death, self._own_id)
+        else:
+            self._messenger.call_later(REPORT_AFTER_S, lambda: self._report(death))
+
+    def _report(self, death: Death) -> None:
+        if death.process_id in self._peers.lost and death.process_id not in self._peers.fenced:
+            self._declare(death, self._own_id)
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's I/O thread runs.
+
+    Attributes:
+        give_up_after_s: after how many seconds without a beat it counts as dead; None: never.
+    """
+
+    give_up_after_s: float | None = None
+
+
+class Heart:
+    """What tells the job's home that this process's I/O thread runs.
+
+    Args:
+        home: whom it tells.
+        give_up_after_s: see `Beat`.
+    """
+
+    def __init__(self, messenger: Messenger, home: Endpoint, give_up_after_s: float | None) -> None:
+        self._messenger = messenger
+        self._home = home
+        self._beat_of = Beat(give_up_after_s)
+        messenger.submit(self._beat)
+
+    def _beat(self) -> None:
+        if not self._messenger.why_closed:
+            self._messenger.notify(self._home, BEAT, self._beat_of)
+            self._messenger.call_later(BEAT_S, self._beat)

@@ -29,9 +29,7 @@ from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.errors import ClusterError, CommError
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session.bus import EventBus
-from rlinf_scheduler.session.death_notices import DeathNotices
-from rlinf_scheduler.session.death_register import Death
-from rlinf_scheduler.session.heartbeats import Heart
+from rlinf_scheduler.session.membership import Death, DeathNotices, Heart
 
 if TYPE_CHECKING:
     from rlinf_scheduler.session.heartbeat_monitor import HeartbeatMonitor

@@ -1,11 +1,13 @@
-"""The home of a job's groups: their names are taken, their launches begun, and their ranks supervised there."""
+"""The home of a job's groups: names are taken, groups launched and supervised, and ranks that are gone come back."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,14 +17,18 @@ from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
-from rlinf_scheduler.host.info import Role, group_entry
-from rlinf_scheduler.planning import Placement
+from rlinf_scheduler.events import GroupLaunched
+from rlinf_scheduler.host.info import Role, group_entry, job_topology
+from rlinf_scheduler.planning import Placement, Topology
+from rlinf_scheduler.planning.moving import moved
 from rlinf_scheduler.session import Session, SideBySide
 from rlinf_scheduler.worker.deaths import Policy
 from rlinf_scheduler.worker.group_calls import GroupCalls
-from rlinf_scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successors
+from rlinf_scheduler.worker.launch import LaunchOptions, Recipe, start_ranks
+from rlinf_scheduler.worker.node_watch import NodeWatch
+from rlinf_scheduler.worker.processes import LaunchedRank, Processes, devices_of
 from rlinf_scheduler.worker.successors import RestartLimit
-from rlinf_scheduler.worker.supervision import Supervision
+from rlinf_scheduler.worker.supervision import Supervision, groups_of
 
 # An interrupted thread waits so long for the answer that comes.
 _INTERRUPTED_S = 1.0
@@ -60,19 +66,149 @@ def launch_group(
         name: its name.
         given_up: done when nobody wants it any more; then this raises LaunchError.
 
-    Raises: as of `launch_ranks`.
+    Raises:
+        NodeLost: a node is gone.
+        DeviceHeld: others have some of the devices.
+        LaunchError, LaunchTimeout, ConfigError: as of `start_ranks`.
     """
+    placements, options = order.placements, order.options
     try:
-        recipe = Recipe(session, name, order.factory, order.options, len(order.placements))
-        ranks = launch_ranks(session, order.placements, recipe, given_up)
+        session.service(NodeWatch).check({placement.node_rank for placement in placements})
+        recipe = Recipe(session, name, order.factory, options, len(placements))
+        devices = devices_of(placements, job_topology(session).nodes)
+        give_back = session.service(Processes).reserve(name, devices, options.wait_s, given_up)
+        began = time.monotonic()
+        try:
+            ranks = start_ranks(session, placements, recipe, given_up)
+        except BaseException:
+            give_back()
+            raise
     except BaseException:
         free_name(session, name)
         raise
-    start_successors = partial(launch_successors, session, recipe)
-    stall_after_s = order.options.stall_after_s
-    group = Supervision(session, name, ranks, order.on_failure, start_successors, order.limit, stall_after_s)
-    group.give_back = recipe.give_back
+    session.bus.emit(GroupLaunched(name, len(ranks), time.monotonic() - began, recipe.seed))
+    successors, stall_after_s = partial(_launch_successors, session, recipe), options.stall_after_s
+    group = Supervision(session, name, ranks, order.on_failure, successors, order.limit, stall_after_s)
+    group.give_back = give_back
     return group
+
+
+def _launch_successors(
+    session: Session, recipe: Recipe, before: Sequence[LaunchedRank], given_up: Promise[None], anew: bool
+) -> list[LaunchedRank]:
+    """Start processes in the places of those that are gone: with their ranks, devices, environments and names.
+
+    The job holds their devices still. A node may have come back under another id. Where it is gone, and the launch
+    says that ranks move, it is another node.
+
+    Args:
+        session: of the process that launches.
+        recipe: of their group.
+        before: those that are gone; nobody takes them any more.
+        given_up: done when nobody wants them any more; then this raises LaunchError.
+        anew: it is another launch of the group: its ranks, all of them, meet at another port, and nobody takes the
+            weights of those before for theirs.
+
+    Raises:
+        LaunchError, LaunchTimeout: as of `start_ranks`.
+        NodeLost: a node is gone.
+        PlacementError: so it is, and no other one has what is needed.
+    """
+    watch, moves = session.service(NodeWatch), session.service(Moves)
+    if anew:
+        recipe.master_address, recipe.master_port = "", 0
+        recipe.launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
+    placements: list[Placement] = []
+    try:
+        for rank in sorted(before, key=lambda rank: rank.address.rank):
+            placement = rank.placement
+            if recipe.options.moves and placement.node_rank in watch.states.lost:
+                topology = recipe.options.topology or job_topology(session)
+                placement = moves.begin(recipe.name, placement, topology)
+                if placement.rank == 0:  # where the group meets from now on
+                    recipe.master_address = ""
+            placements.append(placement)
+        watch.check({placement.node_rank for placement in placements})
+        nodes = job_topology(session).nodes
+        there = [replace(each, node_id=nodes[each.node_rank].node_id) for each in placements]
+        num_restarts = max(rank.num_restarts for rank in before) + 1
+        return start_ranks(session, there, recipe, given_up, num_restarts)
+    except BaseException:
+        for placement in placements:
+            moves.give_up(recipe.name, placement)
+        raise
+
+
+class Moves:
+    """The moves of a process's groups; a service of its session. Used by threads that bring ranks back.
+
+    Args:
+        session: of the process that launched them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # One at a time: what one rank gets the next one does not. The I/O thread never waits for it.
+        self._lock = threading.Lock()
+        # By group and rank: where it is going, and what gives back the devices that were taken for it.
+        self._places: dict[tuple[str, int], tuple[Placement, Callable[[], None]]] = {}
+
+    def begin(self, group: str, placement: Placement, topology: Topology) -> Placement:
+        """Where a rank goes; the job has the devices there.
+
+        Args:
+            group: its group.
+            placement: where it was.
+            topology: what the group was placed on, with its node groups.
+
+        Raises:
+            PlacementError: no other node has what it needs.
+            DeviceHeld: others have just taken it.
+            ClusterError: Ray does not say what others have.
+        """
+        nodes = job_topology(self._session).nodes
+        processes = self._session.service(Processes)
+        with self._lock:
+            self._forget_ended()
+            gone = list(self._session.service(NodeWatch).states.lost)
+            used = processes.held_elsewhere() | self._used()
+            found = moved(placement, replace(topology, nodes=nodes), gone, used)
+            give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
+            _, give_back_before = self._places.get((group, placement.rank), (None, None))
+            self._places[group, placement.rank] = found, give_back
+        if give_back_before is not None:  # it has moved before: that node is gone, too
+            give_back_before()
+        return found
+
+    def give_up(self, group: str, placement: Placement) -> None:
+        """A rank could not be started where it was to go; nothing happens if it was not to move there."""
+        found, give_back = self._places.get((group, placement.rank), (None, None))
+        if found is placement and give_back is not None:
+            del self._places[group, placement.rank]
+            give_back()
+
+    def forget(self, group: str) -> None:
+        """A group has ended: give back what its ranks had where they went."""
+        for each in [each for each in list(self._places) if each[0] == group]:
+            _, give_back = self._places.pop(each, (None, None))
+            if give_back is not None:
+                give_back()
+
+    def _forget_ended(self) -> None:
+        living = {group.name for group in groups_of(self._session)}
+        for group in {name for name, _ in list(self._places)} - living:
+            self.forget(group)
+
+    def _used(self) -> set[tuple[int, int]]:
+        groups = list(groups_of(self._session))
+        placements = [rank.placement for group in groups for rank in group.ranks]
+        placements += [found for found, _ in list(self._places.values())]
+        return {
+            (each.node_rank, index)
+            for each in placements
+            if each.has_accelerators
+            for index in each.local_hardware_ranks
+        }
 
 
 def check_launches(session: Session) -> None:

@@ -27,7 +27,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
 from rlinf_scheduler.worker.deaths import Verdict
 from rlinf_scheduler.worker.detached_trace import TraceMaker
-from rlinf_scheduler.worker.home import GroupOrder, launch_group
+from rlinf_scheduler.worker.home import GroupOrder, Moves, launch_group
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
     DESCRIBE,
@@ -57,7 +57,6 @@ from rlinf_scheduler.worker.home_wire import (
     RestartRank,
     StopJob,
 )
-from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import NodeWatch
 from rlinf_scheduler.worker.supervision import Supervision, groups_of, stop_groups
 

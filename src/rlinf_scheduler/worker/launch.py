@@ -8,8 +8,8 @@ import pickle
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf_scheduler.config.net_emulation import NetEmulation
 from rlinf_scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
-from rlinf_scheduler.events import GroupLaunched, WorkerStarted
+from rlinf_scheduler.events import WorkerStarted
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.face.finder import is_wanted as face_is_wanted
 from rlinf_scheduler.hardware.views import HardwareTable
@@ -43,17 +43,15 @@ from rlinf_scheduler.planning import Node, Placement, Topology
 from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment, path_merge_of
 from rlinf_scheduler.ray_backend.backend import cores_of_machines, ray_errors
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_register import Death
+from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.environment import profiled_environments, rank_environment
-from rlinf_scheduler.worker.moves import Moves
 from rlinf_scheduler.worker.node_watch import Fallbacks, NodeWatch
 from rlinf_scheduler.worker.processes import (
     MIN_AT_ONCE,
     LaunchedRank,
     Processes,
     StartTurns,
-    devices_of,
     end_of_node,
     explanation_of,
     in_turn,
@@ -146,7 +144,6 @@ class Recipe:
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
         launched_ns: when it was launched.
-        give_back: gives back the devices that were taken for it before the job ends; for a group that has ended.
     """
 
     def __init__(
@@ -164,7 +161,6 @@ class Recipe:
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
         self.launched_ns = time.time_ns()
-        self.give_back: Callable[[], None] | None = None
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups, path_merge_of(os.environ))
         self.hardware = HardwareTable(topology)
@@ -174,11 +170,12 @@ class Recipe:
         return rank_seed(self.seed, self.name, rank)
 
 
-def launch_ranks(
+def start_ranks(
     session: Session,
     placements: Sequence[Placement],
     recipe: Recipe,
     given_up: Promise[None] | None = None,
+    num_restarts: int = 0,
 ) -> list[LaunchedRank]:
     """Start a process for every placement and construct the worker in it.
 
@@ -187,80 +184,19 @@ def launch_ranks(
         placements: where the ranks are to be.
         recipe: of the group.
         given_up: done when nobody wants it any more; then this raises LaunchError.
+        num_restarts: how many processes had their places before.
 
     Raises:
         LaunchError: a rank failed; the text holds its traceback.
         LaunchTimeout: some ranks were not ready at the deadline; the text says what each waits for.
-        NodeLost: a node is gone.
-        DeviceHeld: others have some of the devices.
         ConfigError: two node groups want different environments for one process.
     """
-    session.service(NodeWatch).check({placement.node_rank for placement in placements})
-    topology = job_topology(session)
-    processes = session.service(Processes)
-    devices = devices_of(placements, topology.nodes)
-    give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s, given_up)
-    launch = _Launch(session, placements, recipe)
+    launch = _Launch(session, placements, recipe, num_restarts)
     try:
-        ranks = launch.run(given_up)
+        return launch.run(given_up)
     except BaseException:
         launch.undo()
         launch.declare_dead()  # before others have their names
-        give_back()
-        raise
-    recipe.give_back = give_back
-    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
-    return ranks
-
-
-def launch_successors(
-    session: Session, recipe: Recipe, before: Sequence[LaunchedRank], given_up: Promise[None], anew: bool
-) -> list[LaunchedRank]:
-    """Start processes in the places of those that are gone: with their ranks, devices, environments and names.
-
-    The job holds their devices still. A node may have come back under another id. Where it is gone, and the launch
-    says that ranks move, it is another node.
-
-    Args:
-        session: of the process that launches.
-        recipe: of their group.
-        before: those that are gone; nobody takes them any more.
-        given_up: done when nobody wants them any more; then this raises LaunchError.
-        anew: it is another launch of the group: its ranks, all of them, meet at another port, and nobody takes the
-            weights of those before for theirs.
-
-    Raises:
-        LaunchError, LaunchTimeout: as of `launch_ranks`.
-        NodeLost: a node is gone.
-        PlacementError: so it is, and no other one has what is needed.
-    """
-    watch, moves = session.service(NodeWatch), session.service(Moves)
-    if anew:
-        recipe.master_address, recipe.master_port = "", 0
-        recipe.launched_ns = max(time.time_ns(), recipe.launched_ns + 1)  # clocks are set back
-    placements: list[Placement] = []
-    try:
-        for rank in sorted(before, key=lambda rank: rank.address.rank):
-            placement = rank.placement
-            if recipe.options.moves and placement.node_rank in watch.states.lost:
-                topology = recipe.options.topology or job_topology(session)
-                placement = moves.begin(recipe.name, placement, topology)
-                if placement.rank == 0:  # where the group meets from now on
-                    recipe.master_address = ""
-            placements.append(placement)
-        watch.check({placement.node_rank for placement in placements})
-        nodes = job_topology(session).nodes
-        there = [replace(each, node_id=nodes[each.node_rank].node_id) for each in placements]
-        launch = _Launch(session, there, recipe, max(rank.num_restarts for rank in before) + 1)
-        try:
-            return launch.run(given_up)
-        except BaseException:
-            launch.undo()
-            launch.declare_dead()  # before there are others
-            raise
-    except BaseException:
-        for placement in placements:
-            moves.give_up(recipe.name, placement)
         raise
 
 

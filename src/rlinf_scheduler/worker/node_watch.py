@@ -21,7 +21,7 @@ from rlinf_scheduler.events import NodeResponsive, NodeUnresponsive, TransportFe
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.planning import Node, Topology
 from rlinf_scheduler.ray_backend.lost_nodes import HEAD, NodesSeen
-from rlinf_scheduler.session.death_register import Death
+from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.session.session import SERVICE_TIMEOUT_S, Session
 from rlinf_scheduler.wording import clock_text
 

@@ -16,7 +16,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import NodeLost, SchedulerError
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_register import Death
+from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.wording import clock_text, seconds_text
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, WITHIN_S, Restarts
 from rlinf_scheduler.worker.processes import LaunchedRank

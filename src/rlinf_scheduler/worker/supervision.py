@@ -25,7 +25,7 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.host.processes import kill_process
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.session.death_register import Death
+from rlinf_scheduler.session.membership import Death
 from rlinf_scheduler.wording import seconds_text
 from rlinf_scheduler.worker.deaths import (
     NOTHING,
