@@ -92,6 +92,11 @@ def test_commands_of_the_readme_find_every_file_that_they_name(folder, monkeypat
         assert done.exit_code in (0, 1), f"{line}: {done.output}"  # 1: the plans differ
 
 
+def test_program_of_the_page_on_vllm_is_the_example():
+    example = (ROOT / "examples" / "engines" / "rollout_with_vllm.py").read_text(encoding="utf-8")
+    assert f"```py\n{example}```" in (ROOT / "docs" / "how-to" / "use-vllm.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.ray
 def test_program_of_the_quickstart_runs(driver, tmp_path):
     program = ROOT / "examples" / "quickstart" / "main.py"
