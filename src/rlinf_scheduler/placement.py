@@ -12,6 +12,7 @@ from rlinf_scheduler.hardware.filling_in import fill_in_groups
 from rlinf_scheduler.planning import (
     ComponentPlan,
     FlexiblePlacementStrategy,
+    FoundPlace,
     HasTopology,
     Node,
     NodeGroup,
@@ -20,11 +21,13 @@ from rlinf_scheduler.planning import (
     Placement,
     PlacementRule,
     PlacementStrategy,
+    PlacementWish,
     Plan,
     Resource,
     ResourceTable,
     SharedDevice,
     Topology,
+    find_places,
     shared_devices,
     strategy_of,
     topology_of,
@@ -81,13 +84,15 @@ class ComponentPlacement:
     ) -> None:
         checked = try_read_cluster_config(config)
         topology, misfits = _lay_over(topology_of(where), checked)
-        self._plan, unplaced = try_plan_components(topology, _plannable(checked, misfits))
-        errors = [*misfits, *unplaced]
+        found = find_places(topology, _plannable(checked, misfits))
+        self._plan, unplaced = try_plan_components(topology, found.rules)
+        errors = [*misfits, *found.errors, *unplaced]
         if not (checked.rules or checked.mistakes or errors):
             problem = "`component_placement` is missing or empty: no component has a place"
             errors.append(ConfigError(problem, path="cluster"))
         checked.raise_mistakes(errors)
-        self._rules = {name: rule for rule in checked.rules for name in rule.components}
+        self._rules = {name: rule for rule in found.rules for name in rule.components}
+        self._found = {name: place for place in found.places for name in place.wish.components}
 
     @property
     def plan(self) -> Plan:
@@ -103,6 +108,16 @@ class ComponentPlacement:
     def components(self) -> tuple[str, ...]:
         """The components' names, in the order of the config."""
         return tuple(self._plan.components)
+
+    @property
+    def rules(self) -> tuple[PlacementRule, ...]:
+        """The placements in numbers, as written or as found, in the order of the config."""
+        return tuple(dict.fromkeys(self._rules.values()))
+
+    @property
+    def found(self) -> Mapping[str, FoundPlace]:
+        """The places that were found by properties, with their reasons, by component."""
+        return self._found
 
     def get_strategy(self, name: str) -> PlacementStrategy:
         """The strategy that places a component as planned. It holds the plan: nothing is parsed or planned again.
@@ -213,7 +228,7 @@ def _paths_of_wrong_groups(config: ClusterConfig, misfits: Iterable[ConfigError]
     }
 
 
-def _plannable(config: ClusterConfig, misfits: list[ConfigError]) -> list[PlacementRule]:
+def _plannable(config: ClusterConfig, misfits: list[ConfigError]) -> list[PlacementRule | PlacementWish]:
     """The rules that can be planned; others may only seem wrong because of a mistake elsewhere."""
     if any(error.path == "cluster.num_nodes" for error in misfits):
         return []
@@ -221,7 +236,8 @@ def _plannable(config: ClusterConfig, misfits: list[ConfigError]) -> list[Placem
     paths = [error.path for error in (*config.mistakes, *misfits)]
     if "cluster.num_nodes" in paths:
         # It is not known how many nodes `all` stands for.
-        rules = [rule for rule in rules if all(segment.resources is not None for segment in rule.segments)]
+        written = [rule for rule in rules if isinstance(rule, PlacementRule)]
+        rules = [rule for rule in written if all(segment.resources is not None for segment in rule.segments)]
     if any(path.startswith("cluster.node_groups") for path in paths):
         wrong = _paths_of_wrong_groups(config, misfits)
         right = {group.label for group in config.node_groups if group.path not in wrong}

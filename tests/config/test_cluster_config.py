@@ -420,7 +420,7 @@ MISTAKES = [
     (
         section(component_placement={"a": {"node_group": "x,", "placement": 0}}),
         "cluster.component_placement.a.node_group",
-        "a node group's label is missing",
+        "a name is missing",
         "",
     ),
     (

@@ -13,7 +13,13 @@ from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.cli.common import ANSWER_IS_NO, readable_errors
 from rlinf_scheduler.cli.plan_diff import diff_as_data, render_diff
 from rlinf_scheduler.cli.plan_map import render_map
-from rlinf_scheduler.cli.plan_table import render_plan, render_remainder, render_warnings, summary_line
+from rlinf_scheduler.cli.plan_table import (
+    render_found,
+    render_plan,
+    render_remainder,
+    render_warnings,
+    summary_line,
+)
 from rlinf_scheduler.cli.planned import PlanReport, Where, planned, report_as_data, report_on
 from rlinf_scheduler.planning import diff_plans
 
@@ -25,6 +31,7 @@ _DIFF_HELP = (
     "Show which ranks move from the first CONFIG to the second; exit 1 if any does. "
     "With --nodes or --fleet twice, each config has its own."
 )
+_EXPLAIN_HELP = "Say of each component that is placed by properties which numbers these mean, and why."
 _WITHOUT_HELP = (
     "Show what remains when a node is gone: node3, its address or its name; may be given several times. "
     "Exit 1 if some rank has no place any more."
@@ -46,6 +53,7 @@ def plan(
         bool, typer.Option("--ranks", help="List every rank, however many there are.")
     ] = False,
     tp: Annotated[list[str] | None, typer.Option(metavar="COMPONENT=N", help=_TP_HELP)] = None,
+    explain: Annotated[bool, typer.Option("--explain", help=_EXPLAIN_HELP)] = False,
     diff: Annotated[bool, typer.Option("--diff", help=_DIFF_HELP)] = False,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help=_WITHOUT_HELP)] = None,
 ) -> None:
@@ -76,6 +84,8 @@ def plan(
             typer.echo(json.dumps(report_as_data(report), indent=2))
         else:
             typer.echo(_as_text(report, as_map=as_map, every_rank=every_rank), nl=False)
+            if explain:
+                typer.echo(render_found(found.found.values()), nl=False)
     if report.remainder is not None and not report.remainder.is_whole:
         raise typer.Exit(ANSWER_IS_NO)
 

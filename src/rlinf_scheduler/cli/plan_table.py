@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from rlinf_scheduler.planning import ComponentPlan, Plan, PlanWarning, Remainder, Run, Sharing
+from rlinf_scheduler.planning import ComponentPlan, FoundPlace, Plan, PlanWarning, Remainder, Run, Sharing
 from rlinf_scheduler.planning.explain import devices_of, run_devices
 from rlinf_scheduler.planning.neighbours import neighbours
 from rlinf_scheduler.wording import counted, node_list, printable, ranges_text, rank_range, text_table
@@ -200,6 +200,19 @@ def render_remainder(remainder: Remainder) -> str:
     answer = "every rank keeps its place" if remainder.is_whole else "not all of the job fits"
     head = f"without {gone}: {left} left, numbered anew from 0; {answer}"
     return "\n".join([head, *text_table([_LEFT_HEADINGS, *rows], right=(1, 3)), "", ""])
+
+
+# -- places that were found -----------------------------------------------------------------------------
+
+
+def render_found(places: Iterable[FoundPlace]) -> str:
+    """What each place that was found means in numbers, and why it is there."""
+    lines = []
+    for place in dict.fromkeys(places):
+        groups = ",".join(place.rule.node_groups)
+        lines.append(f"{printable(place.wish.name)}: placement '{place.rule.text}' of node group '{groups}'")
+        lines += (f"  {printable(reason)}" for reason in place.reasons)
+    return "".join(f"{line}\n" for line in lines) or "no component is placed by properties\n"
 
 
 # -- findings ----------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.planning import (
+    FoundPlace,
     Plan,
     PlanWarning,
     Remainder,
@@ -40,11 +41,13 @@ class Planned:
     Attributes:
         num_nodes_given: how many nodes there were to plan on; a config's `num_nodes` may use fewer.
         remainder: what remains without some nodes, where that was asked; `plan` is that of the rest then.
+        found: the places that were found by properties, by component.
     """
 
     plan: Plan
     num_nodes_given: int
     remainder: Remainder | None = None
+    found: Mapping[str, FoundPlace] = field(default_factory=dict)
 
 
 def planned(config: Path, where: Where, without: Sequence[str] = ()) -> Planned:
@@ -59,13 +62,14 @@ def planned(config: Path, where: Where, without: Sequence[str] = ()) -> Planned:
 
     checked = try_read_cluster_config(config)
     given = _topology(checked, where)
-    plan = ComponentPlacement(checked, given).plan
+    placement = ComponentPlacement(checked, given)
+    plan = placement.plan
     if not without:
-        return Planned(plan, given.num_nodes)
+        return Planned(plan, given.num_nodes, found=placement.found)
     lost = {find_node(given, name) for name in without}
     num_used = plan.topology.num_nodes
     spares = [node for rank, node in enumerate(given.nodes) if rank >= num_used and rank not in lost]
-    remainder = without_nodes(plan.topology, checked.rules, lost, spares)
+    remainder = without_nodes(plan.topology, placement.rules, lost, spares)
     return Planned(remainder.plan, given.num_nodes - len(lost), remainder)
 
 

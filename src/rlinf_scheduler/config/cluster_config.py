@@ -27,6 +27,7 @@ from rlinf_scheduler.planning import (
     NodeEnvironment,
     NodeGroup,
     PlacementRule,
+    PlacementWish,
     Topology,
 )
 
@@ -83,7 +84,7 @@ class ClusterConfig:
     num_nodes: int | None = None
     simulate: str | None = None
     node_groups: tuple[NodeGroup, ...] = ()
-    rules: tuple[PlacementRule, ...] = ()
+    rules: tuple[PlacementRule | PlacementWish, ...] = ()
     source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS

@@ -22,6 +22,7 @@ class FleetAccelerator:
         uuid: the vendor's id of the device, or "".
         memory_bytes: its memory, or None.
         numa_node: the NUMA node that it hangs on, or None.
+        island: the number of those on the node that it is joined with directly, as by NVLink, or None.
     """
 
     type: str
@@ -30,6 +31,7 @@ class FleetAccelerator:
     uuid: str = ""
     memory_bytes: int | None = None
     numa_node: int | None = None
+    island: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class FleetNode:
         accelerators: in the order of their indices; all of one type.
         python: the interpreter that runs workers there, or "".
         interfaces: its network addresses.
+        labels: labels that the cluster has given it, by name, ascending.
         variables, egl_devices: as of `Node`; they are not saved in a fleet's file.
     """
 
@@ -60,6 +63,7 @@ class FleetNode:
     accelerators: tuple[FleetAccelerator, ...] = ()
     python: str = ""
     interfaces: tuple[FleetInterface, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
     path: str = field(default="", compare=False, repr=False)
     variables: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     egl_devices: tuple[int, ...] = field(default=(), compare=False)
@@ -69,6 +73,8 @@ class FleetNode:
         types = {accelerator.type for accelerator in self.accelerators}
         # A part of a device (MIG) has a UUID of its own, which the vendor's list of devices does not tell.
         uuids = tuple("" if a.visible.startswith("MIG-") else a.uuid for a in self.accelerators)
+        sizes = [accelerator.memory_bytes for accelerator in self.accelerators]
+        islands = [accelerator.island for accelerator in self.accelerators]
         return Node(
             node_id=self.node_id,
             ip=self.ip,
@@ -80,6 +86,9 @@ class FleetNode:
             uuids=uuids if any(uuids) else (),
             variables=self.variables,
             egl_devices=self.egl_devices,
+            memory_bytes=min((size or 0 for size in sizes), default=0),
+            labels=self.labels,
+            islands=() if None in islands else tuple(island for island in islands if island is not None),
         )
 
 

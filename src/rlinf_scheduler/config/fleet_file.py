@@ -13,7 +13,7 @@ from pydantic import Field, PlainValidator
 from rlinf_scheduler.checks import is_text_or_number
 from rlinf_scheduler.config.findings import check, misspelt_keys, shown, unknown_key
 from rlinf_scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
-from rlinf_scheduler.config.schema import Section
+from rlinf_scheduler.config.schema import Section, read_settings
 from rlinf_scheduler.config.source import ConfigSource
 from rlinf_scheduler.config.yaml_file import read_yaml_file
 from rlinf_scheduler.config.yaml_text import quoted
@@ -92,6 +92,7 @@ class _AlikeSection(Section):
     count: _Count
     model: _Text = ""
     memory_bytes: _Size | None = None
+    island: _Size | None = None
 
 
 class _AcceleratorSection(Section):
@@ -103,6 +104,7 @@ class _AcceleratorSection(Section):
     uuid: _Text = ""
     memory_bytes: _Size | None = None
     numa_node: _Size | None = None
+    island: _Size | None = None
 
 
 class _InterfaceSection(Section):
@@ -119,6 +121,7 @@ class _NodeSection(Section):
     ip: _Text = ""
     hostname: _Text = ""
     python: _Text = ""
+    labels: Annotated[tuple[tuple[str, str], ...], PlainValidator(read_settings)] = ()
     count: _Count = 1
     # Entries of both are checked one by one, so that mistakes in several are reported together.
     accelerators: Any = None
@@ -160,6 +163,7 @@ def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) ->
         tuple(_accelerators(section.accelerators, f"{path}.accelerators", errors)),
         section.python,
         tuple(_interfaces(section.interfaces, f"{path}.interfaces", errors)),
+        tuple(sorted(section.labels)),
         path,
     )
     for _ in range(section.count):
@@ -171,7 +175,9 @@ def _accelerators(value: Any, path: str, errors: list[ConfigError]) -> Iterator[
         alike, found = check(_AlikeSection, value, path)
         errors.extend(found)
         if alike is not None:
-            one = FleetAccelerator(alike.type, model=alike.model, memory_bytes=alike.memory_bytes)
+            one = FleetAccelerator(
+                alike.type, model=alike.model, memory_bytes=alike.memory_bytes, island=alike.island
+            )
             yield from (one for _ in range(alike.count))
         return
     for place, entry in _entries(value, path, errors):
@@ -203,6 +209,9 @@ def _node_text(node: FleetNode) -> str:
         for key in ("node_id", "ip", "hostname", "python")
         if getattr(node, key)
     ]
+    if node.labels:
+        pairs = (f"{_scalar(name)}: {_scalar(value)}" for name, value in node.labels)
+        lines.append("labels: {" + ", ".join(pairs) + "}")
     for key in ("interfaces", "accelerators"):
         entries = getattr(node, key)
         lines.append(f"{key}:" + ("" if entries else " []"))

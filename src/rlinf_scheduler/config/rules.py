@@ -7,20 +7,24 @@ from typing import Any, TypeVar
 
 from rlinf_scheduler.checks import is_text_or_number
 from rlinf_scheduler.config.findings import misspelt_keys, shown, unknown_key
-from rlinf_scheduler.config.schema import read_label
+from rlinf_scheduler.config.schema import read_names
+from rlinf_scheduler.config.wishes import WISH_KEYS, is_wish, read_wish
 from rlinf_scheduler.errors import ConfigError, PlacementError
-from rlinf_scheduler.planning import CLUSTER_GROUP, PlacementRule, parse_segments
+from rlinf_scheduler.planning import CLUSTER_GROUP, PlacementRule, PlacementWish, parse_segments
 from rlinf_scheduler.planning.grammar import error_at
 
 Value = TypeVar("Value")
 
 _RULE_KEYS = ["node_group", "placement"]
+_PLACED = (
+    "`placement` says where it is, and `{key}` is for a place that is to be found: leave one of them out"
+)
 _MISSING = object()
 
 
 def read_rules(
     value: Any, path: str, errors: list[ConfigError], *, numbers_as_written: bool
-) -> list[PlacementRule]:
+) -> list[PlacementRule | PlacementWish]:
     """The entries that can be read; what is wrong with the others goes into `errors`.
 
     Args:
@@ -36,7 +40,7 @@ def read_rules(
         problem = f"this must be a mapping of components to placements, not {shown(value)}"
         errors.append(ConfigError(problem, path=path, hint=hint))
         return []
-    rules: list[PlacementRule] = []
+    rules: list[PlacementRule | PlacementWish] = []
     seen: set[str] = set()
     for key, entry in value.items():
         place = f"{path}.{key}"
@@ -57,9 +61,13 @@ class _RuleReader:
         self._path = path
         self._numbers_as_written = numbers_as_written
 
-    def read(self, entry: Any, seen: set[str]) -> PlacementRule | None:
+    def read(self, entry: Any, seen: set[str]) -> PlacementRule | PlacementWish | None:
         """The rule, or None where there is a mistake."""
         components = self._components(seen)
+        if is_wish(entry):
+            wish, found = read_wish(components, entry, self._path)
+            self.errors.extend(found)
+            return None if self.errors else wish
         text_path = groups_path = self._path
         labels: tuple[str, ...] | None = (CLUSTER_GROUP,)
         written = entry
@@ -102,9 +110,12 @@ class _RuleReader:
         unknown = [key for key in entry if key not in _RULE_KEYS]
         missing = [] if "placement" in entry else ["placement"]
         meant = misspelt_keys(unknown, missing, _RULE_KEYS)
-        self.errors.extend(
-            unknown_key(key, _RULE_KEYS, f"{self._path}.{key}", meant.get(key, "")) for key in unknown
-        )
+        for key in unknown:
+            path = f"{self._path}.{key}"
+            if key in WISH_KEYS:
+                self.errors.append(PlacementError(_PLACED.format(key=key), path=path))
+            else:
+                self.errors.append(unknown_key(key, [*_RULE_KEYS, *WISH_KEYS], path, meant.get(key, "")))
         if missing and not meant:
             self.errors.append(PlacementError("the key 'placement' is missing"))
         return entry.get("placement", _MISSING)
@@ -133,13 +144,7 @@ class _RuleReader:
 
 
 def _labels(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return (CLUSTER_GROUP,)
-    parts = value if isinstance(value, list) else [value]
-    labels = tuple(label.strip() for part in parts for label in read_label(part).split(","))
-    if not labels or not all(labels):
-        raise PlacementError(f"a node group's label is missing in {shown(value)}")
-    return labels
+    return (CLUSTER_GROUP,) if value is None else read_names(value)
 
 
 def _ambiguous_number(number: int) -> PlacementError:

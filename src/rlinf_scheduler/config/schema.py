@@ -39,6 +39,30 @@ def read_label(value: Any) -> str:
     return str(value).strip()
 
 
+def read_names(value: Any) -> tuple[str, ...]:
+    """Names from text with commas between them, or a list: of node groups, of components.
+
+    Raises:
+        ConfigError: a name is no text, or is missing.
+    """
+    parts = value if isinstance(value, list) else [value]
+    names = tuple(name.strip() for part in parts for name in read_label(part).split(","))
+    if not names or not all(names):
+        raise ConfigError(f"a name is missing in {shown(value)}")
+    return names
+
+
+def read_settings(value: Any) -> tuple[tuple[str, str], ...]:
+    """Labels with their values, from a mapping.
+
+    Raises:
+        ConfigError: it is none, or a value is neither text nor a whole number.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"this must be a mapping of labels to values, not {shown(value)}")
+    return tuple((str(name), read_label(each)) for name, each in value.items())
+
+
 def read_environment(value: Any) -> tuple[tuple[str, str], ...]:
     """Environment variables from a mapping, or a list of mappings.
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.planning.diff import ComponentDiff, PlanDiff, RankMove, RankPlace, diff_plans
     from rlinf_scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
     from rlinf_scheduler.planning.explain import SharedDevice, Sharing, plan_as_data, shared_devices
+    from rlinf_scheduler.planning.finding import FoundPlace, FoundPlaces, find_places
     from rlinf_scheduler.planning.grammar import (
         RankRange,
         Segment,
@@ -43,14 +44,18 @@ if TYPE_CHECKING:  # each is loaded by those who use it only
     )
     from rlinf_scheduler.planning.strategy import PlacementStrategy
     from rlinf_scheduler.planning.topology import HasTopology, Node, Topology, topology_of
+    from rlinf_scheduler.planning.wishes import Bound, PlacementWish, Properties
 
 __all__ = [
     "CLUSTER_GROUP",
     "NODE_GROUP",
+    "Bound",
     "ComponentDiff",
     "ComponentPlan",
     "EnvironmentTable",
     "FlexiblePlacementStrategy",
+    "FoundPlace",
+    "FoundPlaces",
     "HardwareUnit",
     "HasTopology",
     "Node",
@@ -61,10 +66,12 @@ __all__ = [
     "Placement",
     "PlacementRule",
     "PlacementStrategy",
+    "PlacementWish",
     "Plan",
     "PlanDiff",
     "PlanWarning",
     "ProcessEnvironment",
+    "Properties",
     "RankMove",
     "RankPlace",
     "RankRange",
@@ -79,6 +86,7 @@ __all__ = [
     "Topology",
     "diff_plans",
     "find_node",
+    "find_places",
     "format_segments",
     "parse_ranks",
     "parse_segments",

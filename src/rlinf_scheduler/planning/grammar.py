@@ -10,7 +10,7 @@ Blanks may stand around every part. An error points at the spot with a caret.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlinf_scheduler.errors import PlacementError, raise_config_errors
@@ -93,6 +93,24 @@ def format_segments(segments: Iterable[Segment]) -> str:
     '0-1:0-3,all'
     """
     return ",".join(map(str, segments))
+
+
+def segments_of(given: Sequence[range]) -> list[Segment]:
+    """Segments that give each process, in order, what is listed; without ranks where each has one resource.
+
+    >>> format_segments(segments_of([range(0, 2), range(2, 4), range(6, 7)]))
+    '0-3:0-1,6'
+    """
+    segments: list[Segment] = []
+    rank = 0
+    while rank < len(given):
+        last = _last_alike(given, rank)
+        own = RankRange(given[rank][0], given[last][-1])
+        count = last - rank + 1
+        processes = None if len(own) == count else RankRange(rank, last)
+        segments.append(Segment(own, processes))
+        rank = last + 1
+    return segments
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -199,3 +217,24 @@ def _trimmed(text: str, start: int, end: int) -> Span:
     written = text[start:end]
     left = start + len(written) - len(written.lstrip())
     return (left, left + len(written.strip())) if written.strip() else (start, start)
+
+
+def _last_alike(given: Sequence[range], first: int) -> int:
+    """The last process of the segment that begins with `first`."""
+    width, sharing = len(given[first]), _num_sharing(given, first)
+    last = first + sharing - 1
+    while (
+        last + 1 < len(given)
+        and given[last + 1] == range(given[last].stop, given[last].stop + width)
+        and _num_sharing(given, last + 1) == sharing
+    ):
+        last += sharing
+    return last
+
+
+def _num_sharing(given: Sequence[range], first: int) -> int:
+    """How many consecutive processes have the same as `first`."""
+    last = first
+    while last + 1 < len(given) and given[last + 1] == given[first]:
+        last += 1
+    return last - first + 1

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.planning.grammar import RankRange, Segment, format_segments
+from rlinf_scheduler.planning.grammar import format_segments, segments_of
 from rlinf_scheduler.planning.node_groups import NodeGroup
 from rlinf_scheduler.planning.plan import Plan
 from rlinf_scheduler.planning.planner import PlacementRule, plan_components, resources_of_processes
@@ -121,7 +121,7 @@ def without_nodes(
         numbers = _new_numbers(table, new_ranks)
         lost_ranks = tuple(rank for rank, own in enumerate(given) if own[0] not in numbers)
         starts = [range(numbers[own[0]], numbers[own[-1]] + 1) for own in given if own[0] in numbers]
-        placement = format_segments(_segments(starts))
+        placement = format_segments(segments_of(starts))
         components += (
             RemainingComponent(name, len(given), lost_ranks, placement) for name in rule.components
         )
@@ -165,38 +165,3 @@ def _new_numbers(table: ResourceTable, new_ranks: dict[int, int]) -> dict[int, i
     """The numbers of the resources that are left, by what they were."""
     left = (n for row in table.rows if row.node_rank in new_ranks for n in range(row.first, row.end))
     return {number: index for index, number in enumerate(left)}
-
-
-def _segments(given: Sequence[range]) -> list[Segment]:
-    """Segments that give each process, in order, what is listed; without ranks where each has one resource."""
-    segments: list[Segment] = []
-    rank = 0
-    while rank < len(given):
-        last = _last_alike(given, rank)
-        own = RankRange(given[rank][0], given[last][-1])
-        count = last - rank + 1
-        processes = None if len(own) == count else RankRange(rank, last)
-        segments.append(Segment(own, processes))
-        rank = last + 1
-    return segments
-
-
-def _last_alike(given: Sequence[range], first: int) -> int:
-    """The last process of the segment that begins with `first`."""
-    width, sharing = len(given[first]), _num_sharing(given, first)
-    last = first + sharing - 1
-    while (
-        last + 1 < len(given)
-        and given[last + 1] == range(given[last].stop, given[last].stop + width)
-        and _num_sharing(given, last + 1) == sharing
-    ):
-        last += sharing
-    return last
-
-
-def _num_sharing(given: Sequence[range], first: int) -> int:
-    """How many consecutive processes have the same as `first`."""
-    last = first
-    while last + 1 < len(given) and given[last + 1] == given[first]:
-        last += 1
-    return last - first + 1

@@ -36,6 +36,10 @@ class Node:
         variables: those of its environment that say something of the hardware that is attached to it, with values.
         egl_devices: the number of each accelerator, in order, among the devices that EGL lists, -1 where it is not
             known; empty where none is.
+        memory_bytes: the memory of each accelerator, of the smallest where they differ; 0 where it is not known.
+        labels: labels that the cluster has given it, by name, ascending.
+        islands: for each accelerator, in order, the number of those on the node that it is joined with directly, as
+            by NVLink; empty where that is not known.
 
     Raises:
         ConfigError: a negative count, or a mask or UUIDs of another length.
@@ -51,6 +55,9 @@ class Node:
     uuids: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     egl_devices: tuple[int, ...] = ()
+    memory_bytes: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    islands: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_accelerators < 0:
@@ -66,6 +73,8 @@ class Node:
                 f"{counted(self.num_accelerators, 'accelerator')} and {counted(len(self.uuids), 'UUID')}"
             )
             raise ConfigError(f"node '{self.node_id}' has {problem}")
+        if self.islands and len(self.islands) != self.num_accelerators:
+            raise ConfigError(f"node '{self.node_id}': `islands` must name one for each accelerator, or none")
         object.__setattr__(self, "visible", names)
         if self.num_accelerators and not self.accelerator_type:
             object.__setattr__(self, "accelerator_type", "GPU")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -328,7 +328,7 @@ def probe_nodes(
             if not problem:
                 raise
             raise ClusterError(problem) from error
-    return [(near | told)[node["NodeID"]] for node in nodes]
+    return [replace((near | told)[node["NodeID"]], labels=_labels_of(node)) for node in nodes]
 
 
 def _reports_from_here(nodes: Sequence[Mapping[str, Any]]) -> dict[str, NodeReport]:
@@ -342,6 +342,11 @@ def _reports_from_here(nodes: Sequence[Mapping[str, Any]]) -> dict[str, NodeRepo
         for node in nodes
         if node["NodeID"] in like_here
     }
+
+
+def _labels_of(node: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the labels that tell nodes apart by what they are: not the one that repeats the node's id."""
+    return tuple(sorted((name, value) for name, value in node["Labels"].items() if value != node["NodeID"]))
 
 
 def _known(node: Mapping[str, Any]) -> tuple[str, str, bool, dict[str, float]]:

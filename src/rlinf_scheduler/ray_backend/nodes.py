@@ -108,6 +108,7 @@ def _node(report: NodeReport) -> FleetNode:
         ),
         python=report.python,
         interfaces=tuple(FleetInterface(name, address) for name, address in report.interfaces),
+        labels=report.labels,
         variables=report.variables,
         egl_devices=report.egl_devices,
     )

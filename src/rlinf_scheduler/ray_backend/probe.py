@@ -54,7 +54,7 @@ class NodeReport:
         python: the interpreter that runs workers there.
         interfaces: name and address of the node's network interfaces.
         variables: those of the node's environment that say something of hardware, with values.
-        egl_devices: as of `Node`.
+        egl_devices, labels: as of `Node`.
     """
 
     node_id: str
@@ -71,6 +71,7 @@ class NodeReport:
     interfaces: tuple[tuple[str, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     egl_devices: tuple[int, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def accelerator_names(self) -> tuple[str, ...]:
