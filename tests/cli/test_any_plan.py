@@ -10,7 +10,7 @@ from rlinf_scheduler.cli.plan_diff import diff_as_data, render_diff
 from rlinf_scheduler.cli.plan_map import map_rows, render_map
 from rlinf_scheduler.cli.plan_page import page_data, render_page
 from rlinf_scheduler.cli.plan_table import render_plan, render_warnings
-from rlinf_scheduler.cli.planned import report_as_data, report_on
+from rlinf_scheduler.cli.planned import Planned, report_as_data, report_on
 from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.planning import (
     HardwareUnit,
@@ -61,7 +61,7 @@ def plans(draw):
 @settings(max_examples=tries(30), deadline=None)
 @given(plans())
 def test_any_plan_can_be_shown_in_every_way(plan):
-    report = report_on(plan, dict.fromkeys(plan.components, 1))
+    report = report_on(Planned(plan), dict.fromkeys(plan.components, 1))
     num_ranks = sum(component.world_size for component in plan.components.values())
     assert render_plan(plan, every_rank=True, sharing=report.sharing).count("\n") == num_ranks + 2
     assert render_plan(plan).endswith("\n")
@@ -75,7 +75,7 @@ def test_any_plan_can_be_shown_in_every_way(plan):
 @settings(max_examples=tries(20), deadline=None)
 @given(plans())
 def test_map_shows_every_device_and_every_user(plan):
-    report = report_on(plan, {})
+    report = report_on(Planned(plan), {})
     rows = list(map_rows(plan, report.sharing))
     assert [rank for row in rows for rank in range(row.first_node, row.last_node + 1)] == list(
         range(plan.topology.num_nodes)

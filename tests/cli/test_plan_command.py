@@ -278,3 +278,39 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(conf, output, status, 
     command = f"{sys.executable} -m rlinf plan {conf(MIXED)} --nodes 2x4 --map {output}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (status, said)
+
+
+BY_PROPERTIES = """\
+cluster:
+  component_placement:
+    actor: {node_group: {gpu: H100, label: {rack: a}}, count: 4, same: node}
+    env: 0-1
+"""
+FLEET = """\
+version: 1
+nodes:
+  - {labels: {rack: b}, accelerators: {type: NVIDIA, count: 4, model: NVIDIA H100 80GB HBM3}}
+  - {labels: {rack: a}, accelerators: {type: NVIDIA, count: 4, model: NVIDIA H100 80GB HBM3}}
+"""
+
+
+def test_what_a_placement_by_properties_means_is_explained(conf, tmp_path):
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET)
+    result = rlinf("plan", conf(BY_PROPERTIES), "--fleet", str(fleet), "--explain")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-5:] == [
+        "actor: placement '4-7' of node group 'cluster'",
+        "  4 accelerators fit (gpu H100, label rack=a), on node 1",
+        "  node 0: its label rack is b",
+        "  4 of them are free of other components",
+        "  4 accelerators on node 1: one node, where the fewest are left over",
+    ]
+    as_data = json.loads(rlinf("plan", conf(BY_PROPERTIES), "--fleet", str(fleet), "--json").stdout)
+    assert as_data["found"]["actor"]["placement"] == "4-7"
+    assert list(as_data["found"]) == ["actor"]
+
+
+def test_nothing_is_explained_where_all_is_written(conf):
+    result = rlinf("plan", conf(MIXED), "--nodes", "2x4", "--explain")
+    assert result.stdout.splitlines()[-1] == "no component is placed by properties"

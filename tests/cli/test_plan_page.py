@@ -7,7 +7,7 @@ import pytest
 
 from plan_files import plan_mixed_fleet, rlinf
 from rlinf_scheduler.cli.plan_page import page_data
-from rlinf_scheduler.cli.planned import report_on
+from rlinf_scheduler.cli.planned import Planned, report_on
 from rlinf_scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
 VOID = {"meta", "input", "br", "link", "img"}
@@ -199,5 +199,5 @@ def test_page_that_cannot_be_written_is_a_wrong_question(tmp_path):
 def test_sections_are_headed_by_their_nodes_and_what_these_have(shape, groups, headings):
     topology = Topology.parse(shape).with_node_groups(groups)
     plan = plan_components(topology, [PlacementRule(("actor",), "0", ("node",))])
-    sections = page_data(report_on(plan, {}))["sections"]
+    sections = page_data(report_on(Planned(plan), {}))["sections"]
     assert [(section["title"], section["text"]) for section in sections] == headings

@@ -57,7 +57,10 @@ def test_written_fleet_is_read_back(read):
 
 def test_topology_has_masks_models_and_names():
     first, second, third, fourth = FLEET.topology.nodes
-    assert first == Node("0a1b", "10.0.0.1", 2, "NVIDIA", ("4", "5"), "gpu-1", "A800", ("GPU-1", "GPU-2"))
+    uuids = "GPU-1", "GPU-2"
+    assert first == Node(
+        "0a1b", "10.0.0.1", 2, "NVIDIA", ("4", "5"), "gpu-1", "A800", uuids, memory_bytes=85_899_345_920
+    )
     assert (second.accelerator_type, second.accelerator_names) == ("Ascend", ("0",))
     assert (third.node_id, third.hostname, third.num_accelerators) == ("node2", "no", 0)
     assert fourth.node_id == "node3"
@@ -153,11 +156,25 @@ def test_file_that_is_no_fleet_is_told_what_is_missing(mistakes, text, problem):
 names = st.text(max_size=12).filter(lambda text: not any(0xD800 <= ord(c) <= 0xDFFF for c in text))
 accelerators = st.lists(
     st.builds(
-        FleetAccelerator, st.just("NVIDIA"), model=names, memory_bytes=st.none() | st.integers(0, 2**40)
+        FleetAccelerator,
+        st.just("NVIDIA"),
+        model=names,
+        memory_bytes=st.none() | st.integers(0, 2**40),
+        island=st.none() | st.integers(0, 3),
     ),
     max_size=3,
 )
-nodes = st.builds(FleetNode, ip=names, hostname=names, accelerators=accelerators.map(tuple), python=names)
+labels = st.dictionaries(
+    st.sampled_from(["rack", "ray.io/zone", "no"]), st.sampled_from(["a", "12", "yes", "", "a-b.c"])
+)
+nodes = st.builds(
+    FleetNode,
+    ip=names,
+    hostname=names,
+    accelerators=accelerators.map(tuple),
+    python=names,
+    labels=labels.map(lambda found: tuple(sorted(found.items()))),
+)
 
 
 @given(st.lists(nodes, min_size=1, max_size=4))

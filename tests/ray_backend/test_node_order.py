@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from rlinf_scheduler.errors import ClusterError
@@ -92,3 +94,8 @@ def test_a_node_that_joins_with_the_rank_of_one_that_is_gone_takes_its_place():
     assert ids(after) == ["id-10.0.0.1", "id-10.0.0.9"]
     both = fleet_after(before, [report("10.0.0.1", rank=0), report("10.0.0.2"), report("10.0.0.9", rank=1)])
     assert ids(both) == ["id-10.0.0.1", "id-10.0.0.2", "id-10.0.0.9"], "its place is taken"
+
+
+def test_a_node_of_the_topology_has_the_labels_that_the_cluster_gave_it():
+    labelled = replace(report("10.0.0.1"), labels=(("rack", "a"),))
+    assert fleet_of([labelled]).topology.nodes[0].labels == (("rack", "a"),)

@@ -75,9 +75,7 @@ def plan(
         raise typer.BadParameter(f"{html} is what the plan is read from", param_hint="--html")
     with readable_errors():
         found = planned(configs[0], where[0], without or ())
-        report = report_on(
-            found.plan, groups, num_nodes_given=found.num_nodes_given, remainder=found.remainder
-        )
+        report = report_on(found, groups)
         if html is not None:
             _write_page(report, html, configs[0].name)
         if as_json:

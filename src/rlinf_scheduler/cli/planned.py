@@ -45,7 +45,7 @@ class Planned:
     """
 
     plan: Plan
-    num_nodes_given: int
+    num_nodes_given: int = 0
     remainder: Remainder | None = None
     found: Mapping[str, FoundPlace] = field(default_factory=dict)
 
@@ -103,38 +103,43 @@ def _shape_in_config(config: ClusterConfig) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A plan, who shares what in it, its findings, and what it is the rest of if nodes are gone."""
+    """A plan, who shares what in it, its findings, what it is the rest of if nodes are gone, and what was found."""
 
     plan: Plan
     sharing: Sharing
     warnings: tuple[PlanWarning, ...]
     remainder: Remainder | None = None
+    found: Mapping[str, FoundPlace] = field(default_factory=dict)
 
 
-def report_on(
-    plan: Plan,
-    tensor_parallel: Mapping[str, int],
-    *,
-    num_nodes_given: int = 0,
-    remainder: Remainder | None = None,
-) -> PlanReport:
-    """Report on a plan; arguments as of `plan_warnings` and `Planned`.
+def report_on(found: Planned, tensor_parallel: Mapping[str, int]) -> PlanReport:
+    """Report on a plan, with the sizes of its tensor-parallel groups by component.
 
     Raises:
         ConfigError: `tensor_parallel` names no component, or a size that does not divide its ranks.
     """
+    plan = found.plan
     sharing = Sharing(plan)
-    found = plan_warnings(plan, tensor_parallel=tensor_parallel, sharing=sharing)
-    found.extend(unused_nodes(plan.topology, num_nodes_given))
-    return PlanReport(plan, sharing, tuple(found), remainder)
+    warnings = plan_warnings(plan, tensor_parallel=tensor_parallel, sharing=sharing)
+    warnings.extend(unused_nodes(plan.topology, found.num_nodes_given))
+    return PlanReport(plan, sharing, tuple(warnings), found.remainder, found.found)
 
 
 def report_as_data(report: PlanReport) -> dict[str, Any]:
-    """The plan as data, with its findings under `warnings`, and what was lost under `without`."""
+    """The plan as data: its findings under `warnings`, what was lost under `without`, what was found under `found`."""
+    places = {
+        name: {
+            "placement": place.rule.text,
+            "node_groups": list(place.rule.node_groups),
+            "reasons": list(place.reasons),
+        }
+        for name, place in report.found.items()
+    }
     without = {} if report.remainder is None else {"without": _remainder_as_data(report.remainder)}
     return (
         plan_as_data(report.plan, sharing=report.sharing)
         | without
+        | ({"found": places} if places else {})
         | {
             "warnings": [
                 asdict(warning)

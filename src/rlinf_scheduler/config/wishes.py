@@ -39,7 +39,7 @@ def read_wish(
         section.count,
         section.per_node,
         section.processes,
-        section.same,
+        section.same or "",
         section.beside,
         section.not_with,
         section.sharing,
@@ -102,7 +102,7 @@ class _WishSection(Section):
     count: Annotated[int | None, PlainValidator(_read_count)] = None
     per_node: _Size | None = None
     processes: _Size | None = None
-    same: Literal["", "node", "island"] = ""
+    same: Literal["node", "island"] | None = None
     beside: _Names = ()
     not_with: _Names = ()
     sharing: _Names = Field(default=(), alias="with")
