@@ -33,12 +33,12 @@ from measure import (
 )
 from one_node import one_node, socket_path
 from rlinf.scheduler import Cluster, NodePlacementStrategy
-from rlinf_scheduler.ray_backend.node import copying
+from rlinf_scheduler.ray_backend import variables
 
 SIZES = (KIB, MIB, 16 * MIB, 256 * MIB)
 LARGEST = SIZES[-1]
 # Our nodes start theirs with a setting of glibc's, by which they copy large memory faster; Ray's own do not.
-AS_RAY_STARTS_IT = {"env_vars": {copying.VARIABLE: ""}}
+AS_RAY_STARTS_IT = {"env_vars": {variables.COPYING_VARIABLE: ""}}
 # Of the time of a side: what is regular needs fewer repetitions.
 BARE_SHARE = 0.2
 

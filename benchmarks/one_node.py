@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlinf.scheduler import Cluster
-from rlinf_scheduler.ray_backend.token import use_fresh_token
+from rlinf_scheduler.ray_backend.patches import use_fresh_token
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from rlinf_scheduler.cli import node as node_command
 from rlinf_scheduler.cli.main import app
 from rlinf_scheduler.proc import held, living, send, wait_for_ends
-from rlinf_scheduler.ray_backend.node import folders, records, starting
+from rlinf_scheduler.ray_backend import folders, this_node
 
-FAKE_RAY = Path(__file__).parents[1] / "ray_backend" / "node" / "fake_ray.py"
+FAKE_RAY = Path(__file__).parents[1] / "ray_backend" / "fake_ray.py"
 HEAD = ("start", "--head", "--interface", "127.0.0.8", "--port", "6557")
 
 
@@ -25,7 +25,7 @@ def rlinf_node(tmp_path, monkeypatch):
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     monkeypatch.setattr(folders, "private_directory", lambda longest=None: private)
-    monkeypatch.setattr(starting, "_RAY", (sys.executable, str(FAKE_RAY)))
+    monkeypatch.setattr(this_node, "_RAY", (sys.executable, str(FAKE_RAY)))
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"):
         monkeypatch.delenv(name, raising=False)
@@ -193,10 +193,10 @@ BLOCKING = """
 import sys
 from pathlib import Path
 from rlinf_scheduler.cli.main import main
-from rlinf_scheduler.ray_backend.node import folders, records, starting
+from rlinf_scheduler.ray_backend import folders, this_node
 private, fake_ray = Path(sys.argv.pop(1)), sys.argv.pop(1)
 folders.private_directory = lambda longest=None: private
-starting._RAY = (sys.executable, fake_ray)
+this_node._RAY = (sys.executable, fake_ray)
 main()
 """
 
@@ -222,7 +222,7 @@ def test_a_node_in_the_foreground_ends_with_its_command(in_the_foreground, numbe
     started.send_signal(number)
     assert started.wait(60) == status
     assert not alive(pids)
-    assert records.read_records() == []
+    assert this_node.read_records() == []
 
 
 def test_a_node_in_the_foreground_that_ends_by_itself_is_told(in_the_foreground):

@@ -15,7 +15,7 @@ from ray._private.node import Node
 from fake_gcs import listening
 from rlinf_scheduler.errors import ClusterTimeout
 from rlinf_scheduler.ray_backend import backend
-from rlinf_scheduler.ray_backend.deadlines import ended_within
+from rlinf_scheduler.ray_backend.patches import ended_within
 
 VARIABLE = "RAY_gcs_server_port_wait_time_s"
 ROOT = Path(__file__).parents[2]

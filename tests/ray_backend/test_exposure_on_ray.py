@@ -10,7 +10,7 @@ import ray
 
 from rlinf_scheduler.doctor.gathering import open_to_others
 from rlinf_scheduler.ray_backend.authentication import host_and_port
-from rlinf_scheduler.ray_backend.probe import network_interfaces
+from rlinf_scheduler.ray_backend.interfaces import network_interfaces
 
 
 def outer_addresses():

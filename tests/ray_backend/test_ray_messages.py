@@ -5,7 +5,7 @@ import logging
 import pytest
 from ray._private import worker as ray_worker
 
-from rlinf_scheduler.ray_backend.ray_messages import keep_off_terminal
+from rlinf_scheduler.ray_backend.patches import keep_off_terminal
 
 
 @pytest.fixture

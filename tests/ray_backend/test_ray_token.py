@@ -5,8 +5,8 @@ import stat
 import pytest
 
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.ray_backend import ray_token
-from rlinf_scheduler.ray_backend.ray_token import (
+from rlinf_scheduler.ray_backend import authentication
+from rlinf_scheduler.ray_backend.authentication import (
     RayToken,
     find_tokens,
     keep_to_oneself,
@@ -116,7 +116,7 @@ def test_what_was_copied_for_everybody_to_read_is_taken_from_them(tmp_path):
 
 
 def test_a_file_of_another_user_stays_as_it_is(home, monkeypatch):
-    monkeypatch.setattr(ray_token.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(authentication.os, "getuid", lambda: 12345)
     token = token_in_rays_file({"HOME": str(home)})
     assert not keep_to_oneself(token)
     assert mode_of(token.path) == 0o644

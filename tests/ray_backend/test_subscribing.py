@@ -5,7 +5,7 @@ import time
 import pytest
 from ray import _raylet
 
-from rlinf_scheduler.ray_backend.subscribing import unhurried
+from rlinf_scheduler.ray_backend.patches import unhurried
 
 NOBODY = "127.0.0.1:1"
 PAUSE_S = 0.1

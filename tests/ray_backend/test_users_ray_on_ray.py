@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from programs import run_program
-from rlinf_scheduler.ray_backend.node.folders import KEPT_SESSIONS
+from rlinf_scheduler.ray_backend.folders import KEPT_SESSIONS
 
 PROGRAM = """
 import os, sys

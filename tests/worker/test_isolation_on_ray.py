@@ -22,9 +22,8 @@ from rlinf_scheduler.events import WorkerStarted
 from rlinf_scheduler.host import actor_spec
 from rlinf_scheduler.host.actor_spec import withdraw, withdraw_all, withdraw_of_the_dead
 from rlinf_scheduler.proc import held, living, send
-from rlinf_scheduler.ray_backend import backend
+from rlinf_scheduler.ray_backend import backend, variables
 from rlinf_scheduler.ray_backend.backend import variables_lacking
-from rlinf_scheduler.ray_backend.node import copying
 from rlinf_scheduler.ray_backend.raylets import nodes_like_here
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.worker import processes
@@ -105,12 +104,12 @@ def test_no_rank_lives_in_a_process_that_ran_a_task_of_the_users(ray_cluster):
 def test_what_nodes_of_somebody_elses_do_not_start_with_is_given_to_each_process(ray_cluster, monkeypatch):
     node_ids = [node.node_id for node in ray_cluster.topology.nodes]
     assert variables_lacking() == {node_id: {} for node_id in node_ids}
-    monkeypatch.setattr(copying, "LABELS", {"somebody": "else"})
-    (name,) = copying.OF_A_PROCESS
+    monkeypatch.setattr(variables, "LABELS", {"somebody": "else"})
+    (name,) = variables.OF_A_PROCESS
     assert [list(lacking) for lacking in variables_lacking().values()] == [[name]] * 2
     monkeypatch.setattr(ray_cluster.session.service(Processes), "_lack", {})
     own = [found[0] for found in seen(ray_cluster, NodePlacementStrategy([0]), name)]
-    assert own == [copying.OF_A_PROCESS[name].replace("${GLIBC_TUNABLES}", copying.of_a_node({})[name])]
+    assert own == [variables.OF_A_PROCESS[name].replace("${GLIBC_TUNABLES}", variables.of_a_node({})[name])]
 
 
 def test_what_a_rank_is_to_host_stays_with_ray_neither_after_a_launch_nor_after_one_that_is_given_up(

@@ -20,8 +20,7 @@ from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.wording import counted
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.ray_backend.node.records import NodeRecord
-    from rlinf_scheduler.ray_backend.node.starting import StartedNode
+    from rlinf_scheduler.ray_backend.this_node import NodeRecord, StartedNode
 
 node = typer.Typer(no_args_is_help=True, help="Start and stop this machine as a node of a cluster.")
 
@@ -89,8 +88,7 @@ def stop(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was stopped as data.")] = False,
 ) -> None:
     """Stop the node that `rlinf node start` started on this machine, and nothing else; of several, those meant."""
-    from rlinf_scheduler.ray_backend.node.records import folders_elsewhere, read_records  # noqa: PLC0415 - slow to load
-    from rlinf_scheduler.ray_backend.node.stopping import processes_of, stop_node  # noqa: PLC0415
+    from rlinf_scheduler.ray_backend.this_node import folders_elsewhere, processes_of, read_records, stop_node  # noqa: PLC0415 - slow to load  # noqa: PLC0415
 
     if everything and address is not None:
         raise typer.BadParameter("give either --address, for the nodes of one cluster, or --all")
@@ -126,7 +124,7 @@ def _make_sure(records: list[NodeRecord], *, may_ask: bool) -> None:
         ConfigError: nobody can be asked.
         typer.Exit: they are not.
     """
-    from rlinf_scheduler.ray_backend.node.stopping import processes_of  # noqa: PLC0415 - takes a while to load
+    from rlinf_scheduler.ray_backend.this_node import processes_of  # noqa: PLC0415 - takes a while to load
 
     running = [record for record in records if processes_of(record)]
     if len(running) < 2:
@@ -154,8 +152,8 @@ def _start(
     token_file: str | None,
     timeout_s: float,
 ) -> StartedNode:
-    from rlinf_scheduler.ray_backend.node.interfaces import own_ip  # noqa: PLC0415 - takes a while to load
-    from rlinf_scheduler.ray_backend.node.starting import NodeOptions, start_node  # noqa: PLC0415
+    from rlinf_scheduler.ray_backend.interfaces import own_ip  # noqa: PLC0415 - takes a while to load
+    from rlinf_scheduler.ray_backend.this_node import NodeOptions, start_node  # noqa: PLC0415
 
     environment = dict(os.environ)
     if token_file is not None:
@@ -174,7 +172,7 @@ def _start(
 
 def _given_token(token_file: str, environment: dict[str, str]) -> dict[str, str]:
     """The variables with which Ray takes a token from a file; one from the standard input is kept first."""
-    from rlinf_scheduler.ray_backend.ray_token import (  # noqa: PLC0415 - takes a while to load
+    from rlinf_scheduler.ray_backend.authentication import (  # noqa: PLC0415 - takes a while to load
         PATH_VARIABLE,
         TOKEN_VARIABLE,
         own_token_path,
@@ -236,7 +234,7 @@ def _token_as_data(started: StartedNode) -> dict[str, object]:
 @contextmanager
 def _stopped_at_the_end(*, only_if: bool) -> Iterator[list[NodeRecord]]:
     """The nodes that are put into the list are stopped at the end, also when this process is told to end."""
-    from rlinf_scheduler.ray_backend.node.stopping import stop_node  # noqa: PLC0415 - takes a while to load
+    from rlinf_scheduler.ray_backend.this_node import stop_node  # noqa: PLC0415 - takes a while to load
 
     running: list[NodeRecord] = []
     if not only_if:

@@ -30,7 +30,7 @@ from rlinf_scheduler.ray_backend.backend import (
     on_node,
     wait_for_nodes,
 )
-from rlinf_scheduler.ray_backend.node.interfaces import own_ip
+from rlinf_scheduler.ray_backend.interfaces import own_ip
 from rlinf_scheduler.ray_backend.nodes import fleet_of, order_nodes
 from rlinf_scheduler.ray_backend.probe import NodeReport, node_environment, probe_this_node
 

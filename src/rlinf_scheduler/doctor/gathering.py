@@ -35,7 +35,7 @@ from rlinf_scheduler.hardware.vendors import (
     match_devices,
     vendors,
 )
-from rlinf_scheduler.ray_backend.ray_token import (
+from rlinf_scheduler.ray_backend.authentication import (
     MODE_VARIABLE,
     find_tokens,
     readable_by_others,

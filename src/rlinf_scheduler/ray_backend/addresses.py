@@ -17,7 +17,7 @@ from ray._private import utils as ray_private_utils
 from rlinf_scheduler.comm.rundir import private_directory
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.ray_backend.authentication import host_and_port
-from rlinf_scheduler.ray_backend.node.folders import LONGEST_FOLDER_BYTES
+from rlinf_scheduler.ray_backend.folders import LONGEST_FOLDER_BYTES
 from rlinf_scheduler.wording import seconds_text
 
 LOCAL = "local"

@@ -1,4 +1,7 @@
-"""How to join a Ray that somebody else started: with a token or without, as that Ray wants it.
+"""How a Ray is joined or started, with a token or without; where tokens lie, and how one is made.
+
+A token in `~/.ray/auth_token` turns authentication on for every Ray that its user starts, and for those who know
+nothing of it. So ours lies in a file of our own, and Ray's file is only read: to join a Ray that others have started.
 
 Ray sends a token only where `RAY_AUTH_MODE=token` is set, and refuses a client without one, 20 s later and without a
 word on it. Here that Ray is asked first.
@@ -6,23 +9,177 @@ word on it. Here that Ray is asked first.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.ray_backend.gcs_question import GcsAnswer, ask_gcs
-from rlinf_scheduler.ray_backend.ray_token import (
-    KUBERNETES_VARIABLE,
-    MODE_VARIABLE,
-    OWN_FILE,
-    PATH_VARIABLE,
-    PLACES,
-    TOKEN_VARIABLE,
-    RayToken,
-    find_tokens,
-)
+
+MODE_VARIABLE = "RAY_AUTH_MODE"
+TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 - its name
+PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
+# A token of another kind, which Ray reads and checks in its own way.
+KUBERNETES_VARIABLE = "RAY_ENABLE_K8S_TOKEN_AUTH"
+
+OWN_FILE, RAYS_FILE = "~/.rlinf/ray_token", "~/.ray/auth_token"
+PLACES = f"{TOKEN_VARIABLE}, {PATH_VARIABLE}, {OWN_FILE} and {RAYS_FILE}"
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class RayToken:
+    """A token and where it was found.
+
+    Attributes:
+        value: the secret.
+        source: where it lies, for people: a variable or a file.
+        path: the file, or None.
+    """
+
+    value: str = field(repr=False)
+    source: str
+    path: Path | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight letters that are the same for the same token, and do not give it away."""
+        return hashlib.sha256(self.value.encode()).hexdigest()[:8]
+
+    def __str__(self) -> str:
+        return f"the token of {self.source} (fingerprint {self.fingerprint})"
+
+
+def own_token_path(environment: Mapping[str, str]) -> Path:
+    """Where the token lies that Rays of ours are started with."""
+    return _in_home(OWN_FILE, environment)
+
+
+def find_tokens(environment: Mapping[str, str]) -> list[RayToken]:
+    """Return the tokens to join a Ray with: that of the variables alone, else ours and that of Ray's own file.
+
+    Raises:
+        ClusterError: `RAY_AUTH_TOKEN_PATH` names a file that cannot be read or is empty.
+    """
+    named = _named_token(environment)
+    if named is not None:
+        return [named]
+    files = (_in_home(file, environment) for file in (OWN_FILE, RAYS_FILE))
+    return [token for token in map(_token_in, files) if token is not None]
+
+
+def token_in_rays_file(environment: Mapping[str, str]) -> RayToken | None:
+    """Return the token with which Ray turns authentication on wherever nobody has said a mode."""
+    return _token_in(_in_home(RAYS_FILE, environment))
+
+
+def _named_token(environment: Mapping[str, str]) -> RayToken | None:
+    value = environment.get(TOKEN_VARIABLE, "").strip()
+    if value:
+        return RayToken(value, f"the variable {TOKEN_VARIABLE}")
+    named = environment.get(PATH_VARIABLE, "").strip()
+    if not named:
+        return None
+    try:
+        value = Path(named).read_text().strip()
+    except OSError as error:
+        raise ClusterError(
+            f"{PATH_VARIABLE} names {named}, which cannot be read: {error.strerror}"
+        ) from error
+    if not value:
+        raise ClusterError(f"{PATH_VARIABLE} names {named}, which is empty")
+    return RayToken(value, named, Path(named))
+
+
+def _in_home(file: str, environment: Mapping[str, str]) -> Path:
+    home = environment.get("HOME")
+    return (Path(home) if home else Path.home()) / file.removeprefix("~/")
+
+
+def _token_in(path: Path) -> RayToken | None:
+    try:
+        value = path.read_text().strip()
+    except OSError:
+        return None
+    return RayToken(value, str(path), path) if value else None
+
+
+def make_token(path: Path) -> RayToken:
+    """A new token in a file that only this user can read; if another process made it meanwhile, that one."""
+    return store_token(path, secrets.token_hex(32))
+
+
+def store_token(path: Path, value: str) -> RayToken:
+    """Put a token into a new file of mode 0600; what is in the file, where one is there.
+
+    Raises:
+        ClusterError: the file cannot be written, or it is empty.
+    """
+    written = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(value)
+            # Whole or not at all, and never over another's.
+            with contextlib.suppress(FileExistsError):
+                os.link(written, path)
+        finally:
+            written.unlink()
+        found = path.read_text().strip()
+    except OSError as error:
+        raise ClusterError(f"no token can be kept in {path}: {error.strerror}") from error
+    if not found:
+        raise ClusterError(f"{path} is there and is empty: remove it")
+    return RayToken(found, str(path), path)
+
+
+def keep_to_oneself(token: RayToken) -> bool:
+    """Take from all others the right to read a token's file, if it is this user's; whether somebody had it."""
+    if token.path is None:
+        return False
+    status = token.path.stat()
+    if status.st_uid != os.getuid() or not stat.S_IMODE(status.st_mode) & _OTHERS:
+        return False
+    token.path.chmod(0o600)
+    return True
+
+
+def readable_by_others(token: RayToken) -> bool:
+    """Whether other users of this machine can read the file that a token lies in."""
+    if token.path is None:
+        return False
+    try:
+        return bool(stat.S_IMODE(token.path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH))
+    except OSError:
+        return False
+
+
+def own_token(environment: Mapping[str, str]) -> RayToken:
+    """Return the token to start a Ray with: that of the variables, else ours, which is made if it is not there.
+
+    Raises:
+        ClusterError: it cannot be read or written.
+    """
+    named = _named_token(environment)
+    if named is not None:
+        return named
+    path = own_token_path(environment)
+    token = _token_in(path) or make_token(path)
+    keep_to_oneself(token)
+    return token
+
+
+# -- joining -----------------------------------------------------------------------------------------
+
 
 TOKEN, DISABLED = "token", "disabled"
 _TLS_VARIABLE = "RAY_USE_TLS"

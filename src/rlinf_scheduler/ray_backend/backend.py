@@ -23,6 +23,7 @@ from rlinf_scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf_scheduler.face.finder import is_ray_environment, ray_environment
 from rlinf_scheduler.hardware.vendors import MASKS
 from rlinf_scheduler.planning import Node
+from rlinf_scheduler.ray_backend import variables
 from rlinf_scheduler.ray_backend.addresses import LOCAL, find_address, unannounced
 from rlinf_scheduler.ray_backend.authentication import (
     Access,
@@ -30,8 +31,9 @@ from rlinf_scheduler.ray_backend.authentication import (
     host_and_port,
     wait_for_answer,
 )
-from rlinf_scheduler.ray_backend.deadlines import check_loopback, ended_within, replaced
+from rlinf_scheduler.ray_backend.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
 from rlinf_scheduler.ray_backend.guard import Guard
+from rlinf_scheduler.ray_backend.interfaces import LOOPBACK
 from rlinf_scheduler.ray_backend.leaving import (
     check_left,
     end_ray_by_own_callback,
@@ -41,14 +43,18 @@ from rlinf_scheduler.ray_backend.leaving import (
     start_none_by_accident,
 )
 from rlinf_scheduler.ray_backend.lost_nodes import answering_nodes, what_is_gone
-from rlinf_scheduler.ray_backend.node import copying, variables
-from rlinf_scheduler.ray_backend.node.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
-from rlinf_scheduler.ray_backend.node.interfaces import LOOPBACK
+from rlinf_scheduler.ray_backend.patches import (
+    check_loopback,
+    ended_within,
+    keep_off_terminal,
+    replaced,
+    unhurried,
+    use_access,
+    use_fresh_token,
+    use_own_token,
+)
 from rlinf_scheduler.ray_backend.probe import NodeReport, probe_this_node, simulated_environment
-from rlinf_scheduler.ray_backend.ray_messages import keep_off_terminal
 from rlinf_scheduler.ray_backend.raylets import node_ip_here, nodes_like_here, wait_for_raylet
-from rlinf_scheduler.ray_backend.subscribing import unhurried
-from rlinf_scheduler.ray_backend.token import use_access, use_fresh_token, use_own_token
 
 NAMESPACE = "rlinf"
 _SIMULATED_STORE_BYTES = 100 * 1024 * 1024
@@ -162,7 +168,7 @@ def _add_simulated(simulated: RayTestCluster, rank: int, node: Node) -> None:
             **variables.of_a_node(os.environ),
             **simulated_environment(rank, node),
         },
-        labels=copying.LABELS,
+        labels=variables.LABELS,
     )
 
 
@@ -359,7 +365,7 @@ def variables_lacking() -> dict[str, Mapping[str, str]]:
     """What our processes have to be given, since the node's own do not start with it; by Ray's id of the node."""
     labels = {node["NodeID"]: node["Labels"].items() for node in ray.nodes()}
     return {
-        node: {} if copying.LABELS.items() <= those else copying.OF_A_PROCESS
+        node: {} if variables.LABELS.items() <= those else variables.OF_A_PROCESS
         for node, those in labels.items()
     }
 
@@ -386,7 +392,7 @@ def _connect(address: str, runtime_env: Mapping[str, object] | None = None) -> N
     elif address == LOCAL:
         started = {
             "include_dashboard": False,
-            "labels": copying.LABELS,
+            "labels": variables.LABELS,
             "_node_ip_address": LOOPBACK[0],
         }
     is_here = address == LOCAL or host_and_port(address)[0] in LOOPBACK

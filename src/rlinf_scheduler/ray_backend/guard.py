@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlinf_scheduler.proc import ProcessId, end_all, living, marked, with_descendants
-from rlinf_scheduler.ray_backend.node.variables import set_meanwhile
+from rlinf_scheduler.ray_backend.variables import set_meanwhile
 
 MARK_VARIABLE = "RLINF_DRIVER_MARK"
 # Ranks whose driver is gone take a second to leave in order.

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.ray_backend.authentication import host_and_port
-from rlinf_scheduler.ray_backend.probe import network_interfaces, variables_of
+from rlinf_scheduler.ray_backend.interfaces import network_interfaces
+from rlinf_scheduler.ray_backend.probe import variables_of
 
 _PROC = Path("/proc")
 _ADDRESS_OPTION, _IP_OPTION, _FOLDER_OPTION = "--gcs-address=", "--node_ip_address=", "--log_dir="

@@ -21,7 +21,7 @@ Copy: TypeAlias = tuple[Bytes, Bytes]
 
 # Below, waking a thread costs more than it saves.
 PARALLEL_BYTES = 8 << 20
-# What a thread takes at a time, at least; ranks copy around the cache from here on (see `ray_backend.node.copying`).
+# What a thread takes at a time, at least; ranks copy around the cache from here on (see `ray_backend.variables`).
 BATCH_BYTES = 4 << 20
 MAX_THREADS = 4
 # A batch takes milliseconds, and where pages have to come from a disk, a second.

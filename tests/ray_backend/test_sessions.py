@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_scheduler.ray_backend.node.folders import KEPT_SESSIONS, QUIET_S, prune_sessions
-from rlinf_scheduler.ray_backend.node.starting import NodeOptions, start_node
-from rlinf_scheduler.ray_backend.node.stopping import stop_node
+from rlinf_scheduler.ray_backend.folders import KEPT_SESSIONS, QUIET_S, prune_sessions
+from rlinf_scheduler.ray_backend.this_node import NodeOptions, start_node, stop_node
 
 OLDEST = "session_2026-11-01_00-00-00_000000_1"
 

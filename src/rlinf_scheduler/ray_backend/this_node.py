@@ -1,12 +1,18 @@
-"""Starting a node of a Ray on this machine: `ray start`, with a token, a rank, an address and a private folder."""
+"""This machine as a node of a Ray, by `ray start`: started, with a token, a rank and an address; noted; and ended.
+
+What was started is kept in this user's private directory until it is stopped. What ends is the node's own processes
+and what these have started, and nobody else's.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -15,26 +21,167 @@ import msgspec
 
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.hardware.vendors import NODE_RANK_VARIABLE
-from rlinf_scheduler.proc import marked
-from rlinf_scheduler.ray_backend.authentication import TOKEN, Access, authentication_at
-from rlinf_scheduler.ray_backend.gcs_question import GcsAnswer, ask_gcs
-from rlinf_scheduler.ray_backend.node import copying, variables
-from rlinf_scheduler.ray_backend.node.folders import TMPDIR_VARIABLE, prune_sessions, ray_folder
-from rlinf_scheduler.ray_backend.node.interfaces import LOOPBACK
-from rlinf_scheduler.ray_backend.node.records import (
-    MARK_VARIABLE,
-    NodeRecord,
-    keep_record,
-    read_records,
+from rlinf_scheduler.proc import (
+    KILLED_S,
+    ProcessId,
+    held,
+    living,
+    marked,
+    send,
+    variable_of,
+    wait_for_ends,
+    with_descendants,
 )
-from rlinf_scheduler.ray_backend.node.stopping import processes_of, stop_node
-from rlinf_scheduler.ray_backend.ray_token import MODE_VARIABLE, RayToken, own_token
+from rlinf_scheduler.ray_backend import variables
+from rlinf_scheduler.ray_backend.authentication import (
+    MODE_VARIABLE,
+    TOKEN,
+    Access,
+    RayToken,
+    authentication_at,
+    host_and_port,
+    own_token,
+)
+from rlinf_scheduler.ray_backend.folders import (
+    TMPDIR_VARIABLE,
+    own_directory,
+    prune_sessions,
+    ray_folder,
+)
+from rlinf_scheduler.ray_backend.gcs_question import GcsAnswer, ask_gcs
+from rlinf_scheduler.ray_backend.interfaces import LOOPBACK
+
+# -- what was started here ---------------------------------------------------------------------------
+
+
+# Every process of a node is started with it, and with the node's mark as its value.
+MARK_VARIABLE = "RLINF_NODE_MARK"
+_FOLDER = "nodes"
+# Each node has one of the second, and a head one of the first; no program of a user's is called so.
+_NODE_PROGRAMS = ("gcs_server", "raylet")
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """A node of a Ray, as it was started here.
+
+    Attributes:
+        mark: what its processes are told by.
+        address: of that Ray, HOST:PORT.
+        ip: of the node.
+        is_head: whether it is that Ray's first one.
+        node_rank: which node it is to be; None: whichever is free.
+        authentication: "token" or "disabled".
+        folder: where Ray keeps its sockets and its log.
+        processes: those that ran when it had been started.
+    """
+
+    mark: str
+    address: str
+    ip: str
+    is_head: bool
+    node_rank: int | None
+    authentication: str
+    folder: str
+    processes: tuple[ProcessId, ...]
+
+    def __str__(self) -> str:
+        rank = "" if self.node_rank is None else f"{self.node_rank} "
+        return f"node {rank}({self.ip}) of the Ray at {self.address}"
+
+
+def keep_record(record: NodeRecord) -> None:
+    """Note a node that was started."""
+    folder = own_directory() / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / record.mark
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(record))
+
+
+def forget_record(record: NodeRecord) -> None:
+    """The node is stopped."""
+    (own_directory() / _FOLDER / record.mark).unlink(missing_ok=True)
+
+
+def folders_elsewhere() -> set[str]:
+    """The folders for temporary files of nodes that run here, were started with another one, and are not known here."""
+    known = {record.mark for record in read_records()}
+    return {
+        variable_of(process, "TMPDIR") or "/tmp"  # noqa: S108 - the machine's own, named to the user
+        for process in living()
+        if process.name in _NODE_PROGRAMS and variable_of(process, MARK_VARIABLE) not in (None, *known)
+    }
+
+
+def read_records() -> list[NodeRecord]:
+    """The nodes that were started here and not stopped, the oldest first; some may have ended by themselves."""
+    folder = own_directory() / _FOLDER
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            found.append((path.stat().st_mtime_ns, msgspec.json.decode(path.read_bytes(), type=NodeRecord)))
+    return [record for _, record in sorted(found, key=lambda entry: entry[0])]
+
+
+# -- stopping ----------------------------------------------------------------------------------------
+
+
+GRACE_S = 10.0
+# The head's own service keeps nothing on a disk, and while other nodes ask it something it does not end when asked.
+_SERVICE, _SERVICE_GRACE_S = "gcs_server", 1.0
+_HEAD_ASKED_S = 1.0
+
+
+def processes_of(record: NodeRecord) -> list[ProcessId]:
+    """What lives of a node: its first processes, what carries its mark, and what all of these have started."""
+    marks = marked(MARK_VARIABLE, record.mark)
+    return with_descendants({*record.processes, *marks}, living())
+
+
+def stop_node(record: NodeRecord, grace_s: float = GRACE_S) -> int:
+    """End a node; how many processes it had.
+
+    Its own processes are asked first, and take their workers along; after `grace_s` seconds what is left is killed.
+    A node whose head is gone is killed at once: it would look for the head, to say that it leaves.
+
+    Raises:
+        ClusterTimeout: some cannot be killed; the text names them. The node is remembered.
+    """
+    if ask_gcs(*host_and_port(record.address), None, _HEAD_ASKED_S) is GcsAnswer.NOBODY:
+        grace_s = 0.0
+    ended: set[ProcessId] = set()
+    # What is started while the others end is found the second time.
+    for patience_s in (grace_s, 0.0):
+        found = processes_of(record)
+        ended.update(found)
+        _end(found, record, patience_s)
+    forget_record(record)
+    return len(ended)
+
+
+def _end(found: Collection[ProcessId], record: NodeRecord, grace_s: float) -> None:
+    with held(found) as descriptors:
+        if grace_s > 0:
+            service = {d for process, d in descriptors.items() if process.name == _SERVICE}
+            own = {d for process, d in descriptors.items() if process in record.processes}
+            send(own - service, signal.SIGTERM)
+            wait_for_ends(set(descriptors.values()) - service, grace_s)
+            send(service, signal.SIGTERM)
+            wait_for_ends(service, min(grace_s, _SERVICE_GRACE_S))
+        send(descriptors.values(), signal.SIGKILL)
+        stuck = wait_for_ends(descriptors.values(), KILLED_S)
+        if stuck:
+            names = ", ".join(f"{p.pid} ({p.name})" for p, d in descriptors.items() if d in stuck)
+            raise ClusterTimeout(f"processes of {record} do not end: {names}")
+
+
+# -- starting ----------------------------------------------------------------------------------------
+
 
 DEFAULT_PORT = 6379
 _CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _USAGE_VARIABLE = "RAY_USAGE_STATS_ENABLED"
-
-
 _SHOWN_LINES = 12
 _ASKED_S = 2.0
 # Unless `ray start` is told otherwise, which it does not look at before it has started half of a node.
@@ -167,7 +314,7 @@ def _ray_start(options: NodeOptions, folder: Path) -> list[str]:
         *where,
         f"--node-ip-address={options.ip}",
         f"--temp-dir={folder}/ray",
-        *(f"--labels={name}={value}" for name, value in copying.LABELS.items()),
+        *(f"--labels={name}={value}" for name, value in variables.LABELS.items()),
         *options.extra,
     ]
 

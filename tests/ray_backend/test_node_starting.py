@@ -13,9 +13,15 @@ import pytest
 from fake_gcs import as_ray, listening
 from rlinf_scheduler.errors import ClusterError, ClusterTimeout
 from rlinf_scheduler.proc import held, living, marked, send, wait_for_ends
-from rlinf_scheduler.ray_backend.node.records import MARK_VARIABLE, keep_record, read_records
-from rlinf_scheduler.ray_backend.node.starting import NodeOptions, start_node
-from rlinf_scheduler.ray_backend.node.stopping import processes_of, stop_node
+from rlinf_scheduler.ray_backend.this_node import (
+    MARK_VARIABLE,
+    NodeOptions,
+    keep_record,
+    processes_of,
+    read_records,
+    start_node,
+    stop_node,
+)
 
 HEAD = NodeOptions(ip="127.0.0.9", port=6555)
 

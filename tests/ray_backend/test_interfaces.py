@@ -3,8 +3,8 @@
 import pytest
 
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.ray_backend.node import interfaces
-from rlinf_scheduler.ray_backend.node.interfaces import own_ip
+from rlinf_scheduler.ray_backend import interfaces
+from rlinf_scheduler.ray_backend.interfaces import own_ip
 
 
 @pytest.fixture
