@@ -34,7 +34,14 @@ LAYERS = (
     ("job_server",),
     ("detached",),
     ("cluster",),
-    ("devices", "doctor", "emulation", "metrics", "web"),  # rooms: the parts before work without them
+    (
+        "devices",
+        "doctor",
+        "emulation",
+        "metrics",
+        "tracing",
+        "web",
+    ),  # rooms: the parts before work without them
     ("(names)",),  # rlinf_scheduler/__init__.py: the public names
     ("(face)",),  # rlinf/scheduler/: what programs import
     ("(testing)", "cli", "engines"),

@@ -41,7 +41,7 @@ from rlinf_scheduler.host.info import (
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.keywords import explains_arguments, explains_calls
 from rlinf_scheduler.observe.job_trace import MAX_BYTES as TRACE_BYTES
-from rlinf_scheduler.observe.job_trace import JobTrace, TraceService
+from rlinf_scheduler.observe.job_trace import JobTrace
 from rlinf_scheduler.observe.report import WITHIN_S as REPORT_S
 from rlinf_scheduler.observe.report import Report, ask_report
 from rlinf_scheduler.observe.status import JobStatus
@@ -440,12 +440,14 @@ class Cluster:
             OSError: the file cannot be written.
         """
         session = self.session
+        begun: JobTrace
         if session.home.process_id != session.messenger.endpoint.process_id:
             if keeps_elsewhere(session):
-                begun: JobTrace = _detached().trace(session, path, max_bytes)
+                begun = _detached().trace(session, path, max_bytes)
                 return begun
             raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
-        return session.service(TraceService).begin(path, max_bytes)
+        begun = session.service(of_room("tracing.service:TraceService")).begin(path, max_bytes)
+        return begun
 
     def status(self) -> JobStatus:
         """What the job does: its nodes, ranks, channels, weights and last events, with rates, as data.

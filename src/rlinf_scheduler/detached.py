@@ -8,6 +8,7 @@ import pickle
 import platform
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
@@ -22,7 +23,7 @@ from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.host.actor_spec import withdraw_of_the_dead
 from rlinf_scheduler.host.progress import SlowStep
 from rlinf_scheduler.job_server import JobServer, JobServerSpec
-from rlinf_scheduler.observe.job_trace import JobTrace
+from rlinf_scheduler.observe.job_trace import JobTrace, wanted_trace
 from rlinf_scheduler.opening import DRIVER_NAME, leave_when_interrupted
 from rlinf_scheduler.ray_backend.backend import own_address
 from rlinf_scheduler.ray_backend.ending import exit_on_sigterm
@@ -36,9 +37,9 @@ from rlinf_scheduler.ray_backend.job_servers import (
     start_job_server,
     wait_for_job_server_end,
 )
+from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.job_file import RunningJob, own_program
-from rlinf_scheduler.worker.detached_trace import DetachedTraces, begin_wanted_trace, wanted_trace_file
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.home_wire import DESCRIBE, STOP, JobDescription, NodesKnown, StopJob
@@ -47,6 +48,7 @@ from rlinf_scheduler.worker.remote_home import STOP_WITHIN_S, AttachedDriver, Re
 T = TypeVar("T")
 
 _LOOKER = "rlinf-jobs"
+_TRACES = "tracing.detached:DetachedTraces"
 # A job server that has not answered a look by then is stopped or stuck, as far as one can tell.
 JOB_SERVER_ANSWERS_S = 5.0
 # One that has answered has at least so long to say more.
@@ -95,7 +97,7 @@ def take_part(
     """
     deadline = time.monotonic() + timeout_s
     step = SlowStep(f"taking part in job '{name}'", "the Ray to answer")
-    with wanted_trace_file(None if begins is None else begins.trace_file) as trace, step.told():
+    with _wanted_trace_file(None if begins is None else begins.trace_file) as trace, step.told():
         engine = join_lasting(address, timeout_s)
         restore = exit_on_sigterm()
         try:
@@ -132,7 +134,8 @@ def attach(session: Session, name: str, worker_class: type[T] | None) -> WorkerG
 def trace(session: Session, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
     """Trace a job that outlives its drivers; see `Cluster.trace`."""
     _driver(session)
-    return session.service(DetachedTraces).begin(path, max_bytes)
+    begun: JobTrace = session.service(of_room(_TRACES)).begin(path, max_bytes)
+    return begun
 
 
 def end_job(session: Session) -> None:
@@ -144,7 +147,8 @@ def end_job(session: Session) -> None:
     """
     attached = _driver(session)
     try:
-        session.service(DetachedTraces).stop()
+        if has_room("tracing"):
+            session.service(of_room(_TRACES)).stop()
     except (OSError, SchedulerError):  # the job ends all the same
         _log.warning("job '%s' is stopped, and its trace could not be written", attached.name, exc_info=True)
     attached.stop_job(_who())
@@ -215,6 +219,13 @@ def _driver(session: Session) -> AttachedDriver:
     return attached
 
 
+def _wanted_trace_file(path: str | None) -> AbstractContextManager[BinaryIO | None]:
+    if not (path or wanted_trace()):
+        return nullcontext()
+    file: AbstractContextManager[BinaryIO | None] = of_room("tracing.detached:wanted_trace_file")(path)
+    return file
+
+
 def _attach(name: str, record: bytes, trace: BinaryIO | None, *at_last: Callable[[], None]) -> Session:
     job = _decoded(record)
     if job.home.machine_id != local_machine_id() and not job.home.tcp_address:
@@ -227,7 +238,7 @@ def _attach(name: str, record: bytes, trace: BinaryIO | None, *at_last: Callable
         session.provide(AttachedDriver, AttachedDriver(session, name))
         set_current(session)
         if trace is not None:
-            begin_wanted_trace(session, trace)
+            of_room("tracing.detached:begin_wanted_trace")(session, trace)
     except BaseException:
         session.close()
         raise

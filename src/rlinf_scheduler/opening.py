@@ -18,7 +18,7 @@ from rlinf_scheduler.host.info import DetachedJob, JobSettings
 from rlinf_scheduler.host.log_lines import receive_log_lines
 from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.host.progress import SlowStep
-from rlinf_scheduler.observe.job_trace import trace_whole_job
+from rlinf_scheduler.observe.job_trace import wanted_trace
 from rlinf_scheduler.observe.reasons import offer_reasons
 from rlinf_scheduler.observe.status_service import StatusService
 from rlinf_scheduler.observe.time_service import TimeService
@@ -215,8 +215,8 @@ def open_home(
         )
         session.provide(RunningJob, job)
         set_current(session)
-        if kept is None:
-            trace_whole_job(session, config.trace_file)
+        if kept is None and (wanted_trace() or config.trace_file):
+            of_room("tracing.service:trace_whole_job")(session, config.trace_file)
     except BaseException:
         session.close()
         raise

@@ -26,7 +26,6 @@ from rlinf_scheduler.host.breakpoints import WAIT_S
 from rlinf_scheduler.host.processes import LEAVE_GRACE_S
 from rlinf_scheduler.job_server import UNOPENED_S
 from rlinf_scheduler.observe import why
-from rlinf_scheduler.observe.job_trace import CLOSING_S
 from rlinf_scheduler.observe.reasons import INTERRUPTED_S
 from rlinf_scheduler.observe.status_service import TIMEOUT_S, WITHIN_S
 from rlinf_scheduler.ray_backend.ending import THREADS_GRACE_S
@@ -34,6 +33,7 @@ from rlinf_scheduler.ray_backend.guard import LEFT_GRACE_S
 from rlinf_scheduler.ray_backend.leaving import SHUTDOWN_WITHIN_S
 from rlinf_scheduler.session.heartbeat_monitor import SILENT_S
 from rlinf_scheduler.session.session import UNDONE_WITHIN_S
+from rlinf_scheduler.tracing.service import CLOSING_S
 from rlinf_scheduler.web.server import PATIENCE_S
 from rlinf_scheduler.worker.channel_starter import WARM_S
 from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S

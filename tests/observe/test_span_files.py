@@ -39,7 +39,7 @@ from rlinf_scheduler.observe.span_file_folder import (
     hold_span_file,
 )
 from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
-from rlinf_scheduler.observe.tracing import (
+from rlinf_scheduler.tracing.tracer import (
     CLOCK,
     SPAN_FILES,
     TRACE,

@@ -39,16 +39,17 @@ from rlinf_scheduler.events import (
     WorkerPrinted,
     WorkerReturned,
 )
-from rlinf_scheduler.observe.job_trace import TraceService
 from rlinf_scheduler.observe.status_service import begin_status, received
 from rlinf_scheduler.session import set_current
-from rlinf_scheduler.worker import detached_trace, remote_group, remote_home
-from rlinf_scheduler.worker.detached_trace import (
+from rlinf_scheduler.tracing import detached
+from rlinf_scheduler.tracing.detached import (
     DetachedTraces,
     TraceMaker,
     begin_wanted_trace,
     wanted_trace_file,
 )
+from rlinf_scheduler.tracing.service import TraceService
+from rlinf_scheduler.worker import remote_group, remote_home
 from rlinf_scheduler.worker.supervision import groups_of
 from waits import seen, wait_until
 
@@ -341,7 +342,7 @@ def slices(path):
 
 
 def test_a_driver_has_the_job_traced_by_its_job_server(kept, driver, tmp_path, monkeypatch):
-    monkeypatch.setattr(detached_trace, "PART_BYTES", 1000)  # it comes in several parts
+    monkeypatch.setattr(detached, "PART_BYTES", 1000)  # it comes in several parts
     group, other = launch(driver, "policy", placement=ONE, detached=True), kept.attach("driver@there.2")
     with trace(driver.session, tmp_path / "run.json.gz", MIB) as traced:
         group.who().wait(60)
@@ -399,7 +400,7 @@ def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost
 
 
 def test_a_trace_has_begun_in_every_rank_before_its_driver_calls_one(kept, driver, tmp_path, monkeypatch):
-    monkeypatch.setattr(detached_trace, "TOLD_S", 60.0)
+    monkeypatch.setattr(detached, "TOLD_S", 60.0)
     group = launch(driver, "policy", placement=ONE, detached=True)
     (pid,) = (who[-1] for who in group.who().wait(60))
     with ThreadPoolExecutor() as beside:
@@ -473,7 +474,7 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypa
     launch(driver, "stays", detached=True)
     second = kept.attach("driver@there.2")
     trace(second.session, tmp_path / "run.json", MIB)
-    monkeypatch.setattr(detached_trace, "opened_file", full)
+    monkeypatch.setattr(detached, "opened_file", full)
     own, others = losses(second), losses(driver)
     end_job(second.session)
     assert "its trace could not be written" in caplog.text

@@ -13,8 +13,8 @@ from rlinf_scheduler.observe.own_stats import NOTE_S, OwnStats, PastStates
 from rlinf_scheduler.observe.process_stats import Activity, Enlist, Silent
 from rlinf_scheduler.observe.stacks import Threads
 from rlinf_scheduler.observe.time_sheets import TimeSheets
-from rlinf_scheduler.observe.tracing import Tracer
 from rlinf_scheduler.proc import birth_of
+from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 
 # A service of the job's home.
@@ -47,7 +47,8 @@ class OwnActivity(Additions[Activity]):
         self._threads = session.service(Threads)
         self._past = session.service(PastStates)
         session.service(TimeSheets)
-        session.service(Tracer)
+        if has_room("tracing"):
+            session.service(of_room("tracing.tracer:Tracer"))
         # Who can be asked what it is at can be asked for these, too.
         session.service(OwnStats)
         levels = session.service(Levels)

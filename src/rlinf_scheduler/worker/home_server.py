@@ -23,10 +23,10 @@ from rlinf_scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
 from rlinf_scheduler.host.info import group_entry
 from rlinf_scheduler.host.log_lines import left_out_lines
 from rlinf_scheduler.host.output import LogFolder
+from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
 from rlinf_scheduler.worker.deaths import Verdict
-from rlinf_scheduler.worker.detached_trace import TraceMaker
 from rlinf_scheduler.worker.home import GroupOrder, Moves, launch_group
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
@@ -313,7 +313,8 @@ class DriverServer:
         self._messenger = session.messenger
         self._refresh = refresh
         self._groups = session.service(GroupServer)
-        session.service(TraceMaker)
+        if has_room("tracing"):
+            session.service(of_room("tracing.detached:TraceMaker"))
         self._drivers: dict[str, _Driver] = {}
         self._why_ending = ""
         self._messenger.serve(ATTACH, self._on_attach, Attach)

@@ -12,12 +12,12 @@ from alarms import Interrupted
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ClusterTimeout, ConfigError
 from rlinf_scheduler.host.timing import Stopwatch
-from rlinf_scheduler.observe import job_trace, tracing
-from rlinf_scheduler.observe.job_trace import JobTrace, TraceService
+from rlinf_scheduler.observe.job_trace import JobTrace
 from rlinf_scheduler.observe.process_stats import Enlist
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.observe.tracing import TraceOn, Tracer
 from rlinf_scheduler.session import current_session
+from rlinf_scheduler.tracing.service import TraceService
+from rlinf_scheduler.tracing.tracer import TraceOn, Tracer
 from waits import wait_until
 
 MIB = 1 << 20
@@ -133,7 +133,7 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(service, tmp_path, m
 
     traces = []
     with monkeypatch.context() as patch:
-        patch.setattr(job_trace, "written", full)
+        patch.setattr("rlinf_scheduler.tracing.service.written", full)
         with pytest.raises(ZeroDivisionError):
             trace_one(ZeroDivisionError())
         with pytest.raises(OSError, match="no space left"):
@@ -179,7 +179,7 @@ def test_a_trace_that_another_thread_ends_while_it_is_noted_what_is_open_just_en
         return []
 
     with service.begin(tmp_path / "run.json", MIB):
-        monkeypatch.setattr(tracing, "open_spans", ended_meanwhile)
+        monkeypatch.setattr("rlinf_scheduler.tracing.tracer.open_spans", ended_meanwhile)
         service._on_io_thread(partial(tracer._note_open, tracer._trace_id))
         assert tracer._span_file is None
 
