@@ -31,7 +31,8 @@ from rlinf_scheduler.queueing import (
     Refuse,
     SubscriptionName,
 )
-from rlinf_scheduler.queueing.leases import Leases, LeaseTerms, OnLease, Settle
+from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.leases import LeaseTerms, OnLease, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Put
 from rlinf_scheduler.queueing.sharding import Part, WantedPart
 from rlinf_scheduler.queueing.taps import Taps
@@ -214,7 +215,7 @@ class Checkpoints:
         vacant = [name for name, _ in restarted.policy(Taps).vacant()]
         if vacant != [name for name in (TAP,) if SubscriptionName(name) in wanted.queues]:
             raise Violation(f"the subscriptions {vacant} of a restarted job wait for somebody to read them")
-        letters = restarted.policy(Leases).dead_letters()
+        letters = restarted.policy(DeadLetters).of()
         dead = {(letter.queue.name, _number(letter.item)): letter.attempts for letter in letters}
         if dead != wanted.dead:
             raise Violation(f"a restarted job has the dead letters {dead}; it should have {wanted.dead}")
@@ -248,7 +249,7 @@ class Checkpoints:
         found: Counter[int] = Counter()
         for queue in books.queues:
             found.update(number for number, _ in self._take_all(restarted, queue, books))
-        letters = restarted.policy(Leases).dead_letters()
+        letters = restarted.policy(DeadLetters).of()
         found.update(_number(letter.item) for letter in letters if letter.queue.name != SubscriptionName(TAP))
         if self._script.plan is not None:
             found.update(number for part in self._train(restarted).values() for number in part)
@@ -267,7 +268,7 @@ class Checkpoints:
         """Check that a subscription which was read at the second look has all that was not read at one of them."""
         name = SubscriptionName(TAP)
         found = [number for number, _ in self._take_all(restarted, name, books)]
-        letters = restarted.policy(Leases).dead_letters()
+        letters = restarted.policy(DeadLetters).of()
         found += [_number(each.item) for each in letters if each.queue.name == name]
         unread = {*before.numbers(of=name), *after.numbers(of=name)} if name in after.queues else set()
         if len(found) > len(set(found)) or not unread - books.gone <= set(found):

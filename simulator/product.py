@@ -16,7 +16,7 @@ from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, HOLDS_NODE, ChannelRef, 
 from rlinf_scheduler.channel.starting import Starter
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.queueing import ChannelState, Producers, Reason
-from rlinf_scheduler.queueing.leases import MoveDead
+from rlinf_scheduler.queueing.dead_letters import MoveDead
 from rlinf_scheduler.queueing.stats import depths_of
 from simulator.checkpoints import Checkpoints
 from simulator.cluster import Cluster, Part

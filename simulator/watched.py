@@ -25,7 +25,8 @@ from rlinf_scheduler.queueing import (
     as_name,
     messages,
 )
-from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, MoveDead, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.leases import Extend, Lapse, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.sharding import DonePart, WantedPart
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapTerms, Unsubscribe, Vacate
 from simulator.ledger import Ledger
@@ -316,7 +317,7 @@ class WatchedState(ChannelState):
         )
 
     def _moves(self, number: int, tell: Callable[..., None]) -> None:
-        letter = self.policy(Leases).dead.get(number)
+        letter = self.policy(DeadLetters).letters.get(number)
         if letter is not None:
             item, queue_name = self._names.number_of(letter.item), letter.queue.name
             self._hear("move", item)

@@ -18,7 +18,8 @@ from rlinf_scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import LeaseExpired
 from rlinf_scheduler.queueing import ChannelState, Deliver, Item, Limits, OperationOver
-from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle
+from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put
 from rlinf_scheduler.queueing.stats import depths_of
 from simulator import Machines
@@ -96,8 +97,7 @@ class OnStateMachine:
 
     def dead(self):
         return [
-            (each.item.payload, each.attempts, each.reason)
-            for each in self.state.policy(Leases).dead_letters()
+            (each.item.payload, each.attempts, each.reason) for each in self.state.policy(DeadLetters).of()
         ]
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from rlinf_scheduler.queueing import ChannelData, OperationOver, SubscriptionName
-from rlinf_scheduler.queueing.leases import Leases
+from rlinf_scheduler.queueing.dead_letters import DeadLetters
 from rlinf_scheduler.queueing.stats import counts_of, depth_of
 
 
@@ -17,7 +17,7 @@ def check_sums(state):
     """Make sure that the sums of a channel are those of its queues, and that no put waits for room that is there."""
     queues = [queue for queue in state.queues.all() if not isinstance(queue.name, SubscriptionName)]
     depths = [depth_of(queue) for queue in queues]
-    letters = state.policy(Leases).dead.values()
+    letters = state.policy(DeadLetters).letters.values()
     stats = counts_of(state.queues)
     assert (stats.num_items, stats.size_bytes, stats.num_leased, stats.num_dead, stats.num_queues) == (
         sum(depth.num_items for depth in depths),

@@ -6,7 +6,8 @@ import pytest
 
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Reason, Refuse
 from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
-from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Close, EndQueue, Fill, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
@@ -473,15 +474,15 @@ def test_a_dead_letter_is_waited_for_no_more_and_does_not_come_back_too_late():
     queue.make("a", max_lag=0)
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
     queue.said += queue.state.apply(Settle(queue.leased(ticket).grant.generation, None, False), "trainer")
-    (letter,) = queue.state.policy(Leases).dead_letters()
+    (letter,) = queue.state.policy(DeadLetters).of()
     queue.said += queue.state.apply(MoveDead(letter.number, True))
     ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
     queue.said += queue.state.apply(Settle(queue.leased(ticket).grant.generation, None, False), "trainer")
     assert isinstance(queue.step(1), Accept)
-    (letter,) = queue.state.policy(Leases).dead_letters()
+    (letter,) = queue.state.policy(DeadLetters).of()
     with pytest.raises(ValueError, match="version 0 is the last that may take it, and 1 is the present one"):
         queue.state.apply(MoveDead(letter.number, True))
-    assert queue.state.policy(Leases).dead_letters() == [letter]
+    assert queue.state.policy(DeadLetters).of() == [letter]
 
 
 def test_a_slot_has_room_in_a_bounded_queue():

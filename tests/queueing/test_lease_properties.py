@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from effort import tries
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Refuse
-from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle, StartClock, StopClock
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.stats import depths_of
 
@@ -134,7 +135,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), again=st.booleans())
     def move_a_dead_letter(self, data, again):
-        letters = self.state.policy(Leases).dead_letters()
+        letters = self.state.policy(DeadLetters).of()
         if letters:
             letter = data.draw(st.sampled_from(letters))
             if again:
@@ -154,7 +155,7 @@ class LeaseMachine(RuleBasedStateMachine):
         leases = self.state.policy(Leases)
         queued = [i.payload for queue in self.state.queues.all() for i in _items_of(queue.fifo)]
         leased = [item.payload for lease in leases._open.values() for item in lease.items.values()]
-        dead = [letter.item.payload for letter in leases.dead_letters()]
+        dead = [letter.item.payload for letter in self.state.policy(DeadLetters).of()]
         assert Counter(queued + leased + dead + self.done) == Counter(self.accepted)
 
     @invariant()
@@ -164,7 +165,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for depth in depths_of(self.state.queues):
             mine = [lease for lease in leases if lease.queue.name == depth.name]
             assert depth.num_leased == sum(len(lease.items) for lease in mine)
-            assert depth.num_dead == len(self.state.policy(Leases).dead_letters(depth.name))
+            assert depth.num_dead == len(self.state.policy(DeadLetters).of(depth.name))
             queue = self.state.queues.find(depth.name)
             assert queue.num_lent == len(mine)
         for name in self.state.queues.clients:

@@ -19,16 +19,8 @@ from rlinf_scheduler.queueing import (
     Refuse,
     Ripen,
 )
-from rlinf_scheduler.queueing.leases import (
-    Extend,
-    Lapse,
-    Leases,
-    LeaseTerms,
-    MoveDead,
-    Settle,
-    StartClock,
-    StopClock,
-)
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.leases import Extend, Lapse, Leases, LeaseTerms, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.messages import Close, EndQueue, Get, Lose, Put, Resend, Retract, Withdraw
 from rlinf_scheduler.queueing.sharding import DonePart, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
@@ -128,7 +120,7 @@ def test_an_item_that_was_given_out_too_often_is_a_dead_letter():
         (delivery, _) = state.apply(Get(attempt, Q, grant=TERMS), "c")
         assert delivery.grant.attempts == [attempt]
         state.apply(Settle(delivery.grant.generation, None, False, reason=f"reason {attempt}"), "c")
-    (letter,) = state.policy(Leases).dead_letters()
+    (letter,) = state.policy(DeadLetters).of()
     assert (letter.item.payload, letter.attempts, letter.reason, letter.consumer) == (
         "item0",
         2,
@@ -136,8 +128,8 @@ def test_an_item_that_was_given_out_too_often_is_a_dead_letter():
         "consumer",
     )
     assert counts(state) == (0, 0, 1)
-    assert state.policy(Leases).dead_letters("other") == []
-    assert state.policy(Leases).dead_letters(Q) == [letter]
+    assert state.policy(DeadLetters).of("other") == []
+    assert state.policy(DeadLetters).of(Q) == [letter]
 
 
 def test_a_delivery_that_nobody_wanted_any_more_is_no_attempt():
@@ -176,7 +168,7 @@ def test_a_question_that_is_retracted_on_lease_does_not_come_back(ending):
 def test_a_dead_letter_that_is_put_back_is_as_new():
     state = filled(2, max_attempts=1)
     state.apply(Settle(lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))[0], None, False), "c")
-    (letter,) = state.policy(Leases).dead_letters()
+    (letter,) = state.policy(DeadLetters).of()
     assert state.apply(MoveDead(letter.number, True)) == []
     assert is_over(state, MoveDead(letter.number, True))
     (delivery, _) = state.apply(Get(2, Q, grant=TERMS), "c")
@@ -186,7 +178,7 @@ def test_a_dead_letter_that_is_put_back_is_as_new():
 def test_a_dead_letter_that_is_discarded_is_gone():
     state = filled(1, max_attempts=1)
     state.apply(Settle(lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))[0], None, False), "c")
-    (letter,) = state.policy(Leases).dead_letters()
+    (letter,) = state.policy(DeadLetters).of()
     assert state.apply(MoveDead(letter.number, False)) == []
     assert is_over(state, MoveDead(letter.number, False))
     assert depths_of(state.queues) == ()
@@ -232,7 +224,7 @@ def test_dead_letters_count_against_the_bytes_of_the_channel_alone():
     state = filled(2, total_bytes=25, max_attempts=1)
     state.apply(Settle(lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))[0], None, False), "c")
     assert state.apply(Put(9, Q), "p", Item("late", size_bytes=10)) == []
-    (letter,) = state.policy(Leases).dead_letters()
+    (letter,) = state.policy(DeadLetters).of()
     assert state.apply(MoveDead(letter.number, False)) == [Accept("p", 9)]
 
 
@@ -410,7 +402,7 @@ def test_a_queue_with_a_dead_letter_is_remembered():
     state.apply(Settle(lease_of(state.apply(Get(1, Q, grant=TERMS), "c"))[0], None, False), "c")
     state.apply(Put(9, Q), "p", Item("first of its name", size_bytes=1))
     state.confirm("d", (1,)) if state.apply(Get(1, Q), "d") else None
-    (letter,) = state.policy(Leases).dead_letters()
+    (letter,) = state.policy(DeadLetters).of()
     state.apply(MoveDead(letter.number, True))
     state.apply(Put(10, Q), "p", Item("second"))
     assert [delivered(state.apply(Get(ticket, Q), "d"))[0][1] for ticket in (2, 3)] == [["item0"], ["second"]]

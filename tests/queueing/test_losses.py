@@ -15,7 +15,8 @@ from rlinf_scheduler.queueing import (
     Refuse,
     SubscriptionName,
 )
-from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
+from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import EndQueue, Get, Lose, Put, Resend
 from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
@@ -156,7 +157,7 @@ def test_a_dead_letter_is_lost_when_it_is_put_back():
     (deliver, _) = state.apply(Get(1, "q", grant=TERMS), "actor")
     state.apply(Settle(deliver.grant.generation, None, False), "actor")
     state.lose_items(why("a"))
-    (letter,) = state.policy(Leases).dead_letters()
+    (letter,) = state.policy(DeadLetters).of()
     assert (letter.item.lost, state.queues.tally.num_lost) == ("went", 0)
     state.apply(MoveDead(letter.number, True))
     assert state.queues.tally.num_lost == 1

@@ -30,8 +30,10 @@ from rlinf_scheduler.queueing import (
 )
 from rlinf_scheduler.queueing.admission import Admission, Admissions, Admit, SetVersion
 from rlinf_scheduler.queueing.contents import Contents
+from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
 from rlinf_scheduler.queueing.gate import Gate
-from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, MoveDead, Settle
+from rlinf_scheduler.queueing.homes import Homes
+from rlinf_scheduler.queueing.leases import Lapse, Leases, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import (
     Arrive,
     Close,
@@ -47,7 +49,7 @@ from rlinf_scheduler.queueing.messages import (
     Withdraw,
 )
 from rlinf_scheduler.queueing.order import WeightedFifo
-from rlinf_scheduler.queueing.out_of_turn import QueueClock, RankedItems
+from rlinf_scheduler.queueing.out_of_turn import RankedItems
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.sharding import DonePart, Part, PartGetter, ShardPlan, WantedPart
 from rlinf_scheduler.queueing.snapshot import ripening
@@ -214,10 +216,10 @@ class Life:
         return self.state.apply(Lapse(self.generation(number)))
 
     def put_back(self, number):
-        return self.state.apply(MoveDead(self.one_of(self.state.policy(Leases).dead, number), True))
+        return self.state.apply(MoveDead(self.one_of(self.state.policy(DeadLetters).letters, number), True))
 
     def discard(self, number):
-        return self.state.apply(MoveDead(self.one_of(self.state.policy(Leases).dead, number), False))
+        return self.state.apply(MoveDead(self.one_of(self.state.policy(DeadLetters).letters, number), False))
 
     def of_ticket(self, operation, number, *item):
         client, ticket = self.one_of(self.tickets, number) or ("nobody", 0)
@@ -461,7 +463,7 @@ def test_what_was_on_lease_has_its_old_place_and_its_attempts_and_is_no_dead_let
     assert [item.payload for item in delivered.items] == [1]
     assert delivered.grant.attempts == [2]
     out = twin.apply(Settle(delivered.grant.generation, None, False, reason="r"), "d")
-    assert [letter.item.payload for letter in twin.policy(Leases).dead_letters()] == [1]
+    assert [letter.item.payload for letter in twin.policy(DeadLetters).of()] == [1]
     assert not any(isinstance(each, Bury) for each in out)
 
 
@@ -549,7 +551,9 @@ KEPT = {
     Gate: "",
     Admission: "kept",
     TapQueue: "read subscription terms",
-    Leases: "_homes _open _why_over dead",
+    Leases: "homes _open _why_over",
+    DeadLetters: "letters",
+    Homes: "_homes",
     Taps: "num_vacancies _taps",
     Admissions: "_admitting",
     Tally: "line lost_bytes clock num_items num_lost size_bytes",
@@ -564,9 +568,10 @@ MADE_ANEW = {
     Admission: "_lanes _lent _lent_before _open _owned _queues queue",
     TapQueue: "_sources",
     Leases: "max_attempts max_leased _consumers _queues",
+    DeadLetters: "_queues",
     Taps: "_queues",
     Admissions: "_queues",
-    Tally: "dead_bytes held_bytes lent_bytes lender max_bytes num_dead num_gets num_here num_lent"
+    Tally: "dead_bytes dead_letters held_bytes lent_bytes lender max_bytes num_dead num_gets num_here num_lent"
     " reserved_bytes touched",
     QueueSet: "maxsize max_bytes on_made tally _gate _num_added",
 }
@@ -583,13 +588,12 @@ def fields_of(part):
     if "__slots__" in vars(part):
         return set(part.__slots__)
     state = ChannelState()
-    parts = {Leases: state.policy(Leases), Taps: state.policy(Taps), Admissions: state.policy(Admissions)}
-    return set(vars(parts[part] if part in parts else QueueSet(0, 0, 0, QueueClock())))
+    parts = {type(policy): policy for policy in state.policies}
+    parts |= {Homes: Homes(), QueueSet: state.queues}
+    return set(vars(parts[part]))
 
 
 @pytest.mark.parametrize("part", KEPT, ids=lambda part: part.__name__)
 def test_nothing_of_a_queue_was_forgotten(part):
     known = " ".join(each.get(part, "") for each in (KEPT, MADE_ANEW, LEFT_OUT)).split()
-    assert fields_of(part) == set(known), (
-        "say in snapshot.py, restoring.py or its policy how it is kept, and then here"
-    )
+    assert fields_of(part) == set(known), "say in snapshot.py or its policy how it is kept, and then here"

@@ -5,7 +5,8 @@ from itertools import count
 from channel_sums import restore
 
 from rlinf_scheduler.queueing import ChannelState, Deliver, Item
-from rlinf_scheduler.queueing.leases import PASSED_OVER_S, LeaseTerms, Settle
+from rlinf_scheduler.queueing.homes import PASSED_OVER_S
+from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Get, Put
 
 Q = "default"

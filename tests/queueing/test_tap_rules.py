@@ -18,7 +18,8 @@ from rlinf_scheduler.queueing import (
     SubscriptionName,
     SurveyContext,
 )
-from rlinf_scheduler.queueing.leases import Leases, LeaseTerms, Settle
+from rlinf_scheduler.queueing.dead_letters import DeadLetters
+from rlinf_scheduler.queueing.leases import LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Close, EndAll, EndQueue, Fill, Flush, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, Taps, TapTerms, Unsubscribe, Vacate
@@ -192,7 +193,7 @@ def test_nobody_is_told_that_a_question_was_not_answered_by_a_subscription():
     delivery, _ = state.apply(Get(1, LOG, grant=LeaseTerms(60.0)), "r")
     out = state.apply(Settle(delivery.grant.generation, None, False, reason="no"), "r")
     assert [type(each).__name__ for each in out] == ["StopClock"]
-    assert [letter.queue.name for letter in state.policy(Leases).dead_letters()] == [LOG]
+    assert [letter.queue.name for letter in state.policy(DeadLetters).of()] == [LOG]
 
 
 # -- bounds -----------------------------------------------------------------------------------------
@@ -397,7 +398,7 @@ def test_what_comes_back_to_one_that_is_gone_is_dropped(max_attempts):
     state.apply(Settle(delivery.grant.generation, None, False, reason="no"), "r")
     take_all(state, Q)
     assert depths_of(state.queues) == ()
-    assert state.policy(Leases).dead_letters() == []
+    assert state.policy(DeadLetters).of() == []
     assert state.queues.tally.held_bytes == 0
     state.apply(Subscribe(2, "log", Q), "reader")
     assert take_all(state, LOG) == []
@@ -443,9 +444,9 @@ def test_a_checkpoint_holds_a_subscription_with_what_nobody_has_read_and_without
     restored = at_rest(state)
     assert restored.policy(Taps).vacant() == [("log", 0)]
     assert [tap.terms for tap in restored.policy(Taps)] == [tap.terms for tap in state.policy(Taps)]
-    assert [
-        (letter.queue.name, letter.item.payload) for letter in restored.policy(Leases).dead_letters()
-    ] == [(LOG, "a")]
+    assert [(letter.queue.name, letter.item.payload) for letter in restored.policy(DeadLetters).of()] == [
+        (LOG, "a")
+    ]
     assert take_all(restored, LOG) == ["c", "d"]
     put(restored, "e")
     assert take_all(restored, LOG) == ["e"]

@@ -6,7 +6,7 @@
   acknowledge what has been given to another.
 - An item is given out so many times; then it is a dead letter. A delivery that nobody wanted any more does not count.
 - Items on lease, and those that come back after a delay, count against the bounds of their queue, and its end waits
-  for them. Dead letters count against the bytes of the channel only.
+  for them.
 - Of a group's items a sticky consumer that had one of them last gets the next ones while it waits for any; nothing
   waits for it. What has no such consumer goes to the sticky one that has least on lease.
 - A consumer that has as many items on lease as it may is skipped in each line, and keeps its place there.
@@ -25,9 +25,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlinf_scheduler.queueing.contents import Contents
-from rlinf_scheduler.queueing.item import Item, QueueName, SubscriptionName, as_name
+from rlinf_scheduler.queueing.homes import Homes
+from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.messages import (
-    Bury,
     Deliver,
     Get,
     Instruction,
@@ -35,7 +35,7 @@ from rlinf_scheduler.queueing.messages import (
     Refuse,
 )
 from rlinf_scheduler.queueing.operations import Getter
-from rlinf_scheduler.queueing.policy import Handler, Merger, OperationOver, Policy
+from rlinf_scheduler.queueing.policy import Handler, OperationOver, Policy
 from rlinf_scheduler.queueing.queue import Queue
 from rlinf_scheduler.queueing.queue_set import QueueSet
 from rlinf_scheduler.queueing.saved_items import LoadedItems, SavedItems
@@ -43,15 +43,9 @@ from rlinf_scheduler.wording import counted
 
 # So many leases are remembered that ended without their consumers' doing: why.
 NUM_REMEMBERED = 1000
-# So many groups are remembered with the sticky consumer that had one of their items last; one looks at so many of the
-# first items for some of its own, unless the first one has been there for so long.
-NUM_HOMES = 65_536
-NUM_LOOKED_AT = 64
 RETRACTED = 0  # the number of a question whose answer nobody wants
-PASSED_OVER_S = 1.0
 EXPIRED = "it was not kept alive for {:g} s"
 LOST = "its consumer was lost"
-NO_LETTER = "it is not there any more: it was put back, or discarded"
 
 
 class Settle(Struct, tag=10, array_like=True):
@@ -69,13 +63,6 @@ class Extend(Struct, tag=11, array_like=True):
 
     generation: int
     for_s: float | None = None
-
-
-class MoveDead(Struct, tag=14, array_like=True):
-    """Put a dead letter back, or drop it -> `Done`."""
-
-    number: int
-    again: bool
 
 
 class Lapse(Struct):
@@ -183,7 +170,7 @@ class LeaseGetter(Getter, tag="lease"):
         if head is None or not self.is_sticky:
             return self
         waiting: list[LeaseGetter] = [each for each in queue.getters if each.is_sticky and each.may_have_more]
-        home = leases.home(queue, head)
+        home = leases.homes.of(queue, head)
         at_home = (each for each in waiting if each.terms.consumer == home)
         least = min(waiting, key=lambda each: leases.consumer(each.client.name).num_items, default=self)
         return next(at_home, least)
@@ -195,7 +182,7 @@ class LeaseGetter(Getter, tag="lease"):
 
     def take_one(self) -> Item:
         """Take the next item; a sticky one takes the first of its consumer's groups, unless others wait for long."""
-        found = self._leases.take_of_home(self) if self.is_sticky else None
+        found = self._leases.homes.take(self.queue, self.terms.consumer) if self.is_sticky else None
         item: Item = self.queue.fifo.take() if found is None else found
         return item
 
@@ -255,24 +242,6 @@ class LeaseState(Struct, eq=False, array_like=True):
         return f"{count}, to come back after a delay" if self.getter is None else f"lease of {count}"
 
 
-class BuriedItem(Struct, eq=False, array_like=True):
-    """An item that was given out as often as it may be: a dead letter.
-
-    Attributes:
-        number: which one of the channel.
-        queue: where it came from; in a snapshot its name.
-        reason: why the last one came to nothing.
-        consumer: who had it last.
-    """
-
-    number: int
-    queue: Any
-    item: Item
-    attempts: int
-    reason: str
-    consumer: str
-
-
 class Consumer:
     """What a client has on lease, and where it waits for more.
 
@@ -301,13 +270,13 @@ class Consumer:
 
 
 class Leases(Policy):
-    """All leases and dead letters of one channel.
+    """All leases of one channel.
 
     Attributes:
         max_attempts: how often an item is given out; 0 for any number.
         max_leased: how many items a client may have on lease before its further leases wait; 0 for any number. One
             that has fewer may come to more by a batch.
-        dead: the dead letters, by number.
+        homes: which consumer had an item of a group last, where consumers are sticky.
     """
 
     def __init__(self, queues: QueueSet, bounds: Any) -> None:
@@ -315,23 +284,20 @@ class Leases(Policy):
         queues.tally.lender = self
         self.max_attempts: int = bounds.get("max_attempts", 0)
         self.max_leased: int = bounds.get("max_leased", 0)
-        self.dead: dict[int, BuriedItem] = {}
         self._open: dict[int, LeaseState] = {}
         self._consumers: dict[str, Consumer] = {}
         self._why_over: OrderedDict[int, str] = OrderedDict()
-        # Which consumer had an item of a group last, by queue and group, where consumers are sticky.
-        self._homes: OrderedDict[tuple[Any, Any], str] = OrderedDict()
+        self.homes = Homes()
 
     # -- what consumers say ----------------------------------------------------------------------
 
     def handlers(self) -> dict[type, Handler]:
-        """Return what handles leases, and dead letters."""
+        """Return what handles leases."""
         return {
             LeaseTerms: self.get,
             Settle: self.settle,
             Extend: self.extend,
             Lapse: self.lapse,
-            MoveDead: self.move_dead,
         }
 
     def get(self, get: Get[LeaseTerms], client: str) -> list[Instruction]:
@@ -377,22 +343,6 @@ class Leases(Policy):
         self._lapse(lease, out)
         return self._queues.settle((lease.queue,), out)
 
-    def move_dead(self, move: MoveDead, _client: str = "") -> list[Instruction]:
-        """Drop a dead letter, or let it go to its queue again, as if it had never been given out.
-
-        Raises:
-            OperationOver: it is not there any more.
-            ValueError: it would be taken too late, in a queue that has versions.
-        """
-        letter = self.dead.get(move.number)
-        if letter is None:
-            raise OperationOver(NO_LETTER)
-        if move.again:
-            letter.queue.reopen(letter.item)
-            letter.item.attempts = 0
-        self._drop(letter)
-        return self._queues.settle((letter.queue,), [])
-
     def _find(self, client: str, generation: int) -> LeaseState:
         lease = self.find(client, generation)
         if lease is None:
@@ -424,10 +374,6 @@ class Leases(Policy):
         """Return everything that is given out, or comes back after a delay."""
         return self._open.values()
 
-    def dead_letters(self, queue_name: QueueName | None = None) -> list[BuriedItem]:
-        """Return those of one queue, or (None) all, the oldest first."""
-        return [letter for letter in self.dead.values() if queue_name in (None, letter.queue.name)]
-
     # -- what getters ask for --------------------------------------------------------------------
 
     def is_at_bound(self, client: str) -> bool:
@@ -448,7 +394,7 @@ class Leases(Policy):
         lease = self._add(getter.queue, items)
         lease.getter, lease.terms = getter, getter.terms
         if getter.terms.sticky:
-            self._note_home(getter, items)
+            self.homes.note(getter.queue, items, getter.terms.consumer)
         getter.items, getter.generation = items, lease.generation
         consumer = self.consumer(getter.client.name)
         consumer.num_items += len(items)
@@ -456,33 +402,6 @@ class Leases(Policy):
         out.append(StartClock(*lease.owner, lease.generation, getter.terms.ttl_s))
         if 0 < self.max_leased <= consumer.num_items:
             self._make_way(consumer, getter)
-
-    def home(self, queue: Contents, item: Item | None) -> str:
-        """Return the consumer that had an item of the same group last; "" if none is known."""
-        if item is None or item.group is None:
-            return ""
-        return self._homes.get((queue.name, item.group), "")
-
-    def take_of_home(self, getter: LeaseGetter) -> Item | None:
-        """Take the first item, of the first few, that is of one of a getter's groups; None: any will do."""
-        queue, consumer = getter.queue, getter.terms.consumer
-        head: Item = queue.fifo.head()
-        if queue.tally.clock.now - head.since > PASSED_OVER_S:
-            return None
-        for item in queue.fifo.first(NUM_LOOKED_AT):
-            if item.priority == head.priority and self.home(queue, item) == consumer:
-                taken: list[Item] = queue.fifo.take_group(item.group, 1)
-                return taken[0]
-        return None
-
-    def _note_home(self, getter: LeaseGetter, items: list[Item]) -> None:
-        for item in items:
-            if item.group is not None:
-                key = (getter.queue.name, item.group)
-                self._homes[key] = getter.terms.consumer
-                self._homes.move_to_end(key)
-        while len(self._homes) > NUM_HOMES:
-            self._homes.popitem(last=False)
 
     def take_back(self, getter: LeaseGetter, out: list[Instruction]) -> None:
         """Take back what nobody wanted any more when it came; this was no attempt."""
@@ -503,17 +422,9 @@ class Leases(Policy):
         self._consumers.pop(client, None)
 
     def items(self) -> Iterator[Item]:
-        """Yield what is on lease, or comes back after a delay, and dead letters."""
+        """Yield what is on lease, or comes back after a delay."""
         for lease in self._open.values():
             yield from lease.items.values()
-        for letter in self.dead.values():
-            yield letter.item
-
-    def drop_dead(self, queue: Contents) -> None:
-        """Drop the dead letters of a queue."""
-        if queue.num_dead:
-            for letter in [letter for letter in self.dead.values() if letter.queue is queue]:
-                self._drop(letter)
 
     def describe(self, queue: Contents) -> Iterator[str]:
         """Yield what there is of a queue, in phrases."""
@@ -521,8 +432,6 @@ class Leases(Policy):
             yield f"{queue.lent_items} on lease"
         if queue.skipped:
             yield f"{counted(len(queue.skipped), 'getter')} with as many on lease as may be"
-        if queue.num_dead:
-            yield counted(queue.num_dead, "dead letter")
 
     def describe_bound(self, getter: Getter) -> str:
         """Return why a getter may have nothing more for now, in a phrase; empty if it may."""
@@ -534,7 +443,7 @@ class Leases(Policy):
     # -- for snapshots ---------------------------------------------------------------------------
 
     def save(self, state: Any, data: Mapping[Queue, Any], items: SavedItems) -> None:
-        """Add leases and who is skipped; and, also at rest, dead letters."""
+        """Add leases, and who is skipped."""
         if not items.at_rest:
             for lease in self._open.values():
                 its = {place: items.add(item) for place, item in lease.items.items()}
@@ -543,11 +452,7 @@ class Leases(Policy):
             for client in state.clients:
                 client.skipped = [getter.ticket for getter in self.consumer(client.name).skipped]
             state.why_over = list(self._why_over.items())
-            state.homes = [(*key, consumer) for key, consumer in self._homes.items()]
-        for letter in self.dead.values():
-            name = letter.queue.name
-            for item in items.each([letter.item], counts_lost=type(name) is not SubscriptionName):
-                state.dead.append(replace(letter, queue=name, item=item))
+            state.homes = self.homes.save()
 
     def load(self, queues: Sequence[tuple[Queue, Any]], items: LoadedItems) -> None:
         """Have leases that there were before."""
@@ -567,33 +472,17 @@ class Leases(Policy):
         self._open_with(lease)
 
     def arrange(self, state: Any, items: LoadedItems) -> None:
-        """Have getters skipped in the order of before, and dead letters."""
+        """Have getters skipped in the order of before."""
         for client in state.clients:
             if client.skipped:
                 operations: dict[int, Any] = self._queues.clients[client.name].operations
                 self.consumer(client.name).skipped = {operations[ticket]: None for ticket in client.skipped}
         self._why_over = OrderedDict(state.why_over)
-        self._homes = OrderedDict(((as_name(name), as_name(group)), who) for name, group, who in state.homes)
-        for letter in state.dead:
-            letter.queue = self._queues.make(as_name(letter.queue))
-            items.item(letter.queue.name, letter.item)
-            self._add_dead(letter)
-
-    @staticmethod
-    def merge(first: Any, state: Any, queues: Sequence[tuple[Any, Any]], merger: Merger) -> None:
-        """Keep the dead letters of both, those of before first."""
-        dead = [
-            replace(letter, item=item)
-            for letter in first.dead
-            if not merger.is_over(letter.queue)
-            for item in merger.missing([letter.item])
-        ]
-        state.dead = [*dead, *state.dead]
+        self.homes.load(state.homes)
 
     def clear(self) -> None:
         """Forget all of them."""
-        self.dead.clear()
-        self._homes.clear()
+        self.homes.load(())
         self._open.clear()
         self._consumers.clear()
 
@@ -620,7 +509,7 @@ class Leases(Policy):
         if len(living) < len(items):
             for item in items:
                 if not item.lost and 0 < self.max_attempts <= item.attempts:
-                    self._bury(queue, item, reason, lease.terms.consumer, out)
+                    queue.tally.dead_letters.bury(queue, item, reason, lease.terms.consumer, out)
         if delay_s > 0 and living:
             out.append(StartClock("", 0, self._add(queue, living).generation, delay_s))
         else:
@@ -700,21 +589,6 @@ class Leases(Policy):
         ]
         for getter in sorted(in_the_way, key=_number_of):
             getter.queue.tally.touched[getter.queue] = None
-
-    def _bury(self, queue: Queue, item: Item, reason: str, consumer: str, out: list[Instruction]) -> None:
-        queue.gate.forget((item,))
-        number = self._queues.next_number()
-        self._add_dead(BuriedItem(number, queue, item, item.attempts, reason, consumer))
-        if item.question is not None:
-            out.append(Bury(*item.question, item.attempts, consumer, reason))
-
-    def _add_dead(self, letter: BuriedItem) -> None:
-        self.dead[letter.number] = letter
-        letter.queue.bury(1, letter.item.size_bytes)
-
-    def _drop(self, letter: BuriedItem) -> None:
-        del self.dead[letter.number]
-        letter.queue.bury(-1, -letter.item.size_bytes)
 
     def _remember(self, lease: LeaseState, why: str) -> None:
         self._why_over.setdefault(lease.generation, why)

@@ -14,15 +14,14 @@ from rlinf_scheduler.queueing.admission import (
     SetVersion,
     VersionState,
 )
+from rlinf_scheduler.queueing.dead_letters import BuriedItem, DeadLetters, MoveDead
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import (
-    BuriedItem,
     Extend,
     LeaseGetter,
     Leases,
     LeaseState,
     LeaseTerms,
-    MoveDead,
     Settle,
 )
 from rlinf_scheduler.queueing.messages import Get
@@ -44,7 +43,7 @@ REQUESTS: tuple[type, ...] = (
     Subscribe,
     Unsubscribe,
 )
-POLICIES: tuple[type[Policy], ...] = (Leases, Shardings, Admissions, Taps)
+POLICIES: tuple[type[Policy], ...] = (Leases, DeadLetters, Shardings, Admissions, Taps)
 
 
 class Bounds(TypedDict, total=False):

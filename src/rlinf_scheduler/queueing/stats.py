@@ -369,7 +369,11 @@ def phrase_of(queue: Any) -> str:
         parts.append(f"{counted(len(queue.putters) + queue.reserved, 'put')} waiting")
     if queue.delivering:
         parts.append(f"{queue.delivering} in delivery")
-    parts += [*tally.lender.describe(queue), *queue.parts.describe(), *queue.gate.describe()]
+    parts += [
+        *tally.lender.describe(queue),
+        *([counted(queue.num_dead, "dead letter")] if queue.num_dead else []),
+    ]
+    parts += [*queue.parts.describe(), *queue.gate.describe()]
     if 0 < tally.max_bytes < 2 * tally.held_bytes:
         parts.append(f"{tally.held_bytes} of {tally.max_bytes} bytes in all queues of the channel")
     return ", ".join(parts)

@@ -126,7 +126,7 @@ class Watch:
 
 
 class Lender(Protocol):
-    """What was given out and may come back, and what came to nothing, as the queues see it."""
+    """What was given out and may come back, as the queues see it."""
 
     def describe(self, queue: Any) -> Iterable[str]:
         """Return what there is of a queue, in phrases."""
@@ -143,8 +143,15 @@ class Lender(Protocol):
     def retract(self, question: tuple[str, int]) -> None:
         """Let a question that is given out not come back: nobody waits for its answer."""
 
-    def drop_dead(self, queue: Any) -> None:
-        """Drop the dead letters of a queue."""
+
+class Graves(Protocol):
+    """Dead letters, as the queues and what gives items out see them."""
+
+    def bury(self, queue: Any, item: Item, reason: str, consumer: str, out: list[Instruction]) -> None:
+        """Keep an item that came to nothing too often."""
+
+    def drop_all(self, queue: Any) -> None:
+        """Drop those of a queue."""
 
 
 class Follower(Protocol):
@@ -183,6 +190,7 @@ class Tally:
     __slots__ = (
         "clock",
         "dead_bytes",
+        "dead_letters",
         "has_losses",
         "held_bytes",
         "lender",
@@ -203,6 +211,7 @@ class Tally:
     )
 
     lender: Lender
+    dead_letters: Graves
 
     def __init__(self, max_bytes: int, clock: QueueClock | None = None) -> None:
         self.clock = clock or QueueClock()

@@ -174,7 +174,7 @@ class TapQueue(Queue):
         """Serve getters; items that come back after its removal are dropped."""
         if self.read.removed:
             self.fifo.take_all()
-            self.tally.lender.drop_dead(self)
+            self.tally.dead_letters.drop_all(self)
         super().settle(closed, out)
 
     def count(self) -> None:

@@ -14,7 +14,8 @@ from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.runtime import timer
 from rlinf_scheduler.queueing import Bury, Item
-from rlinf_scheduler.queueing.leases import NO_LETTER, Lapse, Leases, StartClock, StopClock
+from rlinf_scheduler.queueing.dead_letters import NO_LETTER, DeadLetters
+from rlinf_scheduler.queueing.leases import Lapse, StartClock, StopClock
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
 LATE_S = 0.05
@@ -35,7 +36,7 @@ class LeasesFeature:
     def __init__(self, server: ChannelServer) -> None:
         self._runtime = server.runtime
         self._state = server.state
-        self._leases = server.state.policy(Leases)
+        self._dead = server.state.policy(DeadLetters)
         self._carry_out = server.carry_out
         self._bring = server.bring
         self._clocks: dict[int, _Clock] = {}
@@ -93,12 +94,12 @@ class LeasesFeature:
         name = None if queue is None else wire.as_name(queue)
         notes = [
             control_wire.DeadNote(e.number, e.queue.name, e.item.size_bytes, e.attempts, e.reason, e.consumer)
-            for e in self._leases.dead_letters(name)
+            for e in self._dead.of(name)
         ]
         request.reply(control_wire.DeadNotes(notes))
 
     def _read_dead(self, request: Request) -> None:
-        letter = self._leases.dead.get(request.head.number)
+        letter = self._dead.letters.get(request.head.number)
         items = [] if letter is None else [letter.item]
         self._bring(items, partial(self._reply_item, request, items), FETCH_TIMEOUT_S)
 
