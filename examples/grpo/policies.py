@@ -45,7 +45,7 @@ def groups_of(settings: Settings) -> list[Group]:
         tokens = np.array([*sorted(symbols.tolist()), task.end], np.int64)
         log_probs = np.full(len(tokens), -1.0, np.float32)
         size = settings.grpo.group_size
-        answers = tuple(Answer(prompt, sample, tokens, log_probs, 0) for sample in range(size))
+        answers = (Answer(tokens, log_probs, 0),) * size
         rewards = dice.random(size, np.float32)
         advantages = group_advantages(rewards.tolist())
         proximal = np.tile(log_probs, size)

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,16 +17,15 @@ from post_training.grpo import (
     objective,
     proximal_log_probs,
 )
-from post_training.launch import open_channels
 from post_training.model import Transformer, make_model
 from post_training.progress import Progress
-from post_training.records import Group, Request
+from post_training.records import Answer, Group
 from post_training.settings import parse_settings
 from post_training.task import SortingTask
 from post_training.writer import Writer
-from rlinf.testing import LocalRuntime
-from rlinf_scheduler.channel import ShardBatch, Slot
-from rlinf_scheduler.errors import ConfigErrors, PeerDied, UpdateFailed, WeightsReplaced
+from rlinf_scheduler.channel import ShardBatch
+from rlinf_scheduler.engines import GenerationRequest, Sampling, collect
+from rlinf_scheduler.errors import ConfigErrors
 
 BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
 CPU = torch.device("cpu")
@@ -67,27 +65,63 @@ def model(settings):
     return model
 
 
+def asked(task, prompt, sample):
+    prompt_ids = (*task.prompt(prompt), task.start)
+    return GenerationRequest(
+        f"{prompt}/{sample}", prompt_ids, Sampling(task.max_answer, stop_token_ids=(task.end,))
+    )
+
+
+async def generated(writer, requests):
+    await writer.start()
+    try:
+        return await asyncio.gather(*(collect(writer, request) for request in requests))
+    finally:
+        await writer.close()
+
+
 def written(model, settings, task, num_prompts, group_size=4, num_slots=5):
-    writer = Writer(model, settings.model, task, num_slots, CPU)
-    slot = Slot("", "default", 1, 0)
-    requests = [
-        Request(prompt, sample, slot) for prompt in range(num_prompts) for sample in range(group_size)
-    ]
-    answers = {}
-    while requests or writer.is_busy:
-        while requests and writer.num_free:
-            writer.begin(requests.pop(0), version=3)
-        for answer in writer.write():
-            answers.setdefault(answer.prompt, []).append(answer)
+    writer = Writer(model, settings.model, task, num_slots)
+    writer.version = 3
+    requests = [asked(task, prompt, sample) for prompt in range(num_prompts) for sample in range(group_size)]
+    generations = asyncio.run(generated(writer, requests))
     groups = []
-    for prompt in sorted(answers):
-        its = tuple(sorted(answers[prompt], key=lambda answer: answer.sample))
+    for prompt in range(num_prompts):
+        its = tuple(map(Answer.of, generations[prompt * group_size : (prompt + 1) * group_size]))
         symbols = np.array(task.prompt(prompt), np.int64)
         rewards = [task.reward(symbols.tolist(), answer.tokens.tolist()) for answer in its]
         proximal = np.concatenate([answer.log_probs for answer in its])
         rewards, advantages = np.array(rewards, np.float32), group_advantages(rewards)
         groups.append(Group(prompt, symbols, its, rewards, advantages, proximal, 3))
     return groups
+
+
+def test_an_answer_that_was_aborted_goes_on_where_it_was(model, settings, task):
+    writer = Writer(model, settings.model, task, num_slots=2)
+
+    async def in_two_parts():
+        await writer.start()
+        whole = asyncio.create_task(collect(writer, replace(asked(task, 0, 0), sampling=Sampling(20))))
+        while (await writer.load()).tokens < len(task.prompt(0)) + 6:
+            await asyncio.sleep(0)
+        await writer.pause("abort")
+        first = await whole
+        await writer.resume()
+        writer.version = 1
+        second = await collect(writer, replace(asked(task, 0, 0), sampling=Sampling(20)).after(first))
+        await writer.close()
+        return first, second
+
+    first, second = asyncio.run(in_two_parts())
+    assert (first.finish_reason, second.finish_reason) == ("abort", "length")
+    num_first = len(first.token_ids)
+    assert second.token_ids[:num_first] == first.token_ids
+    assert second.versions == (0,) * num_first + (1,) * (20 - num_first)
+    answer = Answer.of(second)
+    symbols = np.array(task.prompt(0), np.int64)
+    group = Group(0, symbols, (answer,), np.zeros(1, np.float32), np.zeros(1, np.float32))
+    (log_probs,) = proximal_log_probs(model, [group], task.start, CPU)
+    np.testing.assert_allclose(log_probs, answer.log_probs, atol=1e-5)
 
 
 def test_each_answer_is_written_in_whole_with_the_probabilities_of_one_pass(model, settings, task):
@@ -172,34 +206,3 @@ def test_mistakes_in_the_settings_are_told_all_at_once():
     with pytest.raises(ConfigErrors) as caught:
         parse_settings(section)
     assert {error.path for error in caught.value.each()} == {"training.grpo.group_size", "training.policy"}
-
-
-class AwayEngine:
-    """An engine whose publisher is away, then back as another launch, with fewer versions at first."""
-
-    def __init__(self):
-        self.version = 3
-        self.asked = []
-        self._outcomes = [PeerDied("actor:0", "killed"), WeightsReplaced("policy", "actor", 4), 2, 4]
-
-    async def update_weights(self, name, *, min_version, timeout_s):
-        self.asked.append(min_version)
-        outcome = self._outcomes[len(self.asked) - 1]
-        if isinstance(outcome, int):
-            self.version = outcome
-        else:
-            raise UpdateFailed(name, self.version, str(outcome)) from outcome
-
-
-def test_an_engine_waits_for_weights_of_an_actor_that_comes_back():
-    pytest.importorskip("transformers")
-    from post_training.engine_rollout_worker import EngineRolloutWorker
-
-    plain = parse_settings(plain_settings())
-    with LocalRuntime():
-        open_channels(1, 1, 1)
-        worker, engine = EngineRolloutWorker(plain, sleeps=False), AwayEngine()
-        taken = [SimpleNamespace(request=SimpleNamespace(slot=SimpleNamespace(version=4)))]
-        asyncio.run(worker._update(engine, taken))
-    assert engine.asked == [4, 4, None, 4]
-    assert engine.version == 4

@@ -104,6 +104,14 @@ class ActorWorker(ModelWorker):
         report = self._report(part, kl, computed_s)
         self._version += 1
         self.publish()
+        # What the ranks log becomes one number of the group, by the last word of its name.
+        metrics = {
+            "kl_sum": kl,
+            "tokens_total": report.num_tokens,
+            "lag_max": report.lag,
+            "compute_s_max": computed_s,
+        }
+        self.log_metrics(metrics, step=self._version)
         return report
 
     def _report(self, groups: list[Group], kl: float, computed_s: float) -> RankReport:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-REQUESTS = "requests"  # driver -> rollout: one a wanted answer
-ANSWERS = "answers"  # rollout -> reward: one by one, with the prompt as the group of the item
+PROMPTS = "prompts"  # driver -> reward: prompts that may be answered
+REQUESTS = "requests"  # reward -> rollout: questions, one a wanted answer
 SCORED = "scored"  # reward -> inference: complete groups, weighing as many as they have tokens
 GROUPS = "groups"  # inference -> actor: the same, with proximal log-probabilities
 
-ALL = (REQUESTS, ANSWERS, SCORED, GROUPS)
+ALL = (PROMPTS, REQUESTS, SCORED, GROUPS)

@@ -18,6 +18,19 @@ from rlinf_scheduler.comm import AsyncHandle
 AWAY_S = 0.1
 
 
+def device_of(settings: Settings) -> torch.device:
+    """Where this rank computes.
+
+    Raises:
+        rlinf.scheduler.errors.ConfigError: it has no such device.
+    """
+    worker, wanted = Worker(), settings.device
+    device = torch.device("cpu") if wanted == "cpu" else worker.torch_device
+    if device.type != wanted:
+        raise ConfigError(f"there is no '{wanted}' device for {worker.address}", path="training.device")
+    return device
+
+
 class ModelWorker(Worker):
     """Holds a copy of the model on its device.
 
@@ -30,19 +43,11 @@ class ModelWorker(Worker):
         torch.set_num_threads(1)
         torch.manual_seed(settings.seed)  # all ranks begin with the same weights
         self.settings = settings
-        self.device = self._device(settings.device)
+        self.device = device_of(settings)
         self.task = SortingTask(settings.task, settings.seed)
         self.model = make_model(settings.model, settings.task).to(self.device)
         # Which weights learn, and so have to be handed over; None for all.
         self.learned = ADAPTERS if settings.model.lora_rank else None
-
-    def _device(self, wanted: str) -> torch.device:
-        if wanted == "cpu":
-            return torch.device("cpu")
-        device = self.torch_device
-        if device.type != wanted:
-            raise ConfigError(f"there is no '{wanted}' device for {self.address}", path="training.device")
-        return device
 
 
 class ModelReader(ModelWorker):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 from post_training import channels
@@ -10,7 +9,7 @@ from post_training.component import ModelReader
 from post_training.grpo import proximal_log_probs
 from post_training.settings import Settings
 from rlinf.scheduler.channel import Batch
-from rlinf.scheduler.errors import ChannelClosed, SlotExpired
+from rlinf.scheduler.errors import ChannelClosed
 
 # A pass waits so long for more groups before it begins with fewer tokens than its budget.
 GATHER_S = 0.01
@@ -44,16 +43,11 @@ class InferenceWorker(ModelReader):
                 self.read_weights(max(group.version for group in groups))
                 with self.device_lock(self.settings.timeout_s), self.timer("infer"):
                     log_probs = proximal_log_probs(self.model, groups, self.task.start, self.device)
-                for place, (group, proximal) in enumerate(zip(groups, log_probs, strict=True)):
-                    judged = replace(group, proximal=proximal, proximal_version=self.version)
-                    # A rank of the rollout that died may have handed over all answers that another one wrote again.
-                    with suppress(SlotExpired):
-                        self._groups.put(
-                            judged,
-                            weight=group.num_tokens,
-                            version=group.version,
-                            slot=group.slot,
-                            # It was taken with others, of which this one is not made.
-                            sources=groups.ids[place : place + 1],
-                            timeout_s=self.settings.timeout_s,
-                        )
+                for group, proximal in zip(groups, log_probs, strict=True):
+                    self._groups.put(
+                        replace(group, proximal=proximal, proximal_version=self.version),
+                        weight=group.num_tokens,
+                        version=group.version,
+                        slot=group.slot,
+                        timeout_s=self.settings.timeout_s,
+                    )

@@ -14,7 +14,7 @@ from post_training.console import LearningProgress
 from post_training.launch import launch
 from post_training.model import WEIGHTS
 from post_training.outcome import summary_lines, write_outcome
-from post_training.report import TrainingReport
+from post_training.report import StepReport, TrainingReport
 from post_training.settings import Settings, parse_settings
 from post_training.training import Training
 from rlinf.scheduler import Cluster, ComponentPlacement
@@ -47,7 +47,12 @@ def train(cfg: Any, settings: Settings, folder: Path, console: Console, *, resum
         parts = launch(cluster, placement, settings)
         startup_s = time.monotonic() - started
         with LearningProgress(console, settings) as progress:
-            training = Training(parts, settings, max_lag, folder / CHECKPOINT, on_step=progress.show)
+
+            def on_step(step: StepReport) -> None:
+                progress.show(step)
+                cluster.log_metrics({"reward": step.reward, "exactly_right": step.exact}, step=step.version)
+
+            training = Training(parts, settings, max_lag, folder / CHECKPOINT, on_step)
             training.run(resume=resume)
         if (handed_over := cluster.weights.get(WEIGHTS)) is not None:
             console.print(f"handed over at each step: {handed_over}", highlight=False)

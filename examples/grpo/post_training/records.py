@@ -8,42 +8,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinf.scheduler.channel import Slot
+from rlinf_scheduler.engines import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Driver to rollout: write one answer.
+class Prompt:
+    """Driver to reward: have this one answered.
 
     Args:
-        prompt: number of the prompt.
-        sample: which of the prompt's answers, from 0.
-        slot: the prompt's leave to be written: its version is that of the oldest weights that may begin it.
+        number: of the prompt.
+        slot: its leave to be answered: its version is that of the oldest weights that may begin an answer.
     """
 
-    prompt: int
-    sample: int
+    number: int
     slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rollout to reward: what was written.
+    """What was written.
 
     Args:
-        prompt: number of the prompt.
-        sample: which of its answers.
         tokens: (length,), int64: with the end, unless it was cut off.
         log_probs: (length,), float32, under the weights that wrote each token.
         version: of the weights that began it, the oldest in it.
-        slot: the prompt's; None where nobody asked for leave.
     """
 
-    prompt: int
-    sample: int
     tokens: NDArray[np.int64]
     log_probs: NDArray[np.float32]
     version: int
-    slot: Slot | None = None
+
+    @classmethod
+    def of(cls, generation: Generation) -> Answer:
+        """What an engine has written."""
+        return cls(
+            np.array(generation.token_ids, np.int64),
+            np.array(generation.logprobs, np.float32),
+            min(generation.versions),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,13 @@ class Group:
     Args:
         prompt: number of the prompt.
         symbols: of the prompt, (prompt length,), int64.
-        answers: by sample.
+        answers: all of them.
         rewards: (group size,), float32.
         advantages: (group size,), float32: rewards minus their mean, over their standard deviation.
         proximal: log-probabilities of the answers' tokens under the newest weights that inference had, one after the
             other, (tokens of all answers,), float32; None before inference.
         proximal_version: of these weights.
+        slot: the prompt's; None where nobody asked for leave.
     """
 
     prompt: int
@@ -68,6 +71,7 @@ class Group:
     advantages: NDArray[np.float32]
     proximal: NDArray[np.float32] | None = None
     proximal_version: int = -1
+    slot: Slot | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -83,8 +87,3 @@ class Group:
     def version(self) -> int:
         """Of the oldest weights in it."""
         return min(answer.version for answer in self.answers)
-
-    @property
-    def slot(self) -> Slot | None:
-        """The prompt's."""
-        return self.answers[0].slot

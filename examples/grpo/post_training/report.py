@@ -8,8 +8,8 @@ from statistics import fmean
 
 from rlinf_scheduler.observe.report import GroupTimes, Report
 
-# What ranks call the phases in which weights are moved.
-PUBLISHING, READING = "publish weights", "read weights"
+# What ranks call the phases in which weights are moved; the last is that of engines.
+PUBLISHING, READING, UPDATING = "publish weights", "read weights", "update weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Shares:
     def of(cls, group: GroupTimes) -> Shares:
         """Those of a worker group."""
         phases = [phase for method in group.methods for phase in method.phases]
-        moves = [phase for phase in phases if phase.phase.split("/")[-1] in (PUBLISHING, READING)]
+        moves = [phase for phase in phases if phase.phase.split("/")[-1] in (PUBLISHING, READING, UPDATING)]
         awaiting = sum(phase.waiting for phase in moves if phase.phase.split("/")[-1] == READING)
         moving = sum(phase.spent.share for phase in moves) - awaiting
         return cls(moving, awaiting, group.busy - moving)

@@ -1,22 +1,24 @@
-"""The component `reward`: scores the answers to a prompt; it holds no model and no device."""
+"""The component `reward`: has prompts answered, and scores the answers; it holds no model and no device."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
 
 from post_training import channels
 from post_training.grpo import group_advantages
-from post_training.records import Answer, Group
+from post_training.records import Answer, Group, Prompt
 from post_training.settings import Settings
 from post_training.task import SortingTask
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ChannelClosed
+from rlinf_scheduler.engines import RolloutClient, Sampling
 
 
 class RewardWorker(Worker):
-    """Takes all answers to one prompt at a time, whichever prompt has them first.
+    """Asks the ranks of the rollout for all answers to a prompt, for many prompts at a time.
 
     Args:
         settings: of the training.
@@ -26,53 +28,44 @@ class RewardWorker(Worker):
         super().__init__()
         self._settings = settings
         self._task = SortingTask(settings.task, settings.seed)
-        self._answers = self.connect_channel(channels.ANSWERS, timeout_s=settings.timeout_s)
+        self._prompts = self.connect_channel(channels.PROMPTS, timeout_s=settings.timeout_s)
+        self._rollout = RolloutClient(self.connect_channel(channels.REQUESTS, timeout_s=settings.timeout_s))
         self._scored = self.connect_channel(channels.SCORED, timeout_s=settings.timeout_s)
-        # What is left in the end of prompts of which some answer is missing, by prompt and sample.
-        self._left: dict[int, dict[int, Answer]] = {}
 
-    def serve(self) -> None:
-        """Score until the last rank of the rollout is done."""
+    async def serve(self) -> None:
+        """Have prompts answered, and score, until no more come."""
         with self._scored.producer():
-            while True:
-                with self.timer("wait for answers"):
-                    try:
-                        answers = self._answers.get_group(
-                            self._settings.grpo.group_size, timeout_s=self._settings.timeout_s
-                        )
-                    except ChannelClosed:
-                        return
-                complete = self._complete(answers)
-                if complete:
-                    group = self._score(complete)
-                    self._scored.put(group, weight=group.num_tokens, timeout_s=self._settings.timeout_s)
+            await asyncio.gather(*(self._serve() for _ in range(self._settings.grpo.prompts_per_step)))
 
-    def _complete(self, taken: Sequence[Answer]) -> Sequence[Answer]:
-        """A prompt's answers, each once; none if one is still to come.
-
-        A rank of the rollout that died may have handed over an answer that another one writes again.
-        """
-        prompt = taken[0].prompt
-        answers = {**self._left.pop(prompt, {}), **{answer.sample: answer for answer in taken}}
-        if len(answers) < self._settings.grpo.group_size:
+    async def _serve(self) -> None:
+        while True:
             try:
-                for answer in answers.values():
-                    self._answers.put(
-                        answer, weight=len(answer.tokens), group=prompt, timeout_s=self._settings.timeout_s
-                    )
+                prompt = await self._prompts.get(async_op=True, timeout_s=self._settings.timeout_s)
             except ChannelClosed:
-                self._left[prompt] = answers
-            return ()
-        return list(answers.values())
+                return
+            group = self._score(prompt, await self._answers(prompt))
+            await self._scored.put(
+                group, weight=group.num_tokens, async_op=True, timeout_s=self._settings.timeout_s
+            )
+
+    async def _answers(self, prompt: Prompt) -> Sequence[Answer]:
+        """All answers to a prompt, begun by weights as new as its slot asks for."""
+        answers = self._rollout.generate_async(
+            (*self._task.prompt(prompt.number), self._task.start),
+            Sampling(max_tokens=self._task.max_answer, stop_token_ids=(self._task.end,)),
+            n=self._settings.grpo.group_size,
+            min_version=prompt.slot.version,
+        )
+        async with asyncio.timeout(self._settings.timeout_s):
+            return [Answer.of(answer.generation) for answer in await answers]
 
     @Worker.timer("score")
-    def _score(self, taken: Sequence[Answer]) -> Group:
-        answers = sorted(taken, key=lambda answer: answer.sample)
-        prompt = answers[0].prompt
-        symbols = self._task.prompt(prompt)
+    def _score(self, prompt: Prompt, answers: Sequence[Answer]) -> Group:
+        symbols = self._task.prompt(prompt.number)
         rewards = [self._task.reward(symbols, answer.tokens.tolist()) for answer in answers]
         return Group(
-            prompt=prompt,
+            prompt=prompt.number,
+            slot=prompt.slot,
             symbols=np.array(symbols, np.int64),
             answers=tuple(answers),
             rewards=np.array(rewards, np.float32),

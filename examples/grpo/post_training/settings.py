@@ -108,7 +108,6 @@ class Settings:
         model: the transformer.
         rollout: how answers are written.
         grpo: one step of learning.
-        record: a folder, which is made, for what `rlinf lineage` reads; None: nothing is recorded.
     """
 
     seed: int
@@ -126,7 +125,6 @@ class Settings:
     model: ModelSettings
     rollout: RolloutSettings
     grpo: GRPOSettings
-    record: str | None = None
     engine: Literal["own", "transformers", "vllm"] = "own"
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ class SortingTask:
         self._seed = seed
         self.end = settings.num_symbols
         self.start = settings.num_symbols + 1
+        self.num_ids = settings.num_symbols + 2
         self.max_answer = settings.max_length + 1
 
     def prompt(self, number: int) -> list[int]:

@@ -7,9 +7,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from post_training.launch import Parts, end_recordings
+from post_training.launch import Parts
 from post_training.progress import Progress
-from post_training.records import Request
+from post_training.records import Prompt
 from post_training.report import PartTaken, StepReport, mean_reward
 from post_training.settings import Settings
 from rlinf.scheduler.channel import Slot
@@ -25,7 +25,7 @@ class Training:
     """Write, score, judge and learn, until the answers are good enough.
 
     Args:
-        parts: the groups, and the channel of the requests.
+        parts: the groups, and the channels that end them.
         settings: of the training.
         max_lag: how many versions after it was begun a prompt is learned from, at most.
         checkpoint: the folder to save to; None for no checkpoints.
@@ -45,7 +45,7 @@ class Training:
         self._max_lag = max_lag
         self._checkpoint = checkpoint
         self._on_step = on_step
-        self._serving: dict[str, GroupResult[None]] = {}
+        self._serving: dict[str, GroupResult[Any]] = {}
         self._waits_s = settings.timeout_s + _GRACE_S
         self.steps: list[StepReport] = []
         self.progress = Progress()
@@ -65,16 +65,17 @@ class Training:
             self.progress = self._answer(self._parts.actor.restore(self._checkpoint))[0]
             self._is_saved = True
         # A rank that dies and comes back goes on serving.
-        self._serving["rollout"] = self._parts.rollout.retrying().serve()
+        rollout = self._serving["rollout"] = self._parts.rollout.retrying().serve(self._parts.requests)
         for name in ("reward", "inference"):
             self._serving[name] = getattr(self._parts, name).serve()
         self._answer(self._parts.actor.publish())
         self._learn()
+        self._parts.prompts.close()
+        for name in ("reward", "inference"):
+            self._serving[name].wait(self._waits_s)
         self._parts.requests.close()
-        for serving in self._serving.values():
-            serving.wait(self._waits_s)
-        if self._settings.record is not None:
-            end_recordings()
+        rollout.wait(self._waits_s)
+        self._parts.rollout.close().wait(self._waits_s)
 
     def _learn(self) -> None:
         self._slots: dict[int, Slot] = {}  # of the prompts under way; whoever puts a group uses one up
@@ -140,12 +141,11 @@ class Training:
         puts = []
         for slot, prompt in zip(self._admitted(), self._prompts, strict=False):  # a slot too many goes back
             self._slots[prompt] = slot
-            puts += [
-                self._parts.requests.put(
-                    Request(prompt, sample, slot), async_op=True, timeout_s=self._settings.timeout_s
+            puts.append(
+                self._parts.prompts.put(
+                    Prompt(prompt, slot), async_op=True, timeout_s=self._settings.timeout_s
                 )
-                for sample in range(self._settings.grpo.group_size)
-            ]
+            )
         for put in puts:
             put.wait()
 
