@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rlinf_scheduler.channel.deliveries import SWEEP_S, Deliveries
 from rlinf_scheduler.channel.remote_items import RemoteItems
+from rlinf_scheduler.checks import FOREVER_S
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.loop import READABLE, WRITABLE, IoLoop, Timer
 from rlinf_scheduler.comm.messenger import Messenger, Platform
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.payloads import Payloads
-from rlinf_scheduler.comm.transfer import FOREVER_S
 from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched

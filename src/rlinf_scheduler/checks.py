@@ -8,6 +8,8 @@ import re
 from numbers import Real
 from typing import Any, TypeGuard
 
+# Thirty years: a longer deadline is none.
+FOREVER_S = 1e9
 _DIGITS = re.compile(r"\s*\d{1,9}\s*", re.ASCII)
 
 

@@ -39,7 +39,7 @@ from rlinf_scheduler.host.info import (
     keeps_elsewhere,
 )
 from rlinf_scheduler.host.output import LogFolder
-from rlinf_scheduler.keywords import explains_arguments, explains_calls
+from rlinf_scheduler.keywords import checked_seconds, explains_arguments, explains_calls
 from rlinf_scheduler.observe.job_trace import MAX_BYTES as TRACE_BYTES
 from rlinf_scheduler.observe.job_trace import JobTrace
 from rlinf_scheduler.observe.report import WITHIN_S as REPORT_S
@@ -58,7 +58,6 @@ from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import FailFast
 from rlinf_scheduler.worker.node_watch import NodeWatch
-from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.supervision import GroupEntry, groups_in
 
 if TYPE_CHECKING:

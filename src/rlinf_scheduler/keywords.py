@@ -1,4 +1,4 @@
-"""Options that are misspelt: the error names the nearest one, and what else there is."""
+"""Arguments of public functions: a misspelt name is told with the nearest one, and a time is one of seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from rlinf_scheduler.errors import CallArgumentError
+from rlinf_scheduler.checks import FOREVER_S, is_seconds
+from rlinf_scheduler.errors import CallArgumentError, ConfigError
 from rlinf_scheduler.wording import did_you_mean
 
 C = TypeVar("C", bound=type)
@@ -116,3 +117,31 @@ def keyword_hint(signature: inspect.Signature, given: Iterable[str]) -> str:
         if hint:
             return f"; {hint}"
     return ""
+
+
+def checked_seconds(what: str, value: Any) -> float:
+    """A time in seconds, of at most thirty years.
+
+    Args:
+        what: the argument's name.
+        value: what was given.
+
+    Raises:
+        ConfigError: it is no number of at least 0.
+    """
+    if is_seconds(value):
+        return float(min(value, FOREVER_S))
+    raise ConfigError(f"{what}={value!r}: it is a number of seconds from 0")
+
+
+def checked_deadline(timeout_s: Any) -> float | None:
+    """A deadline in seconds; None is none.
+
+    Raises:
+        ConfigError: it is neither None nor a number of at least 0.
+    """
+    if timeout_s is None:
+        return None
+    if not is_seconds(timeout_s):
+        raise ConfigError(f"timeout_s={timeout_s!r}: it is a number of seconds from 0, or None")
+    return checked_seconds("timeout_s", timeout_s)

@@ -36,10 +36,10 @@ from rlinf_scheduler.session.session import UNDONE_WITHIN_S
 from rlinf_scheduler.tracing.service import CLOSING_S
 from rlinf_scheduler.web.server import PATIENCE_S
 from rlinf_scheduler.worker.channel_starter import WARM_S
+from rlinf_scheduler.worker.group import SENDING_S
 from rlinf_scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
 from rlinf_scheduler.worker.group_calls import UNREAD_GRACE_S
 from rlinf_scheduler.worker.node_watch import MAX_HEADLESS_S, REFUSED_FOR_S, TOLD_AFTER_S
-from rlinf_scheduler.worker.profile import SENDING_S
 from rlinf_scheduler.worker.remote_group import END_WITHIN_S
 from rlinf_scheduler.worker.remote_home import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf_scheduler.worker.successors import ENDED_WITHIN_S

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf_scheduler.checks import is_encodable, is_seconds
+from rlinf_scheduler.checks import FOREVER_S, is_encodable, is_seconds
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import (
     GroupName,
@@ -21,8 +21,6 @@ MAX_INTEGER = 2**63 - 1
 MAX_VERSION = 2**53
 # Names of queues and groups are no longer, in bytes.
 MAX_NAME_BYTES = 64 << 10
-# Thirty years: a longer deadline is none.
-FOREVER_S = 1e9
 
 
 def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:

@@ -7,7 +7,6 @@ from hashlib import blake2b
 from typing import Any
 
 from rlinf_scheduler.channel.arguments import (
-    FOREVER_S,
     MAX_NAME_BYTES,
     check_name,
     checked,
@@ -15,7 +14,7 @@ from rlinf_scheduler.channel.arguments import (
     checked_timeout,
 )
 from rlinf_scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
-from rlinf_scheduler.checks import absolute_path, is_encodable
+from rlinf_scheduler.checks import FOREVER_S, absolute_path, is_encodable
 from rlinf_scheduler.errors import ChannelArgumentError
 from rlinf_scheduler.queueing import check_maxsize
 from rlinf_scheduler.rooms import check_room

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from rlinf_scheduler.checks import is_seconds
+from rlinf_scheduler.checks import FOREVER_S, is_seconds
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.finder import Finder, Search
 from rlinf_scheduler.comm.loop import ending
@@ -25,8 +25,6 @@ GRACE_S = 0.25
 GRACE_FRACTION = 0.05
 # A peer that died and comes back is looked for so much later.
 SEARCH_AGAIN_S = 0.1
-# Thirty years: a longer deadline is none.
-FOREVER_S = 1e9
 
 
 def checked_timeout(timeout_s: Any) -> float:

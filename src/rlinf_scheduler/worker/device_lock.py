@@ -14,11 +14,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 import msgspec
 from msgspec.structs import replace
 
+from rlinf_scheduler.checks import FOREVER_S
 from rlinf_scheduler.comm import Request, RequestFuture
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
+from rlinf_scheduler.comm.transfer import GRACE_FRACTION, checked_timeout
 from rlinf_scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf_scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout, PeerDied
 from rlinf_scheduler.host.timing import Stopwatch

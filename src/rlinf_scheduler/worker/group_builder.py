@@ -13,7 +13,7 @@ from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import CallArgumentError, ConfigError
 from rlinf_scheduler.host.info import check_detached, checked_seed, keeps_elsewhere
 from rlinf_scheduler.host.protocol import WorkerFactory
-from rlinf_scheduler.keywords import explains_arguments
+from rlinf_scheduler.keywords import checked_seconds, explains_arguments
 from rlinf_scheduler.log_level import level_of
 from rlinf_scheduler.planning import (
     NodePlacementStrategy,
@@ -29,7 +29,6 @@ from rlinf_scheduler.worker.group import WorkerGroup
 from rlinf_scheduler.worker.group_calls import GroupCalls
 from rlinf_scheduler.worker.home import GroupOrder, begin, check_launches, claim_name, launch_group
 from rlinf_scheduler.worker.launch import LaunchOptions
-from rlinf_scheduler.worker.seconds import checked_seconds
 from rlinf_scheduler.worker.signatures import check_arguments, check_method, encoded_factory, kind_of
 from rlinf_scheduler.worker.successors import RestartLimit
 

@@ -16,12 +16,11 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import RESULT, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf_scheduler.host.timing import Reduce, reduce_durations
-from rlinf_scheduler.keywords import explains_arguments, explains_calls
+from rlinf_scheduler.keywords import checked_deadline, explains_arguments, explains_calls
 from rlinf_scheduler.observe.reasons import explaining
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.call import Call
-from rlinf_scheduler.worker.seconds import checked_deadline
 
 R = TypeVar("R")
 
