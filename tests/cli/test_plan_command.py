@@ -286,7 +286,7 @@ cluster:
     actor: {node_group: {gpu: H100, label: {rack: a}}, count: 4, same: node}
     env: 0-1
 """
-FLEET = """\
+RACKS = """\
 version: 1
 nodes:
   - {labels: {rack: b}, accelerators: {type: NVIDIA, count: 4, model: NVIDIA H100 80GB HBM3}}
@@ -296,7 +296,7 @@ nodes:
 
 def test_what_a_placement_by_properties_means_is_explained(conf, tmp_path):
     fleet = tmp_path / "fleet.yaml"
-    fleet.write_text(FLEET)
+    fleet.write_text(RACKS)
     result = rlinf("plan", conf(BY_PROPERTIES), "--fleet", str(fleet), "--explain")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-5:] == [
