@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from rlinf_scheduler.channel.heap import PEAK_BYTES, SMALL_BYTES, TRIM_AFTER_S, Heap
+from rlinf_scheduler.channel.outbox import PEAK_BYTES, SMALL_BYTES, TRIM_AFTER_S, Heap
 
 DEADLINE_S = 60.0  # of the three times that it is trimmed the last is after 42 s
 SMALL = 16 << 10

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from rlinf.testing import LocalRuntime
+from rlinf_scheduler.channel.features.explain import watch_channel
 from rlinf_scheduler.channel.spec import ChannelSpec
-from rlinf_scheduler.channel.watching import watch_channel
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.session import current_session
 from waits import wait_until

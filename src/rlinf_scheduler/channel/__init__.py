@@ -4,7 +4,7 @@ What users hold:
 - `channel.py`: made of `access.py`, `inspecting.py` (with `peeking.py`), `saving.py`, and of features, each with its
   operations: `batch.py` and `batches.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py`
   (`question.py` travels), `admission.py` (`slot.py`), `shard.py`, `subscription.py`; `arguments.py`: what they
-  accept, `options.py`: what `create` does; `local.py`: one inside a process
+  accept; `local.py`: one inside a process
 
 A process's side:
 - `connection.py`: as its threads see it, `connections.py`: all of them, `recorded.py`: noted, or answered from notes
@@ -15,13 +15,13 @@ A process's side:
 
 Between them:
 - `wire.py`: what is said of operations, `control_wire.py`: of everything else
-- `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise
+- `spec.py`: what a channel is, as data, and what `create` accepts; `deadlines.py`: how long it waits where nobody says
+  otherwise
 
 The process that holds it:
 - `server.py`: around the state machine of `queueing`, with `clients.py`, the processes that use it, and `outbox.py`,
   its responses; `features/`: what it does, in files that register themselves
-- `starting.py`: how that is started, `opening.py`: how a channel begins there; `watching.py`: how it is seen
-- `heap.py`: its memory after a peak
+- `starting.py`: how that is started, `opening.py`: how a channel begins there
 
 Where items lie:
 - `holding.py`: in messages, or on their producer's node, whose `node_holder.py` has them; `held.py`: what is said of

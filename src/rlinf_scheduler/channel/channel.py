@@ -27,7 +27,13 @@ from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.operation import ANSWER_S
-from rlinf_scheduler.channel.options import (
+from rlinf_scheduler.channel.saving import Saving, file_to_restore
+from rlinf_scheduler.channel.shard import Sharding
+from rlinf_scheduler.channel.spec import (
+    ChannelRef,
+    ChannelSpec,
+    address_of,
+    channels_of,
     checked_device_items,
     checked_durable,
     checked_holds,
@@ -38,14 +44,6 @@ from rlinf_scheduler.channel.options import (
     checked_producers,
     checked_stall,
     checked_successor,
-)
-from rlinf_scheduler.channel.saving import Saving, file_to_restore
-from rlinf_scheduler.channel.shard import Sharding
-from rlinf_scheduler.channel.spec import (
-    ChannelRef,
-    ChannelSpec,
-    address_of,
-    channels_of,
     inherited_channel,
     unheld_channels,
 )

@@ -13,7 +13,7 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.checkpoint import SavedChannel
 from rlinf_scheduler.channel.features import FEATURES, record_of, resume
 from rlinf_scheduler.channel.features.checkpoints import restore
-from rlinf_scheduler.channel.features.explain import ExplainFeature
+from rlinf_scheduler.channel.features.explain import ExplainFeature, watch_channel
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import FoundCommit, FoundJournal, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
@@ -21,7 +21,6 @@ from rlinf_scheduler.channel.journal_records import write_snapshot
 from rlinf_scheduler.channel.journaled import WriteAheadRuntime
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import ChannelSpec
-from rlinf_scheduler.channel.watching import watch_channel
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter

@@ -15,8 +15,8 @@ from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_optional_count
 from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.operation import ANSWER_S
-from rlinf_scheduler.channel.options import check_host_items, checked_path
 from rlinf_scheduler.channel.question import Question
+from rlinf_scheduler.channel.spec import check_host_items, checked_path
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelLost, CommError, SchedulerError
 from rlinf_scheduler.queueing import (

@@ -11,7 +11,7 @@ from rlinf_scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.features.checkpoints import restore
-from rlinf_scheduler.channel.features.explain import ExplainFeature
+from rlinf_scheduler.channel.features.explain import ExplainFeature, watch_channel
 from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import (
     FoundCommit,
@@ -24,7 +24,6 @@ from rlinf_scheduler.channel.journal import Journal, NewJournal
 from rlinf_scheduler.channel.refusals import why_unregistered
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.channel.spec import KIND, ChannelRef, ChannelSpec
-from rlinf_scheduler.channel.watching import watch_channel
 from rlinf_scheduler.comm.directory import RETURNS, Entry
 from rlinf_scheduler.comm.framing import Buffer, total_bytes
 from rlinf_scheduler.comm.promise import Promise

@@ -20,7 +20,7 @@ from rlinf_scheduler.channel.arguments import checked_timeout, or_forever
 from rlinf_scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote, Restorable
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.lease import Lease
-from rlinf_scheduler.channel.options import check_host_items
+from rlinf_scheduler.channel.spec import check_host_items
 from rlinf_scheduler.checks import absolute_path
 from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.failure import sendable

@@ -16,10 +16,9 @@ from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.inspecting import Inspecting
 from rlinf_scheduler.channel.lease import Leasing
 from rlinf_scheduler.channel.lease_operation import DeadLetter
-from rlinf_scheduler.channel.options import checked_max_bytes, checked_maxsize, checked_subscription
 from rlinf_scheduler.channel.question import Question
 from rlinf_scheduler.channel.shard import Sharding
-from rlinf_scheduler.channel.spec import ChannelRef
+from rlinf_scheduler.channel.spec import ChannelRef, checked_max_bytes, checked_maxsize, checked_subscription
 from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing import QueueName, SubscriptionName

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,10 +15,16 @@ from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
 from rlinf_scheduler.channel.remote_items import RemoteItem
 from rlinf_scheduler.channel.server import RATES_S, ChannelServer
+from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.peer import Request
+from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
 from rlinf_scheduler.errors import ChannelUnanswered
+from rlinf_scheduler.observe.own_activity import OwnActivity
+from rlinf_scheduler.observe.own_stats import OwnStats
+from rlinf_scheduler.observe.process_stats import Activity, ProcessStats
+from rlinf_scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
 from rlinf_scheduler.observe.status import MAX_QUEUES
 from rlinf_scheduler.queueing import (
     ChannelStats,
@@ -33,11 +39,16 @@ from rlinf_scheduler.queueing import (
     counts_of,
     encode_rows,
 )
+from rlinf_scheduler.session import Session
 
 # So many queues are told of in one step: what they hold; and all that there is to say.
 NUM_DEPTHS, NUM_REPORTS = 256, 64
 # Of queues at which nobody waits, so many are told of, of which so many for their items that nobody gets.
 MAX_SHOWN, MAX_LEFT = 32, 16
+
+_log = Reporter(__name__)
+Told = TypeVar("Told", Activity, ProcessStats)
+Say = Callable[[], ChannelStats | None]
 
 
 class ExplainFeature:
@@ -228,3 +239,62 @@ class _List:
             self._request.reply(self._head(), frames)
         elif not self._request.is_cancelled:
             self._submit(self.go_on)
+
+
+def watch_channel(session: Session, spec: ChannelSpec, activity: Say, stats: Say) -> Callable[[], None]:
+    """Let a channel of this process be seen until the function that is returned is called, once or again.
+
+    Args:
+        session: this process's.
+        spec: the channel.
+        activity: says what goes on in it, on the I/O thread; None: it is no more.
+        stats: says how much is in it and went through it, likewise.
+    """
+    forget = session.service(OwnActivity).add(partial(_add, activity))
+    uncount = session.service(OwnStats).add(partial(_add, stats))
+    watch = _StallWatch(session, spec, activity) if spec.stall_after_s else None
+
+    def stop() -> None:
+        forget()
+        uncount()
+        if watch is not None:
+            watch.is_over = True
+
+    return stop
+
+
+def _add(say: Callable[[], Any], told: Told) -> Told:
+    said = say()
+    return told if said is None else replace(told, channels=(*told.channels, said))
+
+
+class _StallWatch:
+    """Looks again and again who waits at a channel, on the I/O thread."""
+
+    def __init__(self, session: Session, spec: ChannelSpec, activity: Say) -> None:
+        self.is_over = False
+        self._session = session
+        self._name = spec.name
+        self._activity = activity
+        self._waiters = WaitersOfChannel(spec.stall_after_s)
+        self._pause_s = spec.stall_after_s / 4
+        session.messenger.submit(self._begin)
+
+    def _begin(self) -> None:
+        self._session.messenger.call_later(self._pause_s, self._look)
+
+    def _look(self) -> None:
+        if self.is_over or self._session.messenger.why_closed:
+            return
+        try:
+            self._tell()
+        except Exception:  # noqa: BLE001 - whatever it is: the next look may go well
+            _log.exception("channel '%s': who waits there could not be found out", self._name)
+        finally:
+            self._begin()
+
+    def _tell(self) -> None:
+        found = self._activity()
+        for late in () if found is None else self._waiters.late(found, self._session.messenger.now()):
+            stall = Stall("", self._name, late.operation, (late.who,), late.since_s)
+            tell_stall(self._session, stall)
