@@ -35,18 +35,8 @@ def of_room(place: str) -> Any:
         ClusterError: the room was left out.
     """
     module, _, name = place.partition(":")
-    try:
-        return getattr(import_module(f"{__package__}.{module}"), name)
-    except ModuleNotFoundError as error:
-        raise not_installed(error) from error
-
-
-def not_installed(error: ModuleNotFoundError) -> Exception:
-    """Return what to raise instead of an error of an import: one that names the room, if it was of a room."""
-    room = (error.name or "").removeprefix(f"{__package__}.")
-    if room not in ROOMS:
-        return error
-    return _left_out(room)
+    check_room(module.partition(".")[0])
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 def check_room(room: str) -> None:
@@ -57,6 +47,12 @@ def check_room(room: str) -> None:
     """
     if not has_room(room):
         raise _left_out(room)
+
+
+def not_installed(error: ModuleNotFoundError) -> Exception:
+    """Return what to raise instead of an error of an import: one that names the room, if it was of a room."""
+    room = (error.name or "").removeprefix(f"{__package__}.")
+    return _left_out(room) if room in ROOMS else error
 
 
 def _left_out(room: str) -> ClusterError:

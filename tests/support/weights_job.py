@@ -5,7 +5,7 @@ import threading
 import time
 
 from rlinf_scheduler.comm import DirectoryServer
-from rlinf_scheduler.devices import Devices
+from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.weights import Weights
 from rlinf_scheduler.weights.index_service import IndexService
 from rlinf_scheduler.weights.records import PublishingRank
@@ -30,7 +30,7 @@ class Job:
     def member(self, name, machine="here", device=None, **options):
         """Weights of a process of its own; `device` is the driver of the device that it has."""
         messenger = self.messengers[name] = self._new_messenger(name, machine, **options)
-        devices = None if device is None else Devices(messenger, lambda: device)
+        devices = None if device is None else of_room("devices:Devices")(messenger, lambda: device)
         return Weights(messenger, self.driver.endpoint, devices=devices)
 
     def rank(self, rank, world_size, *, launch=1, machine="here", name="", device=None):
@@ -38,7 +38,7 @@ class Job:
         name = name or f"actor:{rank}"
         messenger = self.messengers[name] = self._new_messenger(name, machine)
         publisher = PublishingRank(messenger.endpoint, name, "actor", launch, rank, world_size)
-        devices = None if device is None else Devices(messenger, lambda: device)
+        devices = None if device is None else of_room("devices:Devices")(messenger, lambda: device)
         return Weights(messenger, self.driver.endpoint, devices=devices, rank=publisher)
 
     def start(self, function, name, *args, machine="here"):

@@ -1,0 +1,85 @@
+"""Rooms may be left out of an installation, each and all: a job works, and says which is missing if one is asked."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlinf_scheduler.rooms import ROOMS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+DEADLINE_S = 120.0
+CONTRACTS = (
+    "tests/channel/test_channel_contract.py",
+    "tests/worker/test_calls.py",
+    "tests/weights/test_weights.py",
+)
+
+
+def without(tree, rooms):
+    """Make a tree of sources as it is without some rooms."""
+    package = tree / "rlinf_scheduler"
+    package.mkdir(parents=True)
+    (tree / "rlinf").symlink_to(ROOT / "src/rlinf")
+    for each in (ROOT / "src/rlinf_scheduler").iterdir():
+        if each.name not in rooms:
+            (package / each.name).symlink_to(each)
+    return tree
+
+
+def started(tree, *command):
+    path = os.pathsep.join(map(str, (tree, ROOT / "tests/support")))
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process):
+    said, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def left_out(tmp_path_factory):
+    """All programs, begun at once: one for each room that is missing."""
+    folder = tmp_path_factory.mktemp("trees")
+    asked = {
+        room: [room] if room != "tracing" else [] for room in ROOMS
+    }  # which a driver with a cluster asks
+    return {
+        room: started(without(folder / room, {room}), str(HERE / "small_job.py"), *words)
+        for room, words in asked.items()
+    }
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_job_works_without(room, left_out):
+    assert re.fullmatch(f"({room}: .*{room} is not installed: .*)?", ended(left_out[room]), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    return without(tmp_path_factory.mktemp("bare") / "src", ROOMS)
+
+
+def test_contracts_of_channels_groups_and_weights_hold_without_any(bare):
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-k", "not ray and not interrupt and not kill")
+    said = ended(started(bare, "-m", "pytest", *options, *CONTRACTS))
+    assert int(re.search(r"(\d+) passed", said)[1]) > 100, said
+
+
+@pytest.mark.ray(own=True)
+def test_ranks_on_ray_work_without_any(bare):
+    said = ended(started(bare, str(HERE / "job_on_ray.py")))
+    for room in ("metrics", "tracing", "web"):
+        assert f"{room}: {room} is not installed: " in said
