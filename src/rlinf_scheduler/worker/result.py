@@ -17,7 +17,7 @@ from rlinf_scheduler.comm.waits import RESULT, Wait, awaited, keeps_wait
 from rlinf_scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf_scheduler.host.timing import Reduce, reduce_durations
 from rlinf_scheduler.keywords import checked_deadline, explains_arguments, explains_calls
-from rlinf_scheduler.observe.reasons import explaining
+from rlinf_scheduler.observe.reasons import explain, explaining
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.wording import counted
 from rlinf_scheduler.worker.call import Call
@@ -363,10 +363,16 @@ class GroupResult(Generic[R]):
         self._call.is_read = True
         self._check_process()
         started = time.monotonic()
-        with explaining(current_or_none(), limit_s):
-            if not end.wait(limit_s):
-                raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
+        try:
+            self._wait_until(end, limit_s, started)
+        except (ResultTimeout, KeyboardInterrupt) as error:
+            explain(current_or_none(), error, limit_s, time.monotonic() - started)
+            raise
         self._before_return()
+
+    def _wait_until(self, end: Promise[None], limit_s: float | None, started: float) -> None:
+        if not end.wait(limit_s):
+            raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
 
     def _check_process(self) -> None:
         if self._generation != generation() and not self.done():
