@@ -1,11 +1,11 @@
 """A job that runs for an hour while its ranks are killed: does anything grow?
 
 Two makers put numbered items into a durable channel; three workers take them on lease and put an answer for each into a
-recorded channel, which the driver reads. All print steadily and are traced; every few seconds a random rank is killed
+plain channel, which the driver reads. All print steadily and are traced; every few seconds a random rank is killed
 and comes back, and now and then the process of the durable channel. Every few seconds are noted: the memory of the
 driver, of the ranks and of the processes that hold channels (proportional, shared memory included), their descriptors,
-what lies on the disk (journal, recording, logs, spans and Ray's own files), and how long the I/O threads of the driver
-and of the recorded channel take to answer.
+what lies on the disk (journal, logs, spans and Ray's own files), and how long the I/O threads of the driver
+and of the plain channel take to answer.
 
     python benchmarks/long_run.py [--minutes 60] [--every 15] [--seed 1] [--picture FILE] [--samples FILE]
 
@@ -44,7 +44,7 @@ MAXSIZE = 256
 MAKE_EVERY_S = 0.02
 LARGE_EVERY, SMALL_BYTES, LARGE_BYTES = 50, 4 << 10, 1 << 20
 LINE = "x" * 180
-RECORD_BYTES, TRACE_BYTES = 8 << 20, 16 << 20
+TRACE_BYTES = 16 << 20
 SAMPLE_EVERY_S, PROBE_EVERY_S = 5.0, 0.05
 # One in so many times the process of the durable channel is killed; more than five in a minute would give it up.
 CHANNEL_EVERY = 10
@@ -150,7 +150,6 @@ class Job:
         cluster.subscribe(self._hear)
         self._prompts = Channel.create(PROMPTS, MAXSIZE, durable=str(folder / "journal"), own_process=True)
         self._answers = Channel.create(ANSWERS, MAXSIZE, own_process=True)
-        self._answers.record(folder / "answers.rec", max_bytes=RECORD_BYTES)
         options: dict[str, Any] = {"on_failure": "restart", "max_restarts": MANY}
         with cluster.starting():
             self._makers: WorkerGroup[Any] = Maker.create_group().launch(
@@ -213,7 +212,7 @@ class Job:
             self._note("driver", began)
             began = time.perf_counter()
             self._answers.qsize()
-            self._note("recorded channel", began)
+            self._note("plain channel", began)
 
     def _note(self, what: str, began: float) -> None:
         took_ms = (time.perf_counter() - began) * 1000
@@ -230,7 +229,6 @@ class Job:
             logs = Path(self._cluster.log_folder)
             disk = {
                 "journal": _mib_in(self.folder / "journal"),
-                "recording": _mib_in(self.folder / "answers.rec", self.folder / "answers.rec.1"),
                 "logs of the ranks": _mib_in(logs),
                 # Of this job alone: its folder for temporary files is a new one.
                 "spans": _mib_in(*self.folder.glob("rlinf-*/trace-*")),

@@ -64,7 +64,7 @@ class Names:
 
     def number_of(self, item: Item) -> int:
         """Return the number of the call that has put an item."""
-        (_, process_id), ticket, _ = item.origin
+        (_, process_id), ticket = item.origin
         return self.of(process_id, ticket)[1]
 
 

@@ -55,7 +55,6 @@ PRELOADED = (
     "orphaned_ranks",
     "ray_workers",
     "regression_roles",
-    "recorded_ranks",
     "routed_workers",
     "returning_workers",
     "seeded_workers",

@@ -31,7 +31,6 @@ EXCEPTIONS = {
     "channel/checkpoint.py": (1, DATE),
     "channel/found_journal.py": (3, "a journal that is locked, tried again in a thread of its own"),
     "channel/features/checkpoints.py": (1, DATE),
-    "channel/features/recording.py": (2, DATE),
     "comm/loop.py": (1, "the real clock"),
     "comm/promise.py": (1, KERNELS),
     "comm/rundir.py": (4, "a file that is locked, before there is a messenger; and the age of one"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import channels
@@ -65,9 +64,6 @@ def launch(cluster: Cluster, placement: ComponentPlacement, schedule: Schedule, 
             ready_when=RolloutWorker.catch_up,
         )
         actor = start("actor", ActorWorker.create_group(settings))
-        if settings.record is not None:
-            trajectories = opened[channels.TRAJECTORIES].result()
-            trajectories.record(Path(settings.record) / f"{channels.TRAJECTORIES}.rec")
         return Parts(
             channels={name: channel.result() for name, channel in opened.items()},
             env=env.result(),

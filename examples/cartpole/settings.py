@@ -83,7 +83,6 @@ class Settings:
         device: of the policy: "cpu", or "cuda" for the devices of the placement.
         env: the environments.
         ppo: one update.
-        record: a folder, which is made, for what `rlinf lineage` reads; None: nothing is recorded.
     """
 
     seed: int
@@ -97,7 +96,6 @@ class Settings:
     device: Literal["cpu", "cuda"]
     env: EnvSettings
     ppo: PPOSettings
-    record: str | None = None
 
 
 def parse_settings(section: Any) -> Settings:

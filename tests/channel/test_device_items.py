@@ -392,9 +392,6 @@ def test_what_cannot_be_is_refused_by_name(channel, tmp_path):
         channel.save(tmp_path / "saved")
     with pytest.raises(ChannelArgumentError, match=why + "it cannot be saved"):
         save_job(tmp_path / "job", [channel], None, (), None)
-    with pytest.raises(ChannelArgumentError, match=why + "are recorded without their bytes"):
-        channel.record(tmp_path / "recorded", payload=True)
-    channel.record(tmp_path / "recorded")
     assert not (tmp_path / "saved").exists()
 
 

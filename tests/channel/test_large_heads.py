@@ -5,10 +5,9 @@ import threading
 import pytest
 
 from rlinf.testing.local import LocalRuntime
-from rlinf_scheduler.channel import Channel, wire
+from rlinf_scheduler.channel import Channel
 from rlinf_scheduler.comm import framing
 from rlinf_scheduler.errors import ChannelArgumentError
-from rlinf_scheduler.tape.work import Work, working_at
 
 DEADLINE_S = 60.0
 LONG = 60_000
@@ -26,43 +25,33 @@ def begin_together(runtime, begin):
         held.set()
 
 
-def sources(size_bytes):
-    """Ids of items, of so many bytes together."""
-    return [wire.ItemId("p" * (size_bytes // 4), "process", number) for number in range(4)]
-
-
 @pytest.fixture(params=["plain", "durable"])
 def create(request, tmp_path):
     """Makes a channel."""
     options = {"durable": tmp_path / "journal", "survives": "process"} if request.param == "durable" else {}
 
-    # What is taken here is no source of what other tests put.
-    with LocalRuntime() as runtime, working_at(Work("test")):
+    with LocalRuntime() as runtime:
         yield lambda: (runtime, Channel.create("items", **options))
 
 
 def test_puts_that_say_more_than_a_message_holds_arrive_in_order(create):
     runtime, channel = create()
     channel.qsize()
-    numbers = range(30)
+    numbers = range(NUM_LONG)
     puts = begin_together(
-        runtime, lambda: [channel.put(n, async_op=True, sources=sources(3_000_000)) for n in numbers]
+        runtime, lambda: [channel.put(n, async_op=True, group=f"{n:0{LONG}d}") for n in numbers]
     )
     for put in puts:
         put.wait(DEADLINE_S)
-    for number in range(30, 40):  # the last ones by a shortcut
+    more = range(NUM_LONG, NUM_LONG + 10)
+    for number in more:  # the last ones by a shortcut
         channel.put(number, timeout_s=DEADLINE_S)
-    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(40)] == [*range(40)]
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in (*numbers, *more)] == [*numbers, *more]
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("sources", lambda: sources(5 << 20)),
-        ("sources", lambda: [wire.ItemId("\ud800", "process", 1)]),
-        ("sources", lambda: [wire.ItemId("producer", "process", "one")]),
-        ("sources", lambda: [wire.ItemId("producer", "process", 1 << 70)]),
-        ("sources", lambda: [1, 2]),
         ("queue_name", lambda: "q" * 70_000),
         ("queue_name", lambda: ("q" * 40_000, "q" * 40_000)),
         ("group", lambda: "g" * 70_000),
@@ -79,29 +68,31 @@ def test_a_put_that_says_too_much_is_refused_at_once(option, value, async_op):
         assert channel.qsize() == 0
 
 
-def put_recorded(channel, folder, num_items):
-    """Items of which each delivery is to say which they are."""
-    channel.record(folder / "deliveries")
-    for put in [channel.put(number, weight=1, async_op=True) for number in range(num_items)]:
+def put_versions(channel, num_items):
+    """Put items of which each delivery is to say of which versions they are."""
+    puts = [channel.put(number, version=(1 << 40) + number, async_op=True) for number in range(num_items)]
+    for put in puts:
         put.wait(DEADLINE_S)
 
 
-def test_answers_that_say_more_than_a_message_holds_all_arrive(create, tmp_path, monkeypatch):
+def test_answers_that_say_more_than_a_message_holds_all_arrive(create, monkeypatch):
     runtime, channel = create()
-    put_recorded(channel, tmp_path, 2000)
-    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 50_000)
-    gets = begin_together(runtime, lambda: [channel.get_batch(100, async_op=True) for _ in range(20)])
+    put_versions(channel, 2000)
+    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 10_000)
+    gets = begin_together(
+        runtime, lambda: [channel.get_batch(max_items=100, async_op=True) for _ in range(20)]
+    )
     batches = [get.wait(DEADLINE_S) for get in gets]
     assert [item for batch in batches for item in batch] == [*range(2000)]
 
 
-def test_a_batch_of_which_more_is_to_be_said_than_a_message_holds_goes_back(create, tmp_path, monkeypatch):
+def test_a_batch_of_which_more_is_to_be_said_than_a_message_holds_goes_back(create, monkeypatch):
     _, channel = create()
-    put_recorded(channel, tmp_path, 2000)
-    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 50_000)
+    put_versions(channel, 2000)
+    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 10_000)
     with pytest.raises(ChannelArgumentError, match="2000 items are too many at once"):
-        channel.get_batch(2000, timeout_s=DEADLINE_S)
-    assert channel.get_batch(100, timeout_s=DEADLINE_S) == [*range(100)]
+        channel.get_batch(max_items=2000, min_items=2000, timeout_s=DEADLINE_S)
+    assert channel.get_batch(max_items=100, timeout_s=DEADLINE_S) == [*range(100)]
     assert channel.qsize() == 1900
 
 

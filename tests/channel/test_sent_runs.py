@@ -91,7 +91,6 @@ def test_each_queue_has_runs_of_its_own(runtime, ref):
         {"version": 0},
         {"slot": SimpleNamespace(number=7)},
         {"question": 7},
-        {"trace": wire.Trace([], 0, 1)},
         {"weight": 0.5},
         {"wait": False},
     ],

@@ -45,7 +45,6 @@ def fails(*_args, **_options):
         (CheckpointError, lambda runtime, channel, path: channel.save(path)),
         (CheckpointError, lambda runtime, channel, path: runtime.save(path, channels=[channel])),
         (CheckpointError, lambda runtime, channel, path: Channel.create("other", restore=path)),
-        (ChannelArgumentError, lambda runtime, channel, path: channel.record(path)),
         (ChannelArgumentError, lambda runtime, channel, path: Channel.create("other", durable=path)),
     ],
 )

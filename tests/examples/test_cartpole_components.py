@@ -15,7 +15,6 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.engines import Envs, VectorEnvWorker
 from rlinf_scheduler.errors import ChannelTimeout, ResultTimeout
-from rlinf_scheduler.tape.lineage import Recordings
 from rollout_worker import RolloutWorker
 from settings import parse_settings
 
@@ -49,9 +48,7 @@ def opened():
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_collections_and_updates_alternate_without_losing_a_step(settings, threads, opened, stages, tmp_path):
-    recording = tmp_path / "trajectories.rec"
-    opened[channels.TRAJECTORIES].record(recording)
+def test_collections_and_updates_alternate_without_losing_a_step(settings, threads, opened, stages):
     env, rollout, actor = (
         env_worker(settings, stages),
         RolloutWorker(settings, stages),
@@ -69,10 +66,6 @@ def test_collections_and_updates_alternate_without_losing_a_step(settings, threa
     assert [report.version for report in reports] == [1, 2, 3]
     assert [report.num_steps for report in reports] == [200, 400, 600]
     assert [report.lag for report in reports] == [0, 0, 0], "each collection acted with the newest weights"
-    opened[channels.TRAJECTORIES].record(None)
-    with Recordings([recording]) as recordings:
-        versions = {step: list(recordings.step(step).versions) for step in recordings.steps}
-    assert versions == {1: [0], 2: [1], 3: [2]}
     assert opened[channels.TRAJECTORIES].qsize() == 0
     assert opened[channels.QUESTIONS].stats().num_items == 0
 

@@ -94,6 +94,15 @@ def test_an_item_is_an_arrow_from_its_put_by_its_get_to_its_ack():
         )
 
 
+def test_a_get_says_at_which_step_it_was_and_of_which_versions_its_items_were():
+    got = Span(
+        GET, 1, 2, "get_batch", 5, "", "trajectories", ITEM * 3, versions=((811, 2), (None, 1)), step=812
+    )
+    _, data, _ = parsed([ProcessSpans("actor:0", 12, "node2", [got])])
+    (told,) = [e["args"] for e in of(data["traceEvents"], "X")]
+    assert told == {"of": "trajectories", "items": 3, "versions": {"811": 2, "unknown": 1}, "step": 812}
+
+
 def test_weights_are_arrows_from_their_publication():
     _, data, _ = parsed([ENV, ACTOR])
     flows = [e for e in data["traceEvents"] if e.get("cat") == "flow" and e["name"] == "policy"]
@@ -148,14 +157,18 @@ def test_times_are_the_homes_by_what_the_clock_differed_then():
 
 TIMES = st.integers(0, 60)
 SPANS = st.builds(
-    lambda began, took, kind, name, items: Span(
-        kind, began / 7, (began + took) / 7, name, 1, "a:0", "ch", items
+    lambda began, took, kind, name, items, versions, step: Span(
+        kind, began / 7, (began + took) / 7, name, 1, "a:0", "ch", items, versions=versions, step=step
     ),
     TIMES,
     TIMES,
     st.sampled_from([CALL, PHASE, WAIT, PUT, GET, ACK]),
     st.sampled_from(["f", "learn", 'a "quoted" \u00e4 name']),
     st.lists(st.tuples(st.sampled_from(["a:0", "b:1"]), st.integers(0, 9)), max_size=3).map(tuple),
+    st.dictionaries(st.none() | st.integers(0, 2**62), st.integers(1, 2**30), max_size=3).map(
+        lambda each: (*each.items(),)
+    ),
+    st.none() | st.integers(0, 2**62),
 )
 
 

@@ -7,7 +7,7 @@ What users hold:
   accept; `local.py`: one inside a process
 
 A process's side:
-- `connection.py`: as its threads see it, `connections.py`: all of them, `recorded.py`: noted, or answered from notes
+- `connection.py`: as its threads see it, `connections.py`: all of them
 - `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`
 - `operation.py`: what a put and a get are (`comm/operation.py`: where the two meet); `refusals.py`: their
   errors; `shortcut.py`: the way of a thread past both

@@ -19,7 +19,7 @@ from rlinf_scheduler.channel.arguments import (
 from rlinf_scheduler.channel.batch import Batch, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.connections import ChannelConnections
-from rlinf_scheduler.channel.copies import SENT_COPIES, forget, own_trace, trace_of
+from rlinf_scheduler.channel.copies import SENT_COPIES, forget
 from rlinf_scheduler.channel.operation import ChannelOperation
 from rlinf_scheduler.channel.question import Question, refuse_questions
 from rlinf_scheduler.channel.spec import ChannelRef
@@ -37,7 +37,6 @@ from rlinf_scheduler.errors import (
 from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.session import current_session
-from rlinf_scheduler.tape.work import Work, current_work
 
 if TYPE_CHECKING:
     from rlinf_scheduler.channel.slot import Slot
@@ -89,8 +88,6 @@ class ChannelAccess:
         num_copies = SENT_COPIES.number
         try:
             operation.weight = checked_weight(self._name, weight)
-            if Work.has_taken or operation.step is not None:
-                _trace(operation)
             connection = self._connection()
             encoded = encode(item, connection.device_of)
             if async_op:
@@ -129,8 +126,6 @@ class ChannelAccess:
         item = items[0].load()
         if type(item) is Question:
             refuse_questions(self._name, [item])
-        if items.told.ids:
-            current_work().take(items.told.ids)
         return item
 
     def _load_batch(self, items: Delivery) -> Batch:
@@ -173,7 +168,6 @@ class ItemOptions(TypedDict, total=False):
     group: GroupName | None
     version: int | None
     slot: Slot | None
-    sources: Any
 
 
 class Putting(ChannelAccess):
@@ -217,7 +211,6 @@ class Putting(ChannelAccess):
         group: GroupName | None = None,
         version: int | None = None,
         slot: Slot | None = None,
-        sources: Any = None,
         key: QueueName | None = None,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
@@ -239,9 +232,6 @@ class Putting(ChannelAccess):
                 the slot's by default. An earlier one than that is refused. A later one is noted, also one that
                 `set_version` has not said yet: when the item is to be taken is the slot's to say.
             slot: leave to put it (see `Slot`), which is used up if the put succeeds; the queue is the slot's.
-            sources: the items that it was made of, of channels that are recorded (see `record`): what has their ids,
-                such as batches, or these (`batch.ids`). None: what this thread or task has taken since it last put
-                something, or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
             key: another name of `queue_name`.
 
         Raises:
@@ -253,14 +243,8 @@ class Putting(ChannelAccess):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = ChannelOperation("put", queue, checked_timeout(self._name, timeout_s), self._now)
-        if (
-            priority != 0
-            or group is not None
-            or version is not None
-            or slot is not None
-            or sources is not None
-        ):
-            self._say(operation, priority, group, version, slot, sources)
+        if priority != 0 or group is not None or version is not None or slot is not None:
+            self._say(operation, priority, group, version, slot)
         return self._put(item, weight, operation, async_op)
 
     @called_directly("Channel")
@@ -274,7 +258,6 @@ class Putting(ChannelAccess):
         group: GroupName | None = None,
         version: int | None = None,
         slot: Slot | None = None,
-        sources: Any = None,
         key: QueueName | None = None,
     ) -> None:
         """Put an item if there is room now.
@@ -286,7 +269,7 @@ class Putting(ChannelAccess):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = ChannelOperation("put", queue, None, self._now, wait=False)
-        self._say(operation, priority, group, version, slot, sources)
+        self._say(operation, priority, group, version, slot)
         self._put(item, weight, operation, False)
 
     def _say(
@@ -296,7 +279,6 @@ class Putting(ChannelAccess):
         group: GroupName | None,
         version: int | None,
         slot: Slot | None,
-        sources: Any,
     ) -> None:
         """Say of a put what its item is, where its caller has."""
         item = operation.says()
@@ -305,8 +287,6 @@ class Putting(ChannelAccess):
             item.group = checked_group(self._name, group)
         if version is not None:
             item.version = checked_version(self._name, version)
-        if sources is not None:
-            item.trace = trace_of(self._name, sources)
         if slot is not None:  # last: it is in use from now on
             self._use(slot, operation)
 
@@ -385,14 +365,6 @@ class Getting(ChannelAccess):
             yield item
 
 
-def _trace(operation: ChannelOperation) -> None:
-    """Say of a put what its item was made of, as far as that is known and nothing was said."""
-    if operation.item is None or operation.item.trace is None:
-        trace = own_trace()
-        if trace is not None:
-            operation.says().trace = trace
-
-
 def _take(
     connection: ChannelConnection,
     operation: ChannelOperation,
@@ -401,7 +373,7 @@ def _take(
 ) -> Any:
     """Make of what a handle brings what its caller gets."""
     connection.look_after(operation)
-    connection.note_moved(operation, items)  # of a rank that is recorded: into that, too
+    connection.note_moved(operation, items)
     try:
         return load(items)
     except ChannelArgumentError:

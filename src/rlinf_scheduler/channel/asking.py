@@ -51,7 +51,6 @@ from rlinf_scheduler.errors import (
 from rlinf_scheduler.keywords import called_directly
 from rlinf_scheduler.queueing import GroupName, QueueName
 from rlinf_scheduler.session import Session, current_session
-from rlinf_scheduler.tape.tape import NO_NOTE, tape_of
 
 _next_number = itertools.count(1).__next__
 _UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
@@ -65,10 +64,9 @@ class Pending(Promise[ReceivedPayload]):
         number: of the question.
         wake: lets the I/O thread see that this was dropped.
         now: the clock of this process.
-        note: of the answer.
     """
 
-    __slots__ = ("_queue", "_started", "note", "now", "number", "ref", "wake")
+    __slots__ = ("_queue", "_started", "now", "number", "ref", "wake")
 
     def __init__(
         self,
@@ -83,7 +81,6 @@ class Pending(Promise[ReceivedPayload]):
         self.ref = ref
         self.number = number
         self.wake = wake
-        self.note = NO_NOTE
         self._queue = queue
         self.now = now
         self._started = now()
@@ -126,7 +123,6 @@ class Asking:
 
     def __init__(self, session: Session) -> None:
         self._name = session.name
-        self._tape = tape_of(session)
         self._messenger: Messenger = session.messenger
         # By number; and promises that were dropped.
         self._asked: dict[int, _Asked] = {}
@@ -143,19 +139,12 @@ class Asking:
         ref = PromiseRef(pending, self._dropped.append)
         ref.ticket = number
         self._asked[number] = _Asked(ref, connection, queue)
-        pending.note = self._tape.begin("answer", f"{connection.ref.spec.name} {queue!r}")
-        pending.note.follow(pending)
         return Question(number, self._messenger.endpoint, self._name, item), pending
 
     @staticmethod
     def handle(pending: Pending) -> AsyncHandle[Any]:
         """The handle of an answer; it keeps what says that somebody wants it."""
-
-        def load(arrived: ReceivedPayload) -> Any:
-            pending.note.took(arrived.frames)
-            return arrived.load()
-
-        return AsyncHandle(pending, load, pending.what)
+        return AsyncHandle(pending, ReceivedPayload.load, pending.what)
 
     def follow(self, put: AsyncHandle[None], pending: Pending, timeout_s: float | None) -> None:
         """Let a question that is not in its queue yet fail as its put does, and at its deadline."""

@@ -12,7 +12,6 @@ from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import BatchUndecodable, CodecError
 from rlinf_scheduler.queueing import GroupName, Limits, QueueName
-from rlinf_scheduler.tape.work import current_work
 from rlinf_scheduler.wording import counted
 
 
@@ -24,11 +23,9 @@ class Batch(list[Any]):
             a version (see `Channel.set_version`).
         versions: of the policy, that the items were made with, None for those of which nobody said it; empty where
             nobody did.
-        ids: which items they are, for the `sources` of others; empty where the channel is not recorded.
     """
 
     versions: Sequence[int | None] = ()
-    ids: Sequence[wire.ItemId] = ()
 
     def __init__(self, items: Iterable[Any] = (), complete: bool = True) -> None:
         super().__init__(items)
@@ -81,8 +78,6 @@ class Delivery(list[ReceivedPayload]):
             batch = GroupBatch(values, told.complete, wire.as_name(told.group) or "")
         if told.versions is not None:
             batch.versions = told.versions
-        if told.ids is not None:
-            batch.ids = told.ids
         return batch
 
 
@@ -129,9 +124,7 @@ class BatchOperation(ChannelOperation):
 
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.AnyGet:
         """How it begins at the server."""
-        get: wire.AnyGet = wire.Get(
-            self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits, step=self.step
-        )
+        get: wire.AnyGet = wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits)
         get.group_size = self.group_size
         return get
 
@@ -179,6 +172,4 @@ def load_all(items: Delivery, begin: Callable[[int], None] | None = None) -> Bat
             problems.append((place, str(error)))
     if problems:
         raise BatchUndecodable(problems, values)
-    if items.told.ids:
-        current_work().take(items.told.ids)
     return items.batch(values)

@@ -63,7 +63,6 @@ from rlinf_scheduler.errors import (
 from rlinf_scheduler.keywords import explains_calls
 from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import Session, SideBySide, current_session
-from rlinf_scheduler.tape.tape import tape_of
 from rlinf_scheduler.wording import did_you_mean, list_names
 
 DELETE_TIMEOUT_S = 60.0
@@ -223,8 +222,7 @@ class Channel(
         )
         session = current_session()
         spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
-        tape = tape_of(session)
-        inherited = tape.run("inherit", name, lambda: inherited_channel(session, spec))
+        inherited = inherited_channel(session, spec)
         if inherited is not None:
             return cls(inherited)
         own_process = True if spec.durable else own_process
@@ -235,10 +233,10 @@ class Channel(
         )
         starter, block = session.service(Starter), session.service(SideBySide).block
         if exist_ok:
-            existing = tape.run("exist", name, lambda: start_or_find(session, starter, wanted))
+            existing = start_or_find(session, starter, wanted)
             return cls(existing)
         if block is None:
-            return cls(ChannelRef(spec, tape.run("create", name, lambda: starter.start(wanted))))
+            return cls(ChannelRef(spec, starter.start(wanted)))
         started: Promise[Endpoint] = Promise()
         starter.begin(wanted, started)
         block.add(started)
@@ -276,7 +274,7 @@ class Channel(
         try:
             address = address_of(checked_name(name))
             look_up = partial(session.directory.lookup, address, or_forever(limit_s))
-            entry = tape_of(session).run("connect", name, look_up)
+            entry = look_up()
         except PeerNotFound as error:
             waited = f" within {error.waited_s:.1f} s" if limit_s != 0 else ""
             problem = f"nobody created it{waited}; {_what_there_is(session, name)}"

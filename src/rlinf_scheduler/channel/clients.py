@@ -104,7 +104,7 @@ class ShortcutEnd:
         datagram = _encode(answer)
         return len(datagram) <= wire.MAX_DATAGRAM_BYTES and is_sent(self.connection, datagram)
 
-    def deliver(self, instruction: Deliver, ids: list[Any] | None) -> bool:
+    def deliver(self, instruction: Deliver) -> bool:
         """Deliver what is small; of anything else say that it comes the usual way."""
         size_bytes, counts = 0, []
         frames: list[Any] = []
@@ -117,7 +117,7 @@ class ShortcutEnd:
             counts.append(len(parts))
             frames += parts
         else:
-            if self.answer(wire.DirectAnswer(delivered(instruction, counts, ids), frames)):
+            if self.answer(wire.DirectAnswer(delivered(instruction, counts), frames)):
                 return True
         self.answer(wire.DirectAnswer(wire.Elsewhere(instruction.ticket), []))
         return False
@@ -308,10 +308,10 @@ def is_sent(connection: socket.socket, datagram: bytes) -> bool:
     return True
 
 
-def delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:
+def delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
     """Return what is said of items that are delivered, in so many frames each."""
     _, ticket, items, complete, grant, group, _ = instruction
-    told = wire.Delivered(ticket, counts, complete, group=group, ids=ids)
+    told = wire.Delivered(ticket, counts, complete, group=group)
     if grant is not None:
         told.grant = grant.told(items)
     versions = [item.version for item in items]

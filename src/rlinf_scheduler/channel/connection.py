@@ -7,7 +7,8 @@ only one that touches what is under way. So an interruption of the user's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rlinf_scheduler.channel import control_wire
@@ -197,10 +198,11 @@ class ChannelConnection:
         name, began = self.ref.spec.name, TIMES.now() - operation.waited_s
         if operation.kind == "put":
             origin = self._session.name, operation.ticket
-            TIMES.note_moved(PUT, began, operation.kind, name, (origin,))
+            version = None if operation.item is None else operation.item.version
+            TIMES.note_moved(PUT, began, operation.kind, name, (origin,), _versions((version,)))
         elif items is not None and items.told.origins is not None:
             origins = tuple(origin for origin in items.told.origins if origin is not None)
-            TIMES.note_moved(GET, began, operation.kind, name, origins)
+            TIMES.note_moved(GET, began, operation.kind, name, origins, _versions(items.told.versions or ()))
 
     def hold(self, operation: ChannelOperation) -> OperationPromise:
         """Run a get until it is over, and take nothing: with the promise the items go back, before what is asked next.
@@ -325,3 +327,8 @@ class ChannelConnection:
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self.client.abandon(ChannelLost(self.ref.spec.name, reason))
+
+
+def _versions(versions: Sequence[int | None]) -> tuple[tuple[int | None, int], ...]:
+    """Return how many items each version has made; nothing where nobody said of any."""
+    return tuple(Counter(versions).items()) if any(each is not None for each in versions) else ()

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.reconnecting_transport import ReconnectingTransport
-from rlinf_scheduler.channel.recorded import RecordedConnection
 from rlinf_scheduler.channel.sender import DirectTransport
 from rlinf_scheduler.channel.shortcut import Shortcuts
 from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.forking import FORKED
 from rlinf_scheduler.observe.timekeeping import TIMES
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.tape import tape_of
 
 # How long a process that leaves waits until the channels' servers have what it put.
 CLOSE_TIMEOUT_S = 5.0
@@ -29,8 +26,6 @@ class ChannelConnections:
         self._messenger = session.messenger
         self._directory = session.directory
         self._by_id: dict[str, ChannelConnection] = {}
-        self._tape = tape_of(session)
-        self._recorded: dict[str, RecordedConnection] = {}
         self._on_lost: list[Callable[[ChannelConnection], None]] = []
         self._messenger.on_peer_lost(self._on_peer_lost)
         self._messenger.at_end(self.close)
@@ -45,14 +40,7 @@ class ChannelConnections:
         if known is None:
             # One step, and a connection that nothing was handed over to does nothing.
             known = self._by_id.setdefault(channel_id, self._make(ref))
-        return self._as_recorded(known) if self._tape.is_recording else known
-
-    def _as_recorded(self, connection: ChannelConnection) -> ChannelConnection:
-        channel_id = connection.ref.spec.channel_id
-        recorded = self._recorded.get(channel_id)
-        if recorded is None or recorded.connection is not connection:
-            recorded = self._recorded[channel_id] = RecordedConnection(connection, self._tape)
-        return cast(ChannelConnection, recorded)
+        return known
 
     def _make(self, ref: ChannelRef) -> ChannelConnection:
         if not ref.spec.durable:

@@ -127,14 +127,6 @@ class Forget(msgspec.Struct, tag=42, array_like=True):
     token: str
 
 
-class Record(msgspec.Struct, tag=50, array_like=True):
-    """Record every delivery from now on in a file; with an empty path, none any more -> `Done`."""
-
-    path: str
-    payload: bool
-    max_bytes: int
-
-
 class Saved(msgspec.Struct, array_like=True):
     """That was done, or why not: what was to be done with is over (`generation`), or something else.
 
@@ -148,7 +140,7 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 OfSaves = Look | Save | Forget
-OfReports = Query | Peek | Stats | Explain | Record
+OfReports = Query | Peek | Stats | Explain
 PLAIN = (Open, Close, Delete, Invite, EndQueue, Flush, Join, Leave, Retract, ListDead, ReadDead)
 if TYPE_CHECKING:
     Control: TypeAlias = msgspec.Struct

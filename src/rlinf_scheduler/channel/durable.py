@@ -14,7 +14,6 @@ from rlinf_scheduler.channel.checkpoint import SavedChannel
 from rlinf_scheduler.channel.features import FEATURES, record_of, resume
 from rlinf_scheduler.channel.features.checkpoints import restore
 from rlinf_scheduler.channel.features.explain import ExplainFeature, watch_channel
-from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import FoundCommit, FoundJournal, header_of
 from rlinf_scheduler.channel.journal import Journal, NewJournal
 from rlinf_scheduler.channel.journal_records import write_snapshot
@@ -99,7 +98,6 @@ class DurableChannel:
         )
         # The lock is not for the process: it may leave the job and live on, and have children.
         session.messenger.at_end(self._end)
-        session.messenger.stay_while(self._is_recording_behind)
         session.on_fork(journal.close)
         self._server: ChannelServer | None = None
         self._growth = JournalGrowth()
@@ -207,9 +205,6 @@ class DurableChannel:
         self._is_over = True
         self._journal.close()
 
-    def _is_recording_behind(self) -> bool:
-        return self._server is not None and is_behind(self._server)
-
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
         self._runtime.withholds = True
@@ -220,10 +215,7 @@ class DurableChannel:
     def _on_freed(self, _freed: Any) -> None:
         self._is_over = True
         self._session.messenger.off_end(self._end)  # it would close what is about to be removed
-        if self._server is None:
-            self._session.messenger.run_beside(self._remove)
-        else:  # whoever deletes it may read what was recorded next
-            end_recording(self._server, partial(self._session.messenger.run_beside, self._remove))
+        self._session.messenger.run_beside(self._remove)
 
     def _remove(self) -> None:
         """Remove the journal, in a thread of its own: of a large one it takes a while."""
@@ -256,13 +248,6 @@ class DurableChannel:
         self._session.messenger.off_end(self._end)
         self._session.forget(self._settle)
         self._session.forget(self._journal.close)
-        if self._server is None:
-            self._on_recorded()
-        else:
-            end_recording(self._server, self._on_recorded)
-
-    def _on_recorded(self) -> None:
-        self._session.messenger.off_stay(self._is_recording_behind)
         if self.on_stopped is not None:
             self.on_stopped()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,13 +11,12 @@ import msgspec
 
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
-from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_optional_count
+from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf_scheduler.channel.copies import only_looked_at
 from rlinf_scheduler.channel.operation import ANSWER_S
 from rlinf_scheduler.channel.question import Question
-from rlinf_scheduler.channel.spec import check_host_items, checked_path
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.errors import ChannelArgumentError, ChannelError, ChannelLost, CommError, SchedulerError
+from rlinf_scheduler.errors import ChannelError, ChannelLost, CommError, SchedulerError
 from rlinf_scheduler.queueing import (
     ChannelStats,
     ChannelUser,
@@ -29,8 +27,6 @@ from rlinf_scheduler.queueing import (
 )
 from rlinf_scheduler.wording import counted, counted_about, size_text
 
-# Of one recording.
-RECORD_BYTES = 1 << 30
 # So many items are in what `str` makes of a channel, and no more bytes than these are looked at for that.
 NUM_SHOWN, SHOWN_BYTES = 16, 1 << 20
 _repr = reprlib.Repr()
@@ -43,7 +39,7 @@ QueueT = TypeVar("QueueT", QueueDepth, QueueStats)
 class Inspecting(ChannelAccess):
     """The part of `Channel` that moves no item."""
 
-    _of_server: ClassVar[OfServer] = (("explain", "reports (it has `stats`)"), ("record", "recordings"))
+    _of_server: ClassVar[OfServer] = (("explain", "reports (it has `stats`)"),)
 
     def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
         """Return how many items a queue holds.
@@ -105,45 +101,6 @@ class Inspecting(ChannelAccess):
         """
         queue = self._queue(queue_name, key)
         return _loaded(self._connection().peek(queue, 1)[0])
-
-    def record(
-        self,
-        path: str | os.PathLike[str] | None,
-        *,
-        payload: bool = False,
-        max_bytes: int = RECORD_BYTES,
-    ) -> None:
-        """Have the channel's process write down every delivery from now on, for `rlinf lineage`.
-
-        Of each: when it was, who took it and at which step (of a queue's parts, or of `Worker.at_step`), and of each
-        item who put it and under which number, its version, weight and size, the items that it was made of (see `put`),
-        and the step at which it was made. Consumers are told which items they take (`batch.ids`), so what they put
-        names them. It is written beside what the channel does: nobody waits for the disk; what that does not take is
-        left out, and counted. What subscriptions read is not recorded, and questions are, as items. It ends with the
-        channel's process; whoever has a durable channel records it anew after that.
-
-        Args:
-            path: the file, on the machine that holds the channel; None: record no more.
-            payload: items of up to 64 KiB are recorded with their bytes, which `rlinf lineage` unpickles.
-            max_bytes: how large it may become, in bytes. The older half of it is in a second file, `path` with `.1`,
-                and what is older is gone; the recording says how much that was.
-
-        Raises:
-            ChannelArgumentError: there is such a file already, or there can be none.
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        if payload and path is not None:
-            spec = self._ref.spec
-            check_host_items(
-                self._name, spec.device_items, "are recorded without their bytes (payload=False)"
-            )
-        where = "" if path is None else checked_path(self._name, "path", path)
-        limit = checked_optional_count(self._name, "max_bytes", max_bytes)
-        done: control_wire.Done = self._connection().requests.ask(
-            control_wire.Record(where, payload, limit), control_wire.Done
-        )
-        if done.problem:
-            raise ChannelArgumentError(self._name, done.problem)
 
     def _listing(
         self, message: control_wire.Stats | control_wire.Explain, kind: type[QueueT]

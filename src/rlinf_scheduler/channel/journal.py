@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.framing import JOIN_BYTES, Buffer, flat
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import ChannelJournalError
-from rlinf_scheduler.tape.framing import append_all, append_whole
+from rlinf_scheduler.record_log.framing import append_all, append_whole
 
 logger = Reporter(__name__)
 

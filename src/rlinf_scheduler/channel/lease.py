@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from rlinf_scheduler.channel import control_wire, wire
+from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE, checked_seconds, checked_timeout, or_forever
 from rlinf_scheduler.channel.batch import Batch, BatchLimitOptions, Delivery
@@ -78,11 +78,6 @@ class Lease:
         if self._operation.is_batch:
             raise ChannelArgumentError(self._name, "this lease is of a batch; its items are in `items`")
         return self.items[0]
-
-    @property
-    def ids(self) -> Sequence[wire.ItemId]:
-        """Which items they are, for the `sources` of others; empty where the channel is not recorded."""
-        return self.items.ids
 
     @property
     def attempt(self) -> int:

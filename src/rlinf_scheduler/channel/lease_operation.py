@@ -100,7 +100,7 @@ def settle(
     answer: Promise[Any] = Promise()
     # Not in the inbox: what comes before it there may find that the rest of the lease was dropped.
     operation.settlements.append((message, is_last, answer))
-    return connection.requests.request("settle", _settle, operation, answer)
+    return connection.requests.request(_settle, operation, answer)
 
 
 def _settle(client: ClientParts, operation: LeaseOperation, _answer: Promise[Any]) -> None:
@@ -109,7 +109,7 @@ def _settle(client: ClientParts, operation: LeaseOperation, _answer: Promise[Any
 
 def extend(connection: ChannelConnection, operation: LeaseOperation, message: Extend) -> Promise[Any]:
     """Let items be on lease for longer; the reply is to come."""
-    return connection.requests.request("extend", partial(_extend, message=message), operation, Promise())
+    return connection.requests.request(partial(_extend, message=message), operation, Promise())
 
 
 def _extend(client: ClientParts, operation: LeaseOperation, answer: Promise[Any], message: Extend) -> None:

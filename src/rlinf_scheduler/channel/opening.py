@@ -12,7 +12,6 @@ from rlinf_scheduler.channel.durable import DurableChannel
 from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.features.checkpoints import restore
 from rlinf_scheduler.channel.features.explain import ExplainFeature, watch_channel
-from rlinf_scheduler.channel.features.recording import end_recording, is_behind
 from rlinf_scheduler.channel.found_journal import (
     FoundCommit,
     FoundJournal,
@@ -106,24 +105,15 @@ def _open(
     explain = partial(server.feature, ExplainFeature)
     forget = watch_channel(session, spec, lambda: explain().activity(), lambda: explain().stats())
 
-    def records() -> bool:
-        return is_behind(server)
-
-    session.messenger.stay_while(records)
-
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
         forget()
-        end_recording(server, partial(left, tell))
-
-    def left(tell: Callable[[], None] | None) -> None:
-        session.messenger.off_stay(records)
         if tell is not None:
             tell()
 
     def free_names(then: Callable[[], None]) -> None:
         freed = [session.directory.unregister_async(name) for name in (*claims, spec.address)]
-        # The directory answers in order. Whoever deletes it may read what was recorded next.
-        freed[-1].add_done_callback(lambda _: end_recording(server, then))
+        # The directory answers in order.
+        freed[-1].add_done_callback(lambda _: then())
 
     server.on_stopped, server.on_delete = stopped, free_names
 

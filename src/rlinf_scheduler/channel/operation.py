@@ -12,7 +12,6 @@ from rlinf_scheduler.comm.operation import Operation, OperationPromise
 from rlinf_scheduler.comm.promise import NOWHERE, Promise
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.queueing import GroupName, QueueName
-from rlinf_scheduler.tape.work import work_said
 from rlinf_scheduler.wording import number_text
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ class ItemTerms:
         group: that it belongs to.
         version: of the policy that made it.
         slot: the leave with which it is put, until it is known whether it was.
-        trace: what it was made of.
     """
 
     priority: int = 0
@@ -52,7 +50,6 @@ class ItemTerms:
     group: GroupName | None = None
     version: int | None = None
     slot: Any = None
-    trace: wire.Trace | None = None
 
     def end(self, *, is_put: bool) -> None:
         """Say to the leave with which an item is put that it was, or was not."""
@@ -94,7 +91,6 @@ class ChannelOperation(Operation):
         wait: whether the server may keep it waiting.
         item: what a put says of its item besides a weight; None for nothing.
         payload: the item of a put, until the server has answered.
-        step: the training step that its caller works at; None where nobody said.
         blocks: its caller waits for it, and will take what it brings at once.
         is_direct: its caller has sent it himself, or is about to: see `shortcut`.
         outcome_queried: the server was asked what became of it, after it went by a shortcut.
@@ -114,7 +110,6 @@ class ChannelOperation(Operation):
         "owner",
         "payload",
         "queue_name",
-        "step",
         "wait",
         "weight",
     )
@@ -143,8 +138,6 @@ class ChannelOperation(Operation):
         self.weight: float = 0
         self.item: ItemTerms | None = None
         self.payload: InlinePayload | Payload | HeldPayload | PlacedPayload | None = None
-        work = work_said()
-        self.step = None if work is None else work.step
         self.blocks = False
         self.is_direct = False
         self.outcome_queried = False
@@ -159,13 +152,13 @@ class ChannelOperation(Operation):
         """The same, begun at the same time, as another operation."""
         again = type(self)(self.kind, self.queue_name, self.timeout_s, self.now, wait=self.wait)
         again.started = self.started
-        again.weight, again.item, again.step = self.weight, self.item, self.step
+        again.weight, again.item = self.weight, self.item
         return again
 
     def opening(self, num_frames: int = 0, size_bytes: int | None = None) -> wire.OperationMessage:
         """How it begins at the server, with its item in so many frames, or (of so many bytes) announced."""
         if self.kind != "put":
-            return wire.Get(self.ticket, self.queue_name, self.wait, None, step=self.step)
+            return wire.Get(self.ticket, self.queue_name, self.wait)
         item = self.item or NO_TERMS
         return wire.Put(
             self.ticket,
@@ -179,7 +172,6 @@ class ChannelOperation(Operation):
             item.version,
             0 if item.slot is None else item.slot.number,
             size_bytes,
-            item.trace,
         )
 
     @property

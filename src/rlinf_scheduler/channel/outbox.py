@@ -54,10 +54,10 @@ class ResponseOutbox:
         self._give_back = give_back
         self._waiting: dict[KnownClient, None] = {}
 
-    def deliver(self, known: KnownClient, instruction: Deliver, ids: list[Any] | None) -> None:
-        """Send items, under these ids if they are recorded."""
+    def deliver(self, known: KnownClient, instruction: Deliver) -> None:
+        """Send items."""
         self.gather_for(known)
-        if ids is None and TIMES.span_file is None and _join(known, instruction):
+        if TIMES.span_file is None and _join(known, instruction):
             return
         as_bytes = known.bytes_until > 0 and self._runtime.now() < known.bytes_until
         counts = []
@@ -76,7 +76,7 @@ class ResponseOutbox:
             counts.append(len(frames))
             sent += frames
         # All or none: the frames of others follow.
-        known.responses.append(delivered(instruction, counts, ids))
+        known.responses.append(delivered(instruction, counts))
         known.frames += sent
 
     def respond(

@@ -57,9 +57,9 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Aside:
-    """A checkpoint or a recording that is asked for; `clock`: of those that wait for a process to ask."""
+    """A checkpoint that is asked for; `clock`: of those that wait for a process to ask."""
 
-    message: control_wire.OfSaves | control_wire.Record
+    message: control_wire.OfSaves
     until: float | None
     reply_type: Any
     promise: Promise[Reply]
@@ -130,12 +130,12 @@ class ReconnectingTransport:
     ) -> Promise[Reply]:
         """Send a request; the promise of the reply, which fails as `Messenger.request`'s.
 
-        The time in which no process holds the channel counts for checkpoints and recordings alone.
+        The time in which no process holds the channel counts for checkpoints alone.
         """
         promise: Promise[Reply] = Promise()
         if self._has_ended:
             promise.set_exception(self._left())
-        elif isinstance(message, control_wire.OfSaves | control_wire.Record):
+        elif isinstance(message, control_wire.OfSaves):
             self._ask_aside(message, timeout_s, reply_type, promise)
         elif isinstance(message, control_wire.OfReports) and self._found:
             self._ask_for_report(message, timeout_s, reply_type, promise)
@@ -152,7 +152,7 @@ class ReconnectingTransport:
         if timeout_s is not None:
             self._start_clock(ident, timeout_s)
 
-    # -- reports, recordings and checkpoints, which are not written down -------------------------
+    # -- reports and checkpoints, which are not written down -------------------------
 
     def _ask_for_report(
         self,
@@ -180,7 +180,7 @@ class ReconnectingTransport:
 
     def _ask_aside(
         self,
-        message: control_wire.OfSaves | control_wire.Record,
+        message: control_wire.OfSaves,
         timeout_s: float | None,
         reply_type: Any,
         promise: Promise[Reply],

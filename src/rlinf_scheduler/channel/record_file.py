@@ -1,6 +1,6 @@
 """A file of records with checksums, which is there whole or not at all.
 
-It begins with MAGIC and the version of its format. Then come records as of `tape.framing`. The first one says
+It begins with MAGIC and the version of its format. Then come records as of `record_log.framing`. The first one says
 how many follow, so a file that was cut off at the end of a record is noticed, too.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 from rlinf_scheduler.comm.disk import DISK, Disk
 from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.errors import CheckpointError
-from rlinf_scheduler.tape.framing import HEAD, append_all, framed
+from rlinf_scheduler.record_log.framing import HEAD, append_all, framed
 
 MAGIC = b"\x93RLINF\r\n"
 VERSION = 2

@@ -107,13 +107,11 @@ class Requests:
 
     def request(
         self,
-        what: str,
         step: Callable[[ClientParts, OperationT, Promise[Any]], None],
         operation: OperationT,
         answer: Promise[Any],
     ) -> Promise[Any]:
-        """Have a feature do a step on the I/O thread, whose reply comes to `answer`; `what` it is, for recordings."""
-        del what
+        """Have a feature do a step on the I/O thread, whose reply comes to `answer`."""
         self._client.hand_over(lambda about: step(self._client, *about), (operation, answer))
         return answer
 

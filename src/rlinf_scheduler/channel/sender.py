@@ -147,10 +147,10 @@ class OperationSender:
 
     def _join_gets(self, operation: ChannelOperation) -> None:
         last = self.waiting[-1][0] if self.waiting else None
-        if type(last) is wire.Gets and last.step == operation.step and _is_joined(last, operation):
+        if type(last) is wire.Gets and _is_joined(last, operation):
             last.tickets.append(operation.ticket)
         else:
-            self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket], operation.step), []))
+            self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket]), []))
 
     def _join_puts(self, operation: ChannelOperation, frames: list[Buffer]) -> None:
         num_frames, weight = len(frames), int(operation.weight)

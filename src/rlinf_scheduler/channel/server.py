@@ -47,7 +47,7 @@ class ChannelServer:
     Args:
         runtime: serves the channel.
         features: by type of message or instruction, the feature that handles it.
-        beside: the runtime of what is no part of what happens to the channel, if another one: checkpoints, recordings.
+        beside: the runtime of what is no part of what happens to the channel, if another one: checkpoints.
 
     Attributes:
         clients: the processes that use them, by process id.
@@ -55,7 +55,7 @@ class ChannelServer:
         max_bytes: how many bytes the queues may hold; 0 is unbounded.
         now: the time of the last event.
         samples: of the last seconds: a time, and how many items were put and delivered until then.
-        on_delivery: called with each delivery and its client; what they return are the ids that its items go under.
+        on_delivery: called when items go to a getter.
         on_open: called with the process id of a client that begins, perhaps once more.
         on_lost: called with the process id of a client that is gone.
         on_stop: called once, when it stops.
@@ -76,7 +76,7 @@ class ChannelServer:
         self.users = Users()
         self.outbox = ResponseOutbox(runtime, spec.channel_id, self.state, self._give_back)
         self.remote: RemoteItems | None = None
-        self.on_delivery: list[Callable[[Deliver, KnownClient], list[Any] | None]] = []
+        self.on_delivery: list[Callable[[], None]] = []
         self.on_open: list[Callable[[str], None]] = []
         self.on_lost: list[Callable[[str], None]] = []
         self.on_stop: list[Callable[[], None]] = []
@@ -231,14 +231,13 @@ class ChannelServer:
         num_items = len(instruction.items)
         known.num_got += num_items
         self.num_delivered += num_items
-        ids: list[Any] | None = None
         try:
             for observe in self.on_delivery:
-                ids = observe(instruction, known) or ids
-            if end is not None and end.deliver(instruction, ids):
+                observe()
+            if end is not None and end.deliver(instruction):
                 return
             end = None
-            self.outbox.deliver(known, instruction, ids)
+            self.outbox.deliver(known, instruction)
         except Exception as error:  # the rest of what has happened is to be told all the same
             logger.exception("channel '%s': items cannot be delivered", self.spec.name)
             client, ticket = instruction[:2]

@@ -88,7 +88,7 @@ class ShardOperation(ChannelOperation):
 
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.AnyGet:
         """How it begins at the server."""
-        return wire.Get(self.ticket, self.queue_name, self.wait, grant=self.request, step=self.step)
+        return wire.Get(self.ticket, self.queue_name, self.wait, grant=self.request)
 
     @property
     def is_batch(self) -> bool:
@@ -283,7 +283,7 @@ class Sharding(ChannelAccess):
         def load(items: Delivery) -> ShardBatch:
             batch = self._load_batch(items)
             mine = ShardBatch(batch, batch.complete, *items.told.grant)
-            mine.versions, mine.ids = batch.versions, batch.ids
+            mine.versions = batch.versions
             return mine
 
         operation.channel = self._name

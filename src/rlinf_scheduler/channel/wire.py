@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import msgspec
 
 from rlinf_scheduler.queueing import as_name as as_name
-from rlinf_scheduler.queueing.item import ItemId as ItemId
-from rlinf_scheduler.queueing.item import Trace as Trace
 from rlinf_scheduler.queueing.messages import Fill as Fill
 from rlinf_scheduler.queueing.messages import Get as Get
 from rlinf_scheduler.queueing.messages import Gets as Gets
@@ -94,8 +92,8 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
 
     `grant` says how they are given to who has asked for that, as the policy of the queue says it; `group` is the one
     that they belong to, where a group was asked for; `versions` are those that the items were made with, where anybody
-    said so; `ids` say which items they are, where the channel is recorded; `by` has put the last one, as far as that is
-    known; `origins` say who put each, and its ticket there, while the job is traced.
+    said so; `by` has put the last one, as far as that is known; `origins` say who put each, and its ticket there,
+    while the job is traced.
     """
 
     ticket: int
@@ -104,7 +102,6 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     grant: Any = None
     group: Any = None
     versions: list[int | None] | None = None
-    ids: list[ItemId] | None = None
     origins: list[tuple[str, int] | None] | None = None
     by: str = ""
 

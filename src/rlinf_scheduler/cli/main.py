@@ -13,12 +13,10 @@ from rlinf_scheduler.cli.channels import channels
 from rlinf_scheduler.cli.common import WRONG_QUESTION
 from rlinf_scheduler.cli.doctor import doctor
 from rlinf_scheduler.cli.jobs import jobs
-from rlinf_scheduler.cli.lineage import lineage
 from rlinf_scheduler.cli.metrics import metrics
 from rlinf_scheduler.cli.node import node
 from rlinf_scheduler.cli.pdb import pdb
 from rlinf_scheduler.cli.plan import plan
-from rlinf_scheduler.cli.replay import replay
 from rlinf_scheduler.cli.report import report, why
 from rlinf_scheduler.cli.top import top
 from rlinf_scheduler.cli.topology import devices, topology
@@ -46,8 +44,6 @@ app.command()(top)
 app.command()(metrics)
 app.command()(web)
 app.command()(pdb)
-app.command()(replay)
-app.command()(lineage)
 app.command()(devices)
 app.command()(doctor)
 app.add_typer(jobs, name="jobs")

@@ -218,11 +218,6 @@ class NoDevices:
         raise DeviceUnusable(f"the CUDA driver cannot be called ({name})")
 
 
-def no_driver() -> DeviceDriver | None:
-    """None: whoever has to see all bytes shares nothing on devices."""
-    return None
-
-
 def _tell_of_expandable_segments() -> None:
     for variable in _ALLOCATOR_VARIABLES:
         if "expandable_segments:true" in os.environ.get(variable, "").lower().replace(" ", ""):

@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import SHARED_BYTES, WAIT_S
 from rlinf_scheduler.comm.shm.sent_payload import Payload
 from rlinf_scheduler.devices.barred import Barred
-from rlinf_scheduler.devices.cuda_driver import cuda_driver, no_driver
+from rlinf_scheduler.devices.cuda_driver import cuda_driver
 from rlinf_scheduler.devices.driver import DeviceDriver, DeviceUnusable
 from rlinf_scheduler.devices.imports import BucketImports, BucketUse
 from rlinf_scheduler.devices.limit import pool_limit_bytes
@@ -39,7 +39,6 @@ from rlinf_scheduler.devices.records import (
 from rlinf_scheduler.devices.staging import StagedPayload, Staging
 from rlinf_scheduler.errors import CommError, CommTimeout
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.tape import tape_of
 
 logger = Reporter(__name__)
 T = TypeVar("T")
@@ -345,5 +344,4 @@ def _on_confirmed(_payload: Payload, _taken: bool) -> None:
 
 def open_devices(session: Session) -> Devices:
     """What a session's process shares on devices; `session.service(open_devices)` is always the same."""
-    # A tape has to see the bytes.
-    return Devices(session.messenger, no_driver if tape_of(session).is_recording else cuda_driver)
+    return Devices(session.messenger, cuda_driver)

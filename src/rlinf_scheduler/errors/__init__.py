@@ -28,10 +28,6 @@ boundaries through pickle unchanged.
     ├── DeviceLockTimeout (TimeoutError)    other workers had the devices until the deadline
     ├── FileError                           what is kept in a file cannot be used
     │   ├── CheckpointError                 a checkpoint cannot be written, read, or restored from
-    │   └── RecordingError                  a recording cannot be written or read
-    ├── ReplayError                         a rank that is run again does not follow its recording
-    │   ├── ReplayEnded                     it wants more than was recorded
-    │   └── ReplayDiffers                   it gives something else than it gave then
     ├── CommError                           bytes did not get through
     │   ├── PeerDied                        the other side is gone
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time

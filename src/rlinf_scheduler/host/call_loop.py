@@ -7,7 +7,6 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from contextvars import Context
 from functools import lru_cache, partial
 from heapq import nsmallest
@@ -38,8 +37,6 @@ from rlinf_scheduler.observe.process_stats import (
 )
 from rlinf_scheduler.observe.stacks import Threads, wait_of_task
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.tape.tape import NO_TAPE, Tape
-from rlinf_scheduler.tape.work import Work
 from rlinf_scheduler.wording import no_attribute
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
@@ -81,7 +78,6 @@ class CallLoop:
         self._num_threads = 1
         self._stopping = self._finishing = False
         self._worker: Any = None
-        self._tape = NO_TAPE
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._tasks: set[asyncio.Task[_TaskOutcome]] = set()
         messenger.serve(protocol.CALL, self._on_call, protocol.CallRequest)
@@ -228,14 +224,9 @@ class CallLoop:
         if self._finishing and not self._jobs and not self._places:
             self.stop()
 
-    def take(self, worker: Any, tape: Tape = NO_TAPE) -> None:
-        """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called.
-
-        Args:
-            worker: see above.
-            tape: notes them.
-        """
-        self._worker, self._tape = worker, tape
+    def take(self, worker: Any) -> None:
+        """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
+        self._worker = worker
 
     def completed(self, result: Any) -> Any:
         """Return what a method's result comes to, on the event loop if it is a coroutine; before there are calls."""
@@ -271,10 +262,10 @@ class CallLoop:
             return
         self._tell_method(job.request.head.method)
         try:
-            with working_in(job.scope), job.recording(), self._told(job), children_end_here():
+            with working_in(job.scope), job.recording(), children_end_here():
                 result = self._invoke(job)
                 if job.demand is not None:
-                    result = self._answers.stream(job.demand, result, self._tape)
+                    result = self._answers.stream(job.demand, result)
         except BaseException as error:  # the process boundary: the caller gets it
             self._tell_method("")
             self._fail(job, error)
@@ -322,11 +313,7 @@ class CallLoop:
 
     async def _invoke_async(self, job: Job) -> Any:
         result = self._invoke(job)
-        return (
-            await result
-            if job.demand is None
-            else await self._answers.stream_async(job.demand, result, self._tape)
-        )
+        return await result if job.demand is None else await self._answers.stream_async(job.demand, result)
 
     def _begin(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> None:
         """Run something as a task; on the I/O thread."""
@@ -357,15 +344,10 @@ class CallLoop:
     async def _outcome_of(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
         """What a task came to; it raises nothing, for some exceptions would end the event loop."""
         try:
-            with working_in(job.scope), job.recording(), self._told(job), children_end_here():
+            with working_in(job.scope), job.recording(), children_end_here():
                 return await invoke(), None
         except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
             return None, error
-
-    def _told(self, job: Job) -> AbstractContextManager[Work]:
-        """A block that is noted as a call."""
-        call: protocol.CallRequest = job.request.head
-        return self._tape.call(call.method, call.kind, job.arguments)
 
     def _on_task_ended(self, job: Job, task: asyncio.Task[_TaskOutcome]) -> None:
         self._tasks.discard(task)

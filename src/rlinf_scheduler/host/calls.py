@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 from rlinf_scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf_scheduler.comm.cancellation import Scope
 from rlinf_scheduler.comm.failure import dump_failure
-from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
@@ -25,7 +24,6 @@ from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.timing import recording
 from rlinf_scheduler.observe.process_stats import RunningCall
 from rlinf_scheduler.observe.timekeeping import TIMES
-from rlinf_scheduler.tape.tape import YIELDED, Tape
 
 
 class _Turn(Promise[None]):
@@ -157,10 +155,6 @@ class Job:
         loaded: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}) if arguments is None else arguments.load()
         return loaded
 
-    def arguments(self) -> list[Buffer]:
-        """The bytes of its arguments, before they are loaded."""
-        return [] if self._arguments is None else self._arguments.frames()
-
     def claim(self) -> bool:
         """Whether it is the caller's to run it, or to answer it without: the first one's."""
         try:
@@ -256,8 +250,8 @@ class Answers:
 
     # -- the values of streams -------------------------------------------------------------------
 
-    def stream(self, demand: Demand, result: Any, tape: Tape) -> Any:
-        """Send a generator's values, one for each that is asked for, and note how many; what it returns at last."""
+    def stream(self, demand: Demand, result: Any) -> Any:
+        """Send a generator's values, one for each that is asked for; what it returns at last."""
         if not inspect.isgenerator(result):
             return result
         try:
@@ -270,12 +264,11 @@ class Answers:
                     return end.value
                 self._send_value(request, value, WAIT_S)
                 TIMES.note_value(began, request.peer_name)
-                tape.begin(*YIELDED).took()
                 demand.answered()
         finally:
             result.close()
 
-    async def stream_async(self, demand: Demand, result: Any, tape: Tape) -> Any:
+    async def stream_async(self, demand: Demand, result: Any) -> Any:
         """As `stream`, of an asynchronous generator."""
         if not inspect.isasyncgen(result):
             return await result
@@ -289,7 +282,6 @@ class Answers:
                     return None
                 self._send_value(request, value, 0.0)
                 TIMES.note_value(began, request.peer_name)
-                tape.begin(*YIELDED).took()
                 demand.answered()
         finally:
             await result.aclose()

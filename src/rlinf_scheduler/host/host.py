@@ -64,7 +64,6 @@ from rlinf_scheduler.proc import birth_of
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import Session, set_current
 from rlinf_scheduler.session.membership import Death, GroupMembership
-from rlinf_scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf_scheduler.wording import clock_text
 
 # Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
@@ -160,7 +159,7 @@ class Hosting:
             worker = self._construct(assignment, frames)
             if worker is not None:
                 # Before anybody can call it.
-                self.calls.take(worker, tape_of(self.session))
+                self.calls.take(worker)
                 took_s = time.monotonic() - self._started_at
                 self._report(protocol.READY, took_s=took_s, devices=self._devices)
                 self.calls.run(assignment.max_concurrency)
@@ -213,11 +212,9 @@ class Hosting:
             self._enter(protocol.CONSTRUCTING)
             if assignment.seeds_generators:
                 seed_generators(assignment.seed)
-            tape = tape_of(self.session)
-            tape.made_from(factory.worker_class, factory.args, factory.kwargs)
-            with tape.call(CONSTRUCTING, "call", list), children_end_here():
+            with children_end_here():
                 worker = factory.worker_class(*factory.args, **factory.kwargs)
-            return self._made_ready(worker, assignment, tape)
+            return self._made_ready(worker, assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
@@ -229,7 +226,7 @@ class Hosting:
             )
             return None
 
-    def _made_ready(self, worker: Any, assignment: Assignment, tape: Tape) -> Any:
+    def _made_ready(self, worker: Any, assignment: Assignment) -> Any:
         """The worker; one that comes back has got what it needs.
 
         Raises:
@@ -238,7 +235,7 @@ class Hosting:
         method = assignment.ready_when
         if assignment.num_restarts and method:
             self._enter(protocol.CATCHING_UP)
-            with tape.call(method, "call", list), children_end_here():
+            with children_end_here():
                 is_ready = self.calls.completed(getattr(worker, method)())
             if is_ready is False:
                 name = f"{type(worker).__name__}.{method}()"
@@ -264,15 +261,6 @@ class Hosting:
         if role is not None and tuple(views) != assignment.hardware:
             self.session.provide(Role, dataclasses.replace(role, hardware=tuple(views)))
 
-    def _record(self, assignment: Assignment, topology: Buffer) -> None:
-        """Record the rank's inputs from now on."""
-        # Most ranks are not recorded.
-        from rlinf_scheduler.host.recording import open_recording  # noqa: PLC0415
-
-        tape = open_recording(self._address, assignment, topology)
-        self.session.provide(Tape, tape)
-        self.session.on_close(tape.close)
-
     def _become(self, assignment: Assignment, topology: Buffer) -> None:
         os.environ.update(assignment.environment)
         info = WorkerInfo(
@@ -295,9 +283,6 @@ class Hosting:
         group, rank = self._address.group, self._address.rank
         place = GroupMembership(group, assignment.launched_ns, rank, assignment.world_size)
         self.session.provide(GroupMembership, place)
-        if assignment.record:
-            # Before anybody can send to it: what would receive that asks what notes it.
-            self._record(assignment, topology)
         if self._spec.emulates_network:
             of_room("emulation.arrivals:emulate_network")(self.session, assignment.placement.node_rank)
         set_current(self.session)

@@ -11,8 +11,8 @@ from typing import Any
 
 from rlinf_scheduler.hardware.profilers import CAPTURE, ProfilingConfig
 from rlinf_scheduler.host.info import Role, job_settings
+from rlinf_scheduler.observe.timekeeping import at_step
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.work import at_step
 
 _log = logging.getLogger("rlinf.worker")
 # A process has one profiler, and blocks of its threads and tasks may overlap: the first one has it.

@@ -10,7 +10,6 @@ from rlinf_scheduler.comm import ClusterSecret, Endpoint
 from rlinf_scheduler.comm.port_range import PortRange
 from rlinf_scheduler.comm.transport.peer_session import GRACE_S
 from rlinf_scheduler.planning import HardwareUnit, Node, Placement
-from rlinf_scheduler.tape.limit import DEFAULT_LIMIT_BYTES
 
 # A service of the job's home.
 LOG = "worker.log"
@@ -285,8 +284,6 @@ class Assignment(msgspec.Struct, frozen=True):
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         seed: of its random numbers.
         seeds_generators: the process's generators are seeded with it.
-        record: the folder of its recording; "" if it is not.
-        record_bytes: how large that recording may become.
         settings: the job's `JobSettings`, pickled; empty where they say nothing.
         launched_ns: when its group was launched, in nanoseconds since 1970.
     """
@@ -305,8 +302,6 @@ class Assignment(msgspec.Struct, frozen=True):
     ready_when: str = ""
     seed: int = 0
     seeds_generators: bool = False
-    record: str = ""
-    record_bytes: int = DEFAULT_LIMIT_BYTES
     settings: bytes = b""
     launched_ns: int = 0
 

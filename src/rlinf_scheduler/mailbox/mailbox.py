@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from rlinf_scheduler.addresses import Rank
 from rlinf_scheduler.checks import is_encodable
-from rlinf_scheduler.comm.codec import Encoded, encode
 from rlinf_scheduler.comm.codec.destinations import copy_into, special_kind, why_unwritable
 from rlinf_scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf_scheduler.comm.finder import Finder
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.messenger import Messenger
-from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf_scheduler.errors import CodecError, CommError
 from rlinf_scheduler.mailbox.inbox import Inbox, Letter
@@ -23,7 +20,6 @@ from rlinf_scheduler.mailbox.members import Groups, parse_members
 from rlinf_scheduler.mailbox.outbox import Outbox
 from rlinf_scheduler.mailbox.records import TensorType
 from rlinf_scheduler.observe.timekeeping import SEND, TIMES
-from rlinf_scheduler.tape.tape import NO_NOTE, NO_TAPE, Note, Tape
 
 DEFAULT_LIMIT_BYTES = 256 << 20
 MAX_NAME_CHARS = 4096
@@ -45,7 +41,6 @@ class Mailbox:
         messenger: this process's messenger; at most one mailbox lives on it.
         directory: where names are found.
         own_name: this process's name; it registers that itself.
-        tape: notes what is sent and received.
         limit_bytes: bytes that this process holds of each peer; as many for each set of members of its broadcasts.
     """
 
@@ -56,10 +51,8 @@ class Mailbox:
         own_name: str,
         *,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        tape: Tape = NO_TAPE,
     ) -> None:
         self._own_name = own_name
-        self._tape = tape
         transfers = Transfers(messenger, Finder(messenger, directory))
         self._outbox = Outbox(transfers, own_name, limit_bytes)
         self._inbox = Inbox(transfers, own_name, limit_bytes)
@@ -125,7 +118,7 @@ class Mailbox:
         _check_name(src)
         limit_s = checked_timeout(timeout_s)
         promise = self._inbox.recv(src, timeout_s=limit_s, topic=topic, wait_for_return=wait_for_return)
-        return AsyncHandle(promise, self._noted("recv", line(src, topic), promise), f"recv from '{src}'")
+        return AsyncHandle(promise, _load, f"recv from '{src}'")
 
     def send_tensor(
         self,
@@ -175,10 +168,9 @@ class Mailbox:
 
         limit_s = checked_timeout(timeout_s)
         promise = self._inbox.recv(src, timeout_s=limit_s, check=check, wait_for_return=wait_for_return)
-        load = self._noted("recv_tensor", src, promise)
 
         def fill(letter: Letter) -> Any:
-            copy_into(sys.modules["torch"], tensor, load(letter))
+            copy_into(sys.modules["torch"], tensor, _load(letter))
             return tensor
 
         return AsyncHandle(promise, fill, f"recv_tensor from '{src}'")
@@ -232,10 +224,9 @@ class Mailbox:
                 operation="broadcast",
                 waiting_for="its source to call it",
             )
-            return AsyncHandle(promise, self._noted("broadcast", members.source, promise), what)
+            return AsyncHandle(promise, _load, what)
         if not members.targets:
             return AsyncHandle.completed(obj, what)
-        note = self._tape.begin("broadcast", members.topic, self._given(obj))
         mailing = Mailing(
             self._outbox,
             "broadcast",
@@ -245,7 +236,7 @@ class Mailbox:
             timeout_s=limit_s,
             wait_s=wait_s,
         )
-        return AsyncHandle(_noted_end(note, mailing.begin()), lambda _: obj, what)
+        return AsyncHandle(mailing.begin(), lambda _: obj, what)
 
     def held_bytes(self, src: str) -> int:
         """How many bytes from `src` have arrived and wait for a recv."""
@@ -263,7 +254,6 @@ class Mailbox:
     ) -> AsyncHandle[None]:
         _check_name(dst)
         began = TIMES.now()
-        note = self._tape.begin("send", line(dst, topic), self._given(obj))
         mailing = Mailing(
             self._outbox,
             "send",
@@ -275,33 +265,13 @@ class Mailbox:
             wait_s=wait_s,
             wait_for_return=wait_for_return,
         )
-        sent = _noted_end(note, mailing.begin())
+        sent = mailing.begin()
         TIMES.note_moved(SEND, began, "send", dst)
         return AsyncHandle(sent, None, f"send to '{dst}'")
 
-    def _given(self, obj: Any) -> Encoded | None:
-        """What is to be noted of an object that is sent."""
-        return encode(obj) if self._tape.is_recording else None
-
-    def _noted(self, operation: str, peer: str, promise: Promise[Any]) -> Callable[[Letter], Any]:
-        """What makes an object of what was received from a peer, and notes that."""
-        note = self._tape.begin(operation, peer)
-        note.follow(promise)
-
-        def load(letter: Letter) -> Any:
-            note.took(letter.arrived.frames)
-            return _load(letter)
-
-        return load
-
-
-def line(peer: str, topic: str) -> str:
-    """Return how recordings name what keeps an order of its own between this process and a peer."""
-    return f"{peer} {topic}" if topic else peer
-
 
 def _check_name(name: str) -> None:
-    """Raise unless it can name a process: what is done with one is noted, and told to others.
+    """Raise unless it can name a process: what is done with one is told to others.
 
     Raises:
         CodecError: no message can carry it.
@@ -325,19 +295,6 @@ def checked_target(tensor: Any) -> TensorType:
     if why or wanted is None:
         raise CommError(f"recv_tensor fills a tensor that can be written to; this one is {why}")
     return wanted
-
-
-def _noted_end(note: Note, promise: Promise[Any]) -> Promise[Any]:
-    """The promise of the end of a send, which is noted."""
-
-    def took(done: Promise[Any]) -> None:
-        if not done.cancelled() and done.exception(0) is None:
-            note.took()
-
-    if note is not NO_NOTE:
-        note.follow(promise)
-        promise.add_done_callback(took)
-    return promise
 
 
 def _load(letter: Letter) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.tape import tape_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
     from rlinf_scheduler.mailbox.mailbox import Mailbox
@@ -19,7 +18,7 @@ def open_mailbox(session: Session) -> Mailbox:
     # The I/O thread loads it: nobody interrupts that.
     from rlinf_scheduler.mailbox.mailbox import Mailbox  # noqa: PLC0415
 
-    return Mailbox(session.messenger, session.directory, session.name, tape=tape_of(session))
+    return Mailbox(session.messenger, session.directory, session.name)
 
 
 def open_mailbox_when_needed(session: Session) -> None:

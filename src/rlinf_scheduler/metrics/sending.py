@@ -13,9 +13,8 @@ from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import CommTimeout
 from rlinf_scheduler.metrics.samples import METRICS, Logged, Sample, checked_step, checked_values
 from rlinf_scheduler.observe.levels import Levels
-from rlinf_scheduler.observe.timekeeping import TIMES, Site
+from rlinf_scheduler.observe.timekeeping import TIMES, Site, current_step
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.work import current_step
 
 # So many samples may be under way to a home that has not taken them,
 MAX_UNTAKEN = 1000

@@ -25,7 +25,7 @@ from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.threads import run_beside
 from rlinf_scheduler.observe.timekeeping import TIMES, Span
-from rlinf_scheduler.tape.framing import append_whole
+from rlinf_scheduler.record_log.framing import append_whole
 from rlinf_scheduler.wording import plain_text
 
 _SIZE = struct.Struct("<I")
@@ -124,7 +124,7 @@ def _with_plain_text(value: Any) -> Any:
         return {key: _with_plain_text(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(_with_plain_text, value))
-    return value if isinstance(value, int | float) else plain_text(value)
+    return value if value is None or isinstance(value, int | float) else plain_text(value)
 
 
 class SpanFileWriter:

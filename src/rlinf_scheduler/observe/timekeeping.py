@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from threading import get_ident
@@ -72,6 +73,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
         by: who called; who ended a wait; "" where that is not known.
         subject: the channel, or what weights are published as.
         items: which items went through a channel, each by its producer and that one's number of it.
+        versions: how many of them were made with each version of the policy, where anybody said so.
+        step: the training step that its thread or task worked at; None where nobody said.
         is_open: it had not ended then, when the trace did, or the process was last heard of.
     """
 
@@ -84,6 +87,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     subject: str = ""
     items: tuple[tuple[str, int], ...] = ()
     is_open: bool = False
+    versions: tuple[tuple[int | None, int], ...] = ()
+    step: int | None = None
 
 
 class OpenWork(msgspec.Struct, frozen=True, weakref=True):
@@ -100,6 +105,19 @@ Sum = list[Any]  # how often, and how many seconds
 NOWHERE = Site()
 site: ContextVar[Site] = ContextVar("rlinf_site", default=NOWHERE)
 _site_of_caller = site.get
+# Which training step a thread or task works at; None where nobody said.
+_step: ContextVar[int | None] = ContextVar("rlinf_step", default=None)
+current_step = _step.get
+
+
+@contextmanager
+def at_step(number: int) -> Iterator[None]:
+    """A block of this thread or task that belongs to a training step; see `Worker.at_step`."""
+    token = _step.set(number)
+    try:
+        yield
+    finally:
+        _step.reset(token)
 
 
 class Timekeeper:
@@ -240,11 +258,22 @@ class Timekeeper:
         name: str,
         subject: str,
         items: tuple[tuple[str, int], ...] = (),
+        versions: tuple[tuple[int | None, int], ...] = (),
     ) -> None:
         """Items, messages or weights were moved; on hot paths it is asked only where `notes_moves` says so."""
         if not self.notes_moves:
             return
-        span = Span(kind, began, self.now(), name, get_ident(), "", subject, items)
+        span = Span(
+            kind,
+            began,
+            self.now(),
+            name,
+            get_ident(),
+            subject=subject,
+            items=items,
+            versions=versions,
+            step=current_step(),
+        )
         if self.given is not None and kind in GIVES:
             self.given.append(span)
         if self.span_file is not None:

@@ -165,13 +165,13 @@ def _latest_first(place: int, spans: Iterable[Span]) -> list[tuple[int, Span]]:
 
 
 # What a process and a thread take in the file besides their spans, at most; and a span besides its texts.
-_HEAD_BYTES, _SPAN_BYTES, _FLOW_BYTES, _OPEN_BYTES = 400, 190, 150, 40
+_HEAD_BYTES, _SPAN_BYTES, _FLOW_BYTES, _FACT_BYTES = 400, 190, 150, 60
 
 
 def size_of(span: Span) -> int:
     """How many bytes a span takes in the file, at most."""
     texts = len(_dumped(span.name)) + len(_dumped(span.by)) + len(_dumped(span.subject))
-    texts += _OPEN_BYTES * span.is_open
+    texts += _FACT_BYTES * (span.is_open + len(span.versions) + (span.step is not None))
     return _SPAN_BYTES + texts + (_FLOW_BYTES + len(_dumped(span.subject))) * len(span.items)
 
 
@@ -261,8 +261,17 @@ def _span_events(span: Span, pid: int, tid: int, begins: float) -> Iterator[Trac
     }
     if span.kind in _COLOURS:
         event["cname"] = _COLOURS[span.kind]
-    args = {"by": span.by, "of": span.subject, "items": len(span.items), "open": span.is_open}
+    versions = {"unknown" if version is None else str(version): count for version, count in span.versions}
+    args = {
+        "by": span.by,
+        "of": span.subject,
+        "items": len(span.items),
+        "open": span.is_open,
+        "versions": versions,
+    }
     told = {name: value for name, value in args.items() if value}
+    if span.step is not None:
+        told["step"] = span.step
     yield {**event, "args": told} if told else event
     flow = _FLOWS.get(span.kind)
     for producer, item in span.items if flow else ():

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 # When an item was given out, in a queue that has versions: not at all (any more), or for good.
@@ -57,7 +56,7 @@ class Item(Struct, eq=False, array_like=True):
         group: what it belongs to; None for nothing.
         question: who waits for an answer to it, and the asker's number of it; None if nobody does.
         version: of the policy that made it; None if nobody said.
-        origin: who put it and what it was made of; never looked at.
+        origin: who put it, and its ticket there; never looked at.
         slot: the number of the slot with which it is being put; 0 for none.
         order: its place among all items that ever entered its queue; kept when it is given back.
         since: when it entered its queue, on the clock of the state's shell.
@@ -119,25 +118,6 @@ def marks_tell(items: Iterable[Item]) -> bool:
         if item.shared:
             return False
     return True
-
-
-class ItemId(NamedTuple):
-    """Which item: who put it (the process's name, and its id, for one that came back has the same name), its number."""
-
-    producer: str
-    process_id: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.producer}/{self.number}"
-
-
-class Trace(msgspec.Struct, array_like=True, gc=False):
-    """What an item was made of: items that were taken for it, how many more these are; and at which step."""
-
-    sources: list[ItemId] = []
-    num_more: int = 0
-    step: int | None = None
 
 
 Exact = int | Fraction

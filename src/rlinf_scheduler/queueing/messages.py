@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
-from rlinf_scheduler.queueing.item import Item, QueueName, Trace
+from rlinf_scheduler.queueing.item import Item, QueueName
 from rlinf_scheduler.queueing.out_of_turn import GroupName
 from rlinf_scheduler.queueing.wanted import NO_LIMITS, Limits, Wanted, WantedGroup
 
@@ -38,7 +38,6 @@ class Put(Struct, tag=0, array_like=True, gc=False):
     version: int | None = None
     slot: int = 0
     size_bytes: int | None = None
-    trace: Trace | None = None
 
 
 class Puts(Struct, tag=9, array_like=True, gc=False):
@@ -63,7 +62,6 @@ class Get(Struct, Generic[G], tag=3, array_like=True, gc=False):
 
     Attributes:
         grant: how its items are to leave; None as its own, once they are confirmed.
-        step: the training step at which the process works that asks, if that was said.
     """
 
     ticket: int
@@ -73,7 +71,6 @@ class Get(Struct, Generic[G], tag=3, array_like=True, gc=False):
     limits: Limits | None = None
     grant: G | None = None
     group_size: int = 0
-    step: int | None = None
 
     @property
     def wanted(self) -> Wanted | WantedGroup | None:
@@ -94,7 +91,6 @@ class Gets(Struct, tag=10, array_like=True, gc=False):
 
     queue: Any
     tickets: list[int]
-    step: int | None = None
 
 
 class Withdraw(Struct, tag=4, array_like=True, gc=False):

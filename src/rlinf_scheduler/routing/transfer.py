@@ -16,7 +16,6 @@ from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.routing.plan import Route, RowBlock
 from rlinf_scheduler.routing.rows import count_rows, merge_rows, split_rows
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.tape import tape_of
 
 if TYPE_CHECKING:  # each is loaded by those who use it only
     from rlinf_scheduler.channel import Channel
@@ -220,7 +219,6 @@ class GroupSizes:
     def __init__(self, session: Session) -> None:
         self._directory = session.directory
         self._messenger = session.messenger
-        self._tape = tape_of(session)
         self._sizes: dict[str, int] = {}
         self._num_losses = 0
         session.messenger.on_peer_lost(self._forget)
@@ -232,7 +230,7 @@ class GroupSizes:
             PeerNotFound: no group of that name was launched within `timeout_s` seconds.
             RouteError: it is a channel.
         """
-        return self._tape.run("size", group, lambda: self._sizes.get(group) or self._ask(group, timeout_s))
+        return self._sizes.get(group) or self._ask(group, timeout_s)
 
     def _forget(self, _process_id: str) -> None:
         self._num_losses += 1

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.framing import Buffer
 from rlinf_scheduler.comm.locations import DeviceObjects, OpenedObject
 from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.peer import Reply
@@ -40,8 +38,6 @@ from rlinf_scheduler.weights.sources import MemoryPlace, Sources, Way
 from rlinf_scheduler.weights.stream import WholeTensors
 from rlinf_scheduler.weights.target import TargetPlan, WeightsTarget
 
-# A version; how many frames have come of each source, and the layouts of these, encoded.
-Described: TypeAlias = tuple[int, list[int], bytes]
 DeviceRead: TypeAlias = Callable[[OpenedObject, Callable[[], None]], None]
 
 # How long all the answers may take together that a fetch needs which does not want to wait.
@@ -89,16 +85,6 @@ class FetchedWeights:
         self._arrived: Mapping[int, Arrival] | None = arrived
         self._read = read
         self._unfit: tuple[Any, ...] | None = None
-
-    def frames(self) -> list[Buffer]:
-        """Its bytes, source by source, to be noted; nothing once it was written."""
-        return [frame for each in (self._arrived or {}).values() for frame in each.payload.frames()]
-
-    def described(self) -> Described:
-        """Return what its bytes are, to be noted."""
-        arrived = (self._arrived or {}).values()
-        layouts = msgspec.msgpack.encode([each.layout for each in arrived])
-        return self.version, [len(each.payload.frames()) for each in arrived], layouts
 
     def write(self, target: WeightsTarget | WholeTensors) -> int:
         """Write it to its place and give its memory back; the version.

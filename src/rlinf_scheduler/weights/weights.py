@@ -33,7 +33,6 @@ from rlinf_scheduler.observe.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import GroupMembership
-from rlinf_scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf_scheduler.weights.delta import apply
 from rlinf_scheduler.weights.fetch import Fetch, FetchedWeights, Readers
 from rlinf_scheduler.weights.held import encode_held
@@ -81,11 +80,9 @@ class Weights:
         self,
         messenger: Messenger,
         home: Endpoint,
-        tape: Tape = NO_TAPE,
         devices: DeviceObjects | None = None,
         rank: PublishingRank | None = None,
     ) -> None:
-        self._tape = tape
         self._devices = devices or DeviceObjects()
         self._messenger = messenger
         self._home = home
@@ -126,11 +123,9 @@ class Weights:
             raise WeightsError(name, f"delta is True, False or 'auto', not {delta!r}")
         encoded, layout = encode_held(_checked_name(name), weights, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
-        note = self._tape.begin("publish", name, encoded)
         new = self._devices.stage(f"weights '{name}'", encoded) or self._packed(name, encoded)
         # The memory of the version before is given back in this thread.
         self._put(self._announcement(name, number, layout, new, all_ranks), new, delta)
-        note.took()
         TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
     def fetch(
@@ -188,12 +183,8 @@ class Weights:
         limit_s = checked_timeout(timeout_s)
         fetch = Fetch(self._readers, target, name, wanted, limit_s, exact=version is not None)
 
-        note, promise = self._tape.begin("fetch", name), fetch.begin()
-        note.follow(promise)
-
         def write(delivery: FetchedWeights) -> int:
             began = TIMES.now()
-            note.took(delivery.frames, delivery.described() if self._tape.is_recording else None)
             number = delivery.write(target)
             self.read[name] = delivery.read
             # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
@@ -201,7 +192,7 @@ class Weights:
             TIMES.note_moved(FETCH, began, f"fetch version {number}", name, ((name, number),))
             return number
 
-        return AsyncHandle(promise, write, f"fetch of weights '{name}'")
+        return AsyncHandle(fetch.begin(), write, f"fetch of weights '{name}'")
 
     def copies(self, name: str) -> dict[str, int]:
         """Return how versions of this process have come to other machines, as of `PublishedWeights.copies`."""
@@ -300,7 +291,7 @@ def open_weights(session: Session) -> Weights:
         session.service(open_index)
     place = session.fact(GroupMembership)
     rank = None if place is None else PublishingRank(session.messenger.endpoint, session.name, *place)
-    weights = Weights(session.messenger, session.home, tape_of(session), devices, rank)
+    weights = Weights(session.messenger, session.home, devices, rank)
     session.service(OwnActivity).add(weights.add_to)
     session.service(OwnStats).add(weights.add_stats)
     session.service(Levels).add(

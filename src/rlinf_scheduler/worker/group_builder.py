@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
-from rlinf_scheduler.checks import absolute_path, whole_number
+from rlinf_scheduler.checks import whole_number
 from rlinf_scheduler.comm.directory import WORLD_SIZE
 from rlinf_scheduler.errors import CallArgumentError, ConfigError
 from rlinf_scheduler.host.info import check_detached, checked_seed, keeps_elsewhere
@@ -22,7 +21,6 @@ from rlinf_scheduler.planning import (
     Topology,
 )
 from rlinf_scheduler.session import Session
-from rlinf_scheduler.tape.limit import limit_bytes
 from rlinf_scheduler.wording import did_you_mean
 from rlinf_scheduler.worker.deaths import MAX_RESTARTS, RETURNING, VERDICTS, WITHIN_S, OnFailure
 from rlinf_scheduler.worker.group import WorkerGroup
@@ -39,8 +37,6 @@ GroupT_co = TypeVar("GroupT_co", bound=WorkerGroup[Any], covariant=True)
 UNRESPONSIVE_AFTER_S = 600.0
 # Each has its thread from the beginning on. Programs that mean "any number" write 2**31 - 1.
 MAX_THREADS = 500
-# Where ranks record their inputs, if the launch does not say.
-RECORD_VARIABLE = "RLINF_RECORD"
 RestartOn: TypeAlias = Literal["same", "any"]
 _PLACES: tuple[str, ...] = get_args(RestartOn)
 
@@ -93,7 +89,6 @@ class GroupBuilder(Generic[T, GroupT_co]):
         ready_when: Callable[[T], object] | str | None = None,
         stall_after_s: float | None = None,
         seed: int | None = None,
-        record: str | os.PathLike[str] | None = None,
         detached: bool = False,
     ) -> GroupT_co:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
@@ -133,9 +128,6 @@ class GroupBuilder(Generic[T, GroupT_co]):
             seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
                 and, where it is loaded, torch are seeded with it before `__init__`, also in a rank's successor.
                 None: one that is drawn once for the job, and no generator is touched.
-            record: a folder, in which each rank records its inputs, on its node, so that `rlinf replay` can run
-                it again alone. None: the folder that RLINF_RECORD names, if it is set. RLINF_RECORD_MIB bounds each
-                file. Both are looked for in the environment of who launches.
             detached: the group goes on when its driver has ended, until somebody ends it; in a job that outlives its
                 drivers, see `Cluster(job=..., detached=True)`.
 
@@ -167,7 +159,6 @@ class GroupBuilder(Generic[T, GroupT_co]):
             raise ConfigError(problem)
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
-        recordings = _recordings(record)
         num_threads = min(max_concurrency or 1, MAX_THREADS)
         options = LaunchOptions(num_threads, timeout_s, cluster.topology)
         options = replace(
@@ -179,8 +170,6 @@ class GroupBuilder(Generic[T, GroupT_co]):
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
             seed=None if seed is None else checked_seed(seed),
-            record=recordings,
-            record_bytes=limit_bytes() if recordings else 0,
             moves=may_move(restart_on),
         )
         session, factory = cluster.session, self._factory
@@ -199,15 +188,6 @@ class GroupBuilder(Generic[T, GroupT_co]):
         claimed = claim_name(session, name, factory.worker_class.__name__, about)
         launched = begin(session, partial(launch, claimed))
         return self._group_class(claimed, factory.worker_class, len(placements), launched)
-
-
-def _recordings(wanted: str | os.PathLike[str] | None) -> str:
-    """The folder in which ranks are recorded; "" if they are not."""
-    folder = wanted or os.environ.get(RECORD_VARIABLE)
-    try:
-        return absolute_path(folder) if folder else ""
-    except ValueError as error:
-        raise ConfigError(f"recordings of ranks: {error}") from None
 
 
 def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:

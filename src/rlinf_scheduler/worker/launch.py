@@ -103,8 +103,6 @@ class LaunchOptions:
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         seed: what the ranks' seeds are derived from; None: one that is drawn.
-        record: the folder of their recordings; "" if it is not.
-        record_bytes: how large the recording of each may become.
         sys_path: where modules are found; empty: where the process that launches finds them.
         log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
         moves: whether a rank whose node is gone comes back on another one.
@@ -121,8 +119,6 @@ class LaunchOptions:
     ready_when: str = ""
     stall_after_s: float = 0
     seed: int | None = None
-    record: str = ""
-    record_bytes: int = 0
     sys_path: tuple[str, ...] = ()
     log_level: int = 0
     moves: bool = False
@@ -540,8 +536,6 @@ class _Launch:
                 ready_when=self._options.ready_when,
                 seed=recipe.seed_of(rank.address.rank),
                 seeds_generators=self._options.seed is not None,
-                record=self._options.record,
-                record_bytes=self._options.record_bytes,
                 settings=settings,
                 launched_ns=recipe.launched_ns,
             )

@@ -24,11 +24,11 @@ from rlinf_scheduler.host.info import Role, WorkerInfo, job_settings
 from rlinf_scheduler.host.ports import acquire_port
 from rlinf_scheduler.host.timing import Stopwatch, timer
 from rlinf_scheduler.keywords import explains_calls
+from rlinf_scheduler.observe.timekeeping import at_step
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.rooms import of_room
 from rlinf_scheduler.session import current_or_none
 from rlinf_scheduler.session.membership import GroupMembership
-from rlinf_scheduler.tape.work import at_step
 from rlinf_scheduler.worker.device_lock import DeviceLock, called_in_with
 from rlinf_scheduler.worker.offload import Offload, TorchMemory
 from rlinf_scheduler.worker.routed import Routed
@@ -295,14 +295,13 @@ class Worker(Routed):
 
     @staticmethod
     def at_step(number: int) -> AbstractContextManager[None]:
-        """A block that belongs to a training step, for recordings of channels, metrics and profilers.
+        """A block that belongs to a training step, for traces, metrics and profilers.
 
             with self.at_step(812):
                 batch = trajectories.get_batch(batch_weight=4096)
 
-        What this thread or task takes in it is recorded as taken at that step, and what it puts in it as made at that
-        step, of all that it has taken in it. A shard's batches have the shard's step where no block says another.
-        `log_metrics` in it is of that step. Where `cluster.profiling` names this rank and the step, it is profiled.
+        A trace says of what this thread or task puts and takes in it that it was at that step. `log_metrics` in it is
+        of that step. Where `cluster.profiling` names this rank and the step, it is profiled.
 
         Args:
             number: the step's.

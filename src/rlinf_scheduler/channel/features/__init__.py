@@ -5,7 +5,7 @@
 - `ends.py`: ends of queues and of the channel
 - `leases.py`: their time, dead letters, and questions that became some
 - `successors.py`: producers and subscriptions
-- `explain.py`, `checkpoints.py`, `recording.py`: what looks at a channel
+- `explain.py`, `checkpoints.py`: what looks at a channel
 
 A feature of which there are no messages is not built. What no feature handles is the queues' alone.
 """
@@ -19,7 +19,6 @@ from rlinf_scheduler.channel.features.ends import EndsFeature
 from rlinf_scheduler.channel.features.explain import ExplainFeature
 from rlinf_scheduler.channel.features.leases import LeasesFeature, QuestionsFeature
 from rlinf_scheduler.channel.features.operations import OperationsFeature
-from rlinf_scheduler.channel.features.recording import RecordingFeature
 from rlinf_scheduler.channel.features.shortcuts import ShortcutsFeature
 from rlinf_scheduler.channel.features.successors import ProducersFeature, SubscriptionsFeature
 from rlinf_scheduler.channel.journal_records import LoadedSnapshot, ServerRecord
@@ -54,7 +53,6 @@ FEATURES: Features = {
     control_wire.Look: CheckpointsFeature,
     control_wire.Save: CheckpointsFeature,
     control_wire.Forget: CheckpointsFeature,
-    control_wire.Record: RecordingFeature,
 }
 
 

@@ -7,13 +7,11 @@ for that. If it dies instead, they come back to their queue, and are there for w
 from __future__ import annotations
 
 from rlinf_scheduler.channel import control_wire
-from rlinf_scheduler.channel.clients import KnownClient
 from rlinf_scheduler.channel.server import ChannelServer
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.comm.runtime import timer
-from rlinf_scheduler.queueing import Deliver
 from rlinf_scheduler.queueing.messages import Arrive, EndAll
 from rlinf_scheduler.queueing.operations import Getter
 from rlinf_scheduler.queueing.queue_set import QueueSet
@@ -57,11 +55,7 @@ class EndsFeature:
         """Look from now on, for a queue has ended; `since` is what another server knew."""
         if self.since is None:
             self.since = since or {}
-            self._server.on_delivery.append(self._note_delivery)
-        self._look_later()
-
-    def _note_delivery(self, _delivery: Deliver, _known: KnownClient) -> None:
-        """Items go to a getter, perhaps of a queue that has ended."""
+            self._server.on_delivery.append(self._look_later)  # perhaps of a queue that has ended
         self._look_later()
 
     def _look_later(self) -> None:

@@ -66,7 +66,7 @@ class OperationsFeature:
             item.group = wire.as_name(put.group)
         if put.question:
             item.question = known.client, put.question
-        item.version, item.slot, item.origin = put.version, put.slot, (known.who, put.ticket, put.trace)
+        item.version, item.slot, item.origin = put.version, put.slot, (known.who, put.ticket)
         if payload is None:
             put.size_bytes = size_bytes
         out = self._state.apply(put, known.client, item)
@@ -102,7 +102,7 @@ class OperationsFeature:
             try:
                 arrived = ReceivedPayload(part)
                 item = Item(arrived, weight, arrived.size_bytes)
-                item.origin = (known.who, ticket, None)
+                item.origin = (known.who, ticket)
                 puts.append((ticket, item))
             except Exception as error:
                 logger.exception("channel '%s': an item cannot be received", self._server.spec.name)

@@ -1,11 +1,11 @@
-"""Pickles of earlier versions, as checkpoints and recordings keep them: they name classes where these were."""
+"""Pickles of earlier versions, as checkpoints keep them: they name classes where these were."""
 
 from __future__ import annotations
 
 import io
 import pickle
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 _OURS = "rlinf_scheduler."
 # Where a class of this package is, by its place in earlier versions whose files are read.
@@ -26,13 +26,19 @@ MOVED = {
     "observe.times.Spent": "observe.report.Spent",
     "observe.times.WaitTimes": "observe.report.WaitTimes",
     "observe.status.GoneProcess": "observe.process_stats.GoneProcess",
+    "queueing.ids.ItemId": "comm.codec.moved.ItemId",
     "queueing.item.Tapped": "queueing.item.SubscriptionName",
-    "queueing.ids.ItemId": "queueing.item.ItemId",
-    "queueing.ids.Trace": "queueing.item.Trace",
-    "tape.ids.ItemId": "queueing.item.ItemId",
-    "tape.ids.Trace": "queueing.item.Trace",
     "worker.health.RankHealth": "worker.group_calls.RankHealth",
+    "tape.ids.ItemId": "comm.codec.moved.ItemId",
 }
+
+
+class ItemId(NamedTuple):
+    """An item's producer, with its process, and number: what batches of channels that were recorded had in `ids`."""
+
+    producer: str
+    process_id: str
+    number: int
 
 
 class _MovedUnpickler(pickle.Unpickler):
