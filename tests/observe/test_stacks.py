@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -151,7 +152,7 @@ def test_of_a_crowd_of_tasks_so_many_are_looked_at_that_it_takes_no_time(monkeyp
         loop = asyncio.get_running_loop()
 
         def look():
-            wait_until(lambda: frames_of_threads()[main].f_code.co_filename.endswith("/selectors.py"))
+            wait_until(lambda: frames_of_threads(list)[main][0].f_code.co_filename.endswith("/selectors.py"))
             Threads().longest_wait()
             Threads().stacks()
             loop.call_soon_threadsafe(over.set)
@@ -260,7 +261,7 @@ for threshold in range(1, 60):
     del knots
     gc.set_threshold(threshold + gc.get_count()[0])
     gc.enable()
-    frames_of_threads()
+    frames_of_threads(list)
 release.set()
 print("done")
 """
@@ -268,3 +269,10 @@ print("done")
 
 def test_what_is_collected_while_all_threads_are_looked_at_stops_nobody():
     assert run_program("-c", COLLECTED_MEANWHILE, timeout=DEADLINE_S).stdout == "done\n"
+
+
+def test_nothing_is_collected_while_frames_of_threads_are_walked():
+    seen = frames_of_threads(lambda frames: (gc.isenabled(), [frame.f_code.co_name for frame in frames]))
+    assert not any(collects for collects, _ in seen.values())
+    assert sys._getframe().f_code.co_name in seen[threading.get_ident()][1]
+    assert gc.isenabled()

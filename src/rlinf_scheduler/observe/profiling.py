@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -58,9 +59,9 @@ def sample(seconds: float, rate_hz: float) -> Profile:
     seen: Counter[tuple[int, tuple[Place, ...]]] = Counter()
     began = next_at = time.monotonic()
     while next_at < began + seconds:
-        for ident, frame in frames_of_threads().items():
+        for ident, places in frames_of_threads(_places).items():
             if ident != own:
-                seen[ident, _places(frame)] += 1
+                seen[ident, places] += 1
         next_at += pause_s
         # Where it was held up, what was missed is missed.
         next_at = max(next_at, time.monotonic())
@@ -69,13 +70,12 @@ def sample(seconds: float, rate_hz: float) -> Profile:
     return _profile(time.monotonic() - began, seen, names)
 
 
-def _places(frame: FrameType | None) -> tuple[Place, ...]:
-    found: list[Place] = []
-    while frame is not None and len(found) < MAX_FRAMES:
+def _places(frames: Iterator[FrameType]) -> tuple[Place, ...]:
+    def place(frame: FrameType) -> Place:
         code = frame.f_code
-        found.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname))
-        frame = frame.f_back
-    return tuple(reversed(found))
+        return code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname
+
+    return tuple(map(place, islice(frames, MAX_FRAMES)))[::-1]
 
 
 def _profile(seconds: float, seen: Counter[tuple[int, tuple[Place, ...]]], names: dict[int, str]) -> Profile:

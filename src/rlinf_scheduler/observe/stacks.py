@@ -9,18 +9,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from rlinf_scheduler.comm.threads import OWN_THREADS
 from rlinf_scheduler.comm.waits import COLLECTIVE, IDLE, Describe, Wait, describer_of
 from rlinf_scheduler.observe.process_stats import Frame, Stack
+
+T = TypeVar("T")
 
 # Longer stacks are cut at their outer end.
 MAX_FRAMES = 60
@@ -64,17 +66,36 @@ def is_own_thread(name: str) -> bool:
     return name.startswith(_OWN_THREADS)
 
 
-def frames_of_threads() -> dict[int, FrameType]:
-    """Where each thread of this process is, by its number."""
-    # The interpreter has a lock meanwhile for which it waits when a `threading.local` goes: if the garbage collector
-    # found one then, this thread would wait for itself, and all others for it.
+def frames_of_threads(
+    take: Callable[[Iterator[FrameType]], T], idents: Collection[int] | None = None
+) -> dict[int, T]:
+    """What is taken of the frames of each thread, the innermost first, by its number.
+
+    Args:
+        take: takes what it needs; the frames that it keeps may be looked at later.
+        idents: only of these threads; None: of all.
+    """
+    # Python 3.11 collects garbage in the middle of an allocation. In `_current_frames` it has a lock for which it waits
+    # when a `threading.local` goes: this thread would wait for itself, and all others for it. In `f_back`, which makes
+    # an object for the frame of a thread that is stopped, what is collected lets that thread go on: the frame is gone
+    # when its object is ready, and whoever looks at that later ends the process by a segmentation fault.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames()
+        return {
+            ident: take(_outwards(frame))
+            for ident, frame in sys._current_frames().items()
+            if idents is None or ident in idents
+        }
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 class _Seen(NamedTuple):
@@ -98,8 +119,8 @@ class Threads:
     def look(self) -> None:
         """Note where each thread is, so that it can be said later for how long it has been there."""
         now, seen = time.monotonic(), {}
-        for ident, frame in frames_of_threads().items():
-            at, run_ns = _place_of(frame), _run_ns(ident)
+        for ident, at in frames_of_threads(_place_in).items():
+            run_ns = _run_ns(ident)
             before = self._seen.get(ident)
             if before is None or before.at != at:
                 seen[ident] = _Seen(at, now, run_ns, now)
@@ -117,11 +138,10 @@ class Threads:
         main, own = threading.main_thread().ident, threading.get_ident()
         found: list[tuple[bool, Stack]] = []
         now = time.monotonic()
-        for ident, frame in frames_of_threads().items():
+        for ident, frames in frames_of_threads(list).items():
             name = names.get(ident, f"thread {ident}")
-            frames = list(frames_outwards(frame))
             found.extend((True, replace(stack, thread=ident)) for stack in _tasks_in(frames))
-            if ident == own or is_own_thread(name) or _is_in_rays_loop(frame):
+            if ident == own or is_own_thread(name) or _is_in_rays_loop(frames[0]):
                 continue
             stack = replace(stack_of(name, frames), thread=ident)
             seen = self._seen.get(ident)
@@ -136,11 +156,8 @@ class Threads:
 
     def waits(self, idents: Collection[int]) -> dict[int, Wait]:
         """Return what threads wait for, by their numbers, without describing their stacks."""
-        found = {ident: frame for ident, frame in frames_of_threads().items() if ident in idents}
-        waits = {
-            ident: wait_in(list(islice(frames_outwards(frame), MAX_FRAMES))) for ident, frame in found.items()
-        }
-        told = {ident: self._since_seen(wait, ident) for ident, wait in waits.items()}
+        found = frames_of_threads(innermost, idents)
+        told = {ident: self._since_seen(wait_in(frames), ident) for ident, frames in found.items()}
         return {ident: wait for ident, wait in told.items() if wait is not None and wait.kind != IDLE}
 
     def longest_wait(self) -> Wait | None:
@@ -149,7 +166,7 @@ class Threads:
         idents = {ident for ident, name in names.items() if name.startswith(CALL_THREADS)}
         main = threading.main_thread().ident or 0
         waits = list(self.waits({*idents, main}).values())
-        waits += _waits_of_tasks(frames_of_threads().get(main))
+        waits += _waits_of_tasks(frames_of_threads(list, (main,)).get(main, []))
         return max(waits, key=lambda wait: wait.since_s, default=None)
 
     def _since_seen(self, wait: Wait | None, ident: int) -> Wait | None:
@@ -166,14 +183,11 @@ def _is_in_rays_loop(frame: FrameType) -> bool:
     return code.co_name == "main_loop" and code.co_filename.endswith(_RAYS_LOOP)
 
 
-def _waits_of_tasks(innermost: FrameType | None) -> list[Wait]:
-    """Return what the tasks of the event loop wait for that a thread runs, given its innermost frame.
-
-    Nothing while one of them is at work.
-    """
-    if innermost is None or not innermost.f_code.co_filename.endswith("/selectors.py"):
+def _waits_of_tasks(frames: list[FrameType]) -> list[Wait]:
+    """Return what the tasks of the event loop wait for that a thread runs; nothing while one of them is at work."""
+    if not frames or not frames[0].f_code.co_filename.endswith("/selectors.py"):
         return []
-    loop = next(filter(None, map(loop_run_in, frames_outwards(innermost))), None)
+    loop = next(filter(None, map(loop_run_in, frames)), None)
     tasks = () if loop is None else _tasks_of(loop)
     return [wait for task in tasks if (wait := wait_of_task(task)) is not None]
 
@@ -215,12 +229,12 @@ def _is_of_library(stack: Stack) -> bool:
 
 def stack_of(name: str, frames: Iterable[FrameType]) -> Stack:
     """Describe a stack, given its frames, the innermost first."""
-    innermost = list(frames)[:MAX_FRAMES]
-    wait = wait_in(innermost)
-    notes = [_note(frame) for frame in innermost]
+    shown = innermost(iter(frames))
+    wait = wait_in(shown)
+    notes = [_note(frame) for frame in shown]
     told = next((place for place, note in enumerate(notes) if not note.is_library), 0)
     if notes and wait is None:
-        code, last = innermost[told].f_code, innermost[told].f_lasti
+        code, last = shown[told].f_code, shown[told].f_lasti
         note = notes[told]
         notes[told] = Frame(
             note.file, note.line, note.function, callee_of(code, last), note.is_own, note.is_library
@@ -252,12 +266,13 @@ def callee_of(code: CodeType, last: int) -> str:
     return ".".join(dict.fromkeys(names))
 
 
-def _place_of(frame: FrameType) -> tuple[int, int]:
+def _place_in(frames: Iterator[FrameType]) -> tuple[int, int]:
     """Where a thread is in the innermost code that is the user's."""
-    for each in frames_outwards(frame):
+    first = next(frames)
+    for each in chain((first,), frames):
         if not is_library(each.f_code.co_filename):
             return id(each), each.f_lasti
-    return id(frame), frame.f_lasti
+    return id(first), first.f_lasti
 
 
 def _run_ns(ident: int) -> int:
@@ -271,11 +286,9 @@ def _run_ns(ident: int) -> int:
     return 0
 
 
-def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A stack's frames, the innermost first, given that one."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def innermost(frames: Iterator[FrameType]) -> list[FrameType]:
+    """Take as much of a stack as is shown of it."""
+    return list(islice(frames, MAX_FRAMES))
 
 
 def frames_inwards(awaitable: Any) -> Iterator[FrameType]:

@@ -46,7 +46,6 @@ from rlinf_scheduler.observe.span_file_folder import (
 from rlinf_scheduler.observe.stacks import (
     frames_inwards,
     frames_of_threads,
-    frames_outwards,
     loop_run_in,
     wait_in,
 )
@@ -101,10 +100,9 @@ def open_spans() -> list[Span]:
 
 
 def _waits() -> Iterator[Span]:
-    for thread, innermost in frames_of_threads().items():
+    for thread, frames in frames_of_threads(list).items():
         if thread in OWN_THREADS:
             continue
-        frames = list(frames_outwards(innermost))
         yield from _wait_in(frames, thread)
         for task in _tasks_in(frames):
             yield from _wait_in(list(frames_inwards(task.get_coro()))[::-1], thread)
