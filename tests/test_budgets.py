@@ -1,6 +1,8 @@
 """How large the library may be is held: what is above its limit is found, whatever it is counted by."""
 
 import json
+import re
+from functools import cache
 
 import pytest
 
@@ -8,6 +10,8 @@ import budgets
 from budgets import Budget, figures_of_files, figures_of_sources, functions_with_many_options, mentions
 from programs import run_program
 
+PAGE = (budgets.ROOT / "docs/how-the-parts-fit.md").read_text(encoding="utf-8")
+SOURCE = budgets.ROOT / "src/rlinf_scheduler"
 OPTIONS = ", ".join(f"option_{number}" for number in range(7))
 
 
@@ -82,11 +86,42 @@ def test_functions_with_seven_options_are_counted_apart_from_what_users_call():
     ]
 
 
-@pytest.mark.ray
-def test_common_calls_enter_no_more_files_than_their_limits(ray_address):
+@cache
+def walks_on(ray_address):
+    """The files of common calls, in the order in which these enter them."""
     ran = run_program(budgets.HERE / "walks.py", ray_address, with_ray=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
-    figures = figures_of_files(json.loads(ran.stdout.splitlines()[-1]))
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.ray
+def test_common_calls_enter_no_more_files_than_their_limits(ray_address):
+    figures = figures_of_files(walks_on(ray_address))
     held = {name: budget for name, budget in budgets.budgets().items() if name in figures}
     assert len(held) == 4
     assert not {name: figures[name] for name, budget in held.items() if figures[name] > budget.limit}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("heading", "walk"),
+    [
+        ("Walk 1: an item", "a put and get"),
+        ("Walk 2: a call", "a call of a group"),
+        ("Walk 3: a launch", "a launch of two ranks"),
+    ],
+)
+def test_walks_on_the_page_are_those_of_the_code(ray_address, heading, walk):
+    section = PAGE.partition(f"## {heading}")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `([\w/.]+\.py)` \|", section, re.MULTILINE)
+    entered = [path.partition("/src/rlinf_scheduler/")[2] for path in walks_on(ray_address)[walk]]
+    assert len(named) > 10
+    assert [path for path in named if path not in entered] == []
+    assert sorted(named, key=entered.index) == named
+
+
+def test_the_page_on_parts_names_files_and_constants_that_are_there():
+    for path, constant in re.findall(r"`([\w/]+(?:\.py|/))`(?:: `([A-Z_]+)`)?", PAGE):
+        there = budgets.ROOT / path if path.startswith(("src/", "simulator/")) else SOURCE / path
+        assert there.exists(), path
+        assert not constant or f"\n{constant} = " in there.read_text(encoding="utf-8"), constant
