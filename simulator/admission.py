@@ -13,9 +13,9 @@ from rlinf_scheduler.channel.features import FEATURES
 from rlinf_scheduler.channel.spec import HOLDS_CHANNEL, ChannelRef, ChannelSpec
 from rlinf_scheduler.errors import ChannelClosed, ChannelTimeout, SchedulerError
 from rlinf_scheduler.queueing import ChannelState, Deliver, Instruction, Reason, Refuse, messages
-from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
 from rlinf_scheduler.queueing.leases import Lapse, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot, SetVersion
 from simulator.admission_oracle import AdmissionOracle
 from simulator.cluster import Cluster, Part
 from simulator.host import Host
@@ -76,7 +76,7 @@ class WatchedAdmission(ChannelState):
 
     def _hear(self, operation: Any, who: tuple[str, int], item: Any) -> None:
         match operation:
-            case Admit():
+            case AskForSlot():
                 self._oracle.asks(who, operation.max_lag)
             case messages.Put():
                 self._oracle.puts(who, operation.ticket, item.slot)

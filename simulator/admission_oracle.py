@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rlinf_scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
-from rlinf_scheduler.queueing.admission import OnSlot
+from rlinf_scheduler.queueing.version_gate import OnSlot
 from simulator.world import Violation
 
 Ticket = tuple[str, int]

@@ -8,9 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from effort import tries
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, QueueSurvey, Reason, Refuse
-from rlinf_scheduler.queueing.admission import Admit, OnSlot, SetVersion
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle, StartClock, StopClock
 from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
+from rlinf_scheduler.queueing.version_gate import OnSlot
+from rlinf_scheduler.queueing.versions import AskForSlot, SetVersion
 
 MAKERS = st.sampled_from(["maker0", "maker1"])
 TAKERS = st.sampled_from(["trainer", "other"])
@@ -79,7 +80,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     def admit(self, client, max_lag, wait):
         ticket = self.next_ticket()
         self.max_lags[ticket] = max_lag
-        self.follow(self.state.apply(Admit(ticket, "q", wait, max_lag), client))
+        self.follow(self.state.apply(AskForSlot(ticket, "q", wait, max_lag), client))
 
     @rule(index=INDEX, reserved=st.booleans(), by=MAKERS)
     def put(self, index, reserved, by):

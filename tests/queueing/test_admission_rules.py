@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, Reason, Refuse
-from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, SetVersion
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
 from rlinf_scheduler.queueing.leases import Lapse, LeaseTerms, Settle
 from rlinf_scheduler.queueing.messages import Close, EndQueue, Fill, Get, Lose, Put, Withdraw
 from rlinf_scheduler.queueing.sharding import ShardPlan, WantedPart
 from rlinf_scheduler.queueing.stats import depths_of
+from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot, SetVersion
 
 
 class Queue:
@@ -34,7 +34,7 @@ class Queue:
             case "put":
                 return Put(ticket, "q"), Item(*args, **options)
             case "admit":
-                return Admit(ticket, "q", wait, *args), None
+                return AskForSlot(ticket, "q", wait, *args), None
             case "set_version":
                 return SetVersion(ticket, "q", wait, *args, **options), None
             case "lease":
@@ -88,7 +88,7 @@ def test_slots_are_given_as_long_as_their_items_will_be_taken_in_time():
 
 def test_nothing_is_admitted_before_the_first_version():
     state = ChannelState()
-    assert state.apply(Admit(1, "q", True, 0), "maker") == []
+    assert state.apply(AskForSlot(1, "q", True, 0), "maker") == []
     assert "no version yet" in state.queues.describe("q")
     accept, deliver = state.apply(SetVersion(2, "q", True, 7, 4, begins=True), "trainer")
     assert accept == Accept("trainer", 2)
@@ -543,7 +543,7 @@ def test_admission_begins_with_an_empty_queue():
     state = ChannelState()
     state.apply(Put(1, "q"), "maker", Item("x"))
     with pytest.raises(ValueError, match="holds what was put without a slot: 1 item"):
-        state.apply(Admit(2, "q", True, 1), "maker")
+        state.apply(AskForSlot(2, "q", True, 1), "maker")
     state.apply(Get(3, "groups", group_size=2), "reward")
     with pytest.raises(ValueError, match="collect groups in another queue"):
         state.apply(SetVersion(4, "groups", True, 0, 2), "trainer")

@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from rlinf_scheduler.queueing import Accept, ChannelState, Deliver, Item, Limits, QueueSurvey
-from rlinf_scheduler.queueing.admission import Admit, OnSlot, SetVersion
 from rlinf_scheduler.queueing.messages import Get, Put
+from rlinf_scheduler.queueing.version_gate import OnSlot
+from rlinf_scheduler.queueing.versions import AskForSlot, SetVersion
 
 NUM_ITEMS = 100_000
 NUM_MAKERS = 96
@@ -50,7 +51,7 @@ class Story:
         )
         self._get()
         for maker in range(NUM_MAKERS):
-            self._do(self.state.apply(Admit(self._ticket(), "default", True, max_lag), f"maker{maker}"))
+            self._do(self.state.apply(AskForSlot(self._ticket(), "default", True, max_lag), f"maker{maker}"))
 
     def run(self, num_items: int) -> None:
         while len(self.taken) < num_items:
@@ -64,7 +65,7 @@ class Story:
     def _put(self, maker: str, duration: float, slot: int) -> None:
         self.made += 1
         self._do(self.state.apply(Put(self._ticket(), "default"), maker, Item(duration, slot=slot)))
-        self._do(self.state.apply(Admit(self._ticket(), "default", True, self.max_lag), maker))
+        self._do(self.state.apply(AskForSlot(self._ticket(), "default", True, self.max_lag), maker))
 
     def _get(self) -> None:
         limits = Limits(BATCH_ITEMS, BATCH_ITEMS)

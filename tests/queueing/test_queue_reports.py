@@ -18,12 +18,12 @@ from rlinf_scheduler.queueing import (
     decode_rows,
     encode_rows,
 )
-from rlinf_scheduler.queueing.admission import Admit
 from rlinf_scheduler.queueing.leases import Leases, LeaseTerms
 from rlinf_scheduler.queueing.messages import Get, Put
 from rlinf_scheduler.queueing.stats import counts_of
 from rlinf_scheduler.queueing.surveying import NUM_LARGEST, NUM_QUEUES
 from rlinf_scheduler.queueing.taps import Subscribe
+from rlinf_scheduler.queueing.versions import AskForSlot
 
 
 def state_at(now, **options):
@@ -188,7 +188,7 @@ def test_queues_in_use_are_those_at_which_somebody_waits_or_of_which_somebody_ha
     state.apply(Get(1, "waited"), "consumer")
     state.apply(Get(2, "delivered"), "consumer")
     state.apply(Get(3, "leased", grant=LeaseTerms(60.0)), "consumer")
-    state.apply(Admit(4, "given slots", True, 1), "producer")
+    state.apply(AskForSlot(4, "given slots", True, 1), "producer")
     assert {each.depth.name for each in QueueSurvey(state).in_use(AT_20)} == {
         "waited",
         "delivered",

@@ -28,7 +28,6 @@ from rlinf_scheduler.queueing import (
     SurveyContext,
     merged,
 )
-from rlinf_scheduler.queueing.admission import Admission, Admissions, Admit, SetVersion
 from rlinf_scheduler.queueing.contents import Contents
 from rlinf_scheduler.queueing.dead_letters import DeadLetters, MoveDead
 from rlinf_scheduler.queueing.gate import Gate
@@ -56,6 +55,8 @@ from rlinf_scheduler.queueing.snapshot import ripening
 from rlinf_scheduler.queueing.stats import depths_of
 from rlinf_scheduler.queueing.tally import Tally
 from rlinf_scheduler.queueing.taps import GiveUpTap, Subscribe, TapQueue, Taps, Unsubscribe, Vacate
+from rlinf_scheduler.queueing.version_gate import VersionGate
+from rlinf_scheduler.queueing.versions import AskForSlot, SetVersion, VersionedQueues
 
 CLIENTS = st.sampled_from(["a", "b"])
 TAP = SubscriptionName("tap")
@@ -146,17 +147,17 @@ class Life:
         return self.enter(client, queue, Item(None, 1, 1, question=(client, self.next_ticket + 1)))
 
     def admit(self, client, max_lag, wait):
-        return self.state.apply(Admit(self.new(client), "fresh", wait, max_lag), client)
+        return self.state.apply(AskForSlot(self.new(client), "fresh", wait, max_lag), client)
 
     def make(self, client, number):
-        gate = self.state.policy(Admissions).of(self.state.queues.find("fresh"))
+        gate = self.state.policy(VersionedQueues).of(self.state.queues.find("fresh"))
         slot = None if gate is None else self.one_of(gate.kept.making, number)
         if slot is None:
             return []
         return self.enter(client, "fresh", Item(None, 1, 1, slot=slot))
 
     def move(self, client, by):
-        gate = self.state.policy(Admissions).of(self.state.queues.find("fresh"))
+        gate = self.state.policy(VersionedQueues).of(self.state.queues.find("fresh"))
         version = 0 if gate is None else gate.kept.version or 0
         said = SetVersion(self.new(client), "fresh", True, max(0, version + by), 2, begins=by < 1)
         return self.state.apply(said, client)
@@ -255,7 +256,7 @@ class Life:
             for each in list(client.operations.values()):
                 if getattr(each, "items", None) is None or isinstance(each, PartGetter):
                     self.state.apply(Withdraw(each.ticket), client.name)
-        for queue in self.state.policy(Admissions).queues():
+        for queue in self.state.policy(VersionedQueues).queues():
             for at in [*queue.gate.kept.asking, *queue.gate.kept.moving]:
                 self.state.apply(Withdraw(at[1]), at[0])
 
@@ -471,7 +472,7 @@ def test_items_on_lease_of_a_queue_that_admits_take_their_places_once():
     state = ChannelState()
     state.apply(SetVersion(1, "default", True, 0, 2), "trainer")
     for number in (1, 2):
-        (slot,) = state.apply(Admit(2 * number, "default", True, 1), "actor")
+        (slot,) = state.apply(AskForSlot(2 * number, "default", True, 1), "actor")
         item = Item(number)
         item.slot = slot.grant.number
         state.apply(Put(2 * number + 1, "default"), "actor", item)
@@ -549,13 +550,13 @@ KEPT = {
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items",
     Gate: "",
-    Admission: "kept",
+    VersionGate: "kept",
     TapQueue: "read subscription terms",
     Leases: "homes _open _why_over",
     DeadLetters: "letters",
     Homes: "_homes",
     Taps: "num_vacancies _taps",
-    Admissions: "_admitting",
+    VersionedQueues: "_versioned",
     Tally: "line lost_bytes clock num_items num_lost size_bytes",
     QueueSet: "closed all_ended ended last_number clients _queues",
 }
@@ -565,12 +566,12 @@ MADE_ANEW = {
     WeightedFifo: "_clock groups num_items size_bytes weight",
     RankedItems: "_by_age _by_rank _clock",
     Gate: "max_bytes maxsize",
-    Admission: "_lanes _lent _lent_before _open _owned _queues queue",
+    VersionGate: "_lanes _lent _lent_before _open _owned _queues queue",
     TapQueue: "_sources",
     Leases: "max_attempts max_leased _consumers _queues",
     DeadLetters: "_queues",
     Taps: "_queues",
-    Admissions: "_queues",
+    VersionedQueues: "_queues",
     Tally: "dead_bytes dead_letters held_bytes lent_bytes lender max_bytes num_dead num_gets num_here num_lent"
     " reserved_bytes touched",
     QueueSet: "maxsize max_bytes on_made tally _gate _num_added",

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 from feeding_mutants import with_policy
 
-from rlinf_scheduler.queueing.admission import Admission, Admissions
 from rlinf_scheduler.queueing.lanes import LanedFifo
+from rlinf_scheduler.queueing.version_gate import VersionGate
+from rlinf_scheduler.queueing.versions import VersionedQueues
 from simulator import Machines
 
 
 def _with_admission(admission_type):
-    class WithGate(Admissions):
+    class WithGate(VersionedQueues):
         gate_type = admission_type
 
     return replace(Machines(), server=with_policy(WithGate))
 
 
-class _LooksAtTodayOnly(Admission):
+class _LooksAtTodayOnly(VersionGate):
     """Places are kept only for what the present version is the last to take."""
 
     def num_free(self, queue):
@@ -29,14 +30,14 @@ class _LooksAtTodayOnly(Admission):
         return min(num_free, max(here, self.num_left - (due - here)))
 
 
-class _ForgetsWhatIsInTheMaking(Admission):
+class _ForgetsWhatIsInTheMaking(VersionGate):
     """What is here may be taken, whatever is not."""
 
     def num_free(self, queue):
         return min(self.num_left, self._lanes.num_items)
 
 
-class _WaitsForWhatIsInTheMaking(Admission):
+class _WaitsForWhatIsInTheMaking(VersionGate):
     """Nothing is taken as long as something older is in the making."""
 
     def num_free(self, queue):
@@ -45,7 +46,7 @@ class _WaitsForWhatIsInTheMaking(Admission):
         return 0 if is_held else super().num_free(queue)
 
 
-class _GivesOneTooMany(Admission):
+class _GivesOneTooMany(VersionGate):
     """One more slot than there are places."""
 
     def _may_begin(self, latest):
@@ -56,7 +57,7 @@ class _GivesOneTooMany(Admission):
             self.kept.batch_items -= 1
 
 
-class _GivesOneTooFew(Admission):
+class _GivesOneTooFew(VersionGate):
     """A place stays empty."""
 
     def _may_begin(self, latest):
@@ -67,7 +68,7 @@ class _GivesOneTooFew(Admission):
             self.kept.num_given -= 1
 
 
-class _KeepsSlotsOfTheDead(Admission):
+class _KeepsSlotsOfTheDead(VersionGate):
     """Who dies keeps what it had."""
 
     def lose(self, client):
@@ -76,21 +77,21 @@ class _KeepsSlotsOfTheDead(Admission):
                 self.withdraw(*owner)
 
 
-class _KeepsDroppedSlots(Admission):
+class _KeepsDroppedSlots(VersionGate):
     """A slot is out until an item is put with it."""
 
     def _drop_unwanted(self, slot):
         pass
 
 
-class _ForgetsCopies(Admission):
+class _ForgetsCopies(VersionGate):
     """Who asked for a slot gives it back, whoever else has it."""
 
     def hold(self, number, client, key, source=0):
         pass
 
 
-class _KeepsCopiesOfTheDead(Admission):
+class _KeepsCopiesOfTheDead(VersionGate):
     """A process that dies holds its copies all the same."""
 
     def lose(self, client):
@@ -99,7 +100,7 @@ class _KeepsCopiesOfTheDead(Admission):
                 self.withdraw(*owner)
 
 
-class _KeepsSlotsAfterTheEnd(Admission):
+class _KeepsSlotsAfterTheEnd(VersionGate):
     """What cannot be put any more is waited for."""
 
     def end(self, reason, state, out):
@@ -108,7 +109,7 @@ class _KeepsSlotsAfterTheEnd(Admission):
         self._owned = owned
 
 
-class _MovesOnTooSoon(Admission):
+class _MovesOnTooSoon(VersionGate):
     """What was given out does not come back."""
 
     def _try(self, move):
@@ -119,7 +120,7 @@ class _MovesOnTooSoon(Admission):
             self._open = opened
 
 
-class _NeverMovesOnLater(Admission):
+class _NeverMovesOnLater(VersionGate):
     """A version that waits is forgotten."""
 
     def serve(self, out):
@@ -128,7 +129,7 @@ class _NeverMovesOnLater(Admission):
         self.kept.moving = moving
 
 
-class _CountsWhatCameBack(Admission):
+class _CountsWhatCameBack(VersionGate):
     """What comes back was taken all the same."""
 
     def take_back(self, items):
@@ -137,7 +138,7 @@ class _CountsWhatCameBack(Admission):
         self.kept.num_given = given
 
 
-class _ForgetsWhoHadIt(Admission):
+class _ForgetsWhoHadIt(VersionGate):
     """What comes back late gives its place back to the present version."""
 
     def take_back(self, items):
@@ -146,7 +147,7 @@ class _ForgetsWhoHadIt(Admission):
         self.kept.num_given = given
 
 
-class _BeginsWithWhatItHad(Admission):
+class _BeginsWithWhatItHad(VersionGate):
     """A trainer that begins anew has only the places that are left."""
 
     def _try(self, move):
@@ -166,7 +167,7 @@ class _InOrderOfArrival(LanedFifo):
             item.latest = latest
 
 
-class _OneLane(Admission):
+class _OneLane(VersionGate):
     """Items come in the order in which they were put."""
 
     lanes_type = _InOrderOfArrival

@@ -20,7 +20,7 @@ from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf_scheduler.comm.promise import ConsumedFlag, Promise
 from rlinf_scheduler.errors import ChannelArgumentError, SchedulerError, VersionTooEarly
 from rlinf_scheduler.queueing import QueueName, Reason
-from rlinf_scheduler.queueing.admission import SetVersion
+from rlinf_scheduler.queueing.versions import SetVersion
 
 
 class VersionOperation(ChannelOperation):

@@ -18,7 +18,8 @@ from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.errors import SchedulerError
 from rlinf_scheduler.queueing import QueueName
-from rlinf_scheduler.queueing.admission import Admit, HoldSlot, LetGoOfSlot, OnSlot
+from rlinf_scheduler.queueing.version_gate import OnSlot
+from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot
 from rlinf_scheduler.session import current_session
 
 KEY_BITS = 62
@@ -44,7 +45,7 @@ class AdmitOperation(ChannelOperation):
 
     def opening(self, _num_frames: int = 0, _size_bytes: int | None = None) -> wire.OperationMessage:
         """How it begins at the server."""
-        return Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
+        return AskForSlot(self.ticket, self.queue_name, self.wait, self.max_lag)
 
     def delivered(self, client: ClientParts, _told: wire.Delivered) -> None:
         """Have it looked after whether anybody keeps it."""

@@ -10,10 +10,10 @@ operations.py    what a process does on a queue, as long as it is not over; want
 order: who is next
 order.py         items in order, with their total weight; out_of_turn.py: by priority and group; lanes.py: by version
 gate: what may enter
-gate.py          bounds
+gate.py          bounds; version_gate.py: versions
 grant: how items leave
 policies.py      lists the files of all policies beside these, and what is saved; what one may say: policy.py
-balance.py       parts of steps that are even in what they cost
+balance.py       parts of steps that are even in what they cost; homes.py: to whom a group's next item goes
 
 snapshot.py      from the state to data, and back; saved_items.py: with numbers for payloads
 tally.py         what all queues of a channel have in common: counts, the line for room, what enters between two looks

@@ -62,43 +62,43 @@ def sampled(function: Callable[[float], float]) -> tuple[Point, ...]:
 
 
 Cost = float
-# The cost of what a shard has so far, a number that tells equal ones apart, and the positions (in nested lists).
+# The cost of what a part has so far, a number that tells equal ones apart, and the positions (in nested lists).
 _Set = tuple[Cost, int, list[object]]
 
 
-def round_robin(num_items: int, num_shards: int, first: int = 0) -> list[list[int]]:
-    """Divide in turn; the first item goes to shard `first`.
+def round_robin(num_items: int, num_parts: int, first: int = 0) -> list[list[int]]:
+    """Divide in turn; the first item goes to part `first`.
 
     >>> round_robin(5, 2, first=1)
     [[1, 3], [0, 2, 4]]
     """
-    parts: list[list[int]] = [[] for _ in range(num_shards)]
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
     for place in range(num_items):
-        parts[(first + place) % num_shards].append(place)
+        parts[(first + place) % num_parts].append(place)
     return parts
 
 
-def least_loaded(costs: Sequence[Cost], num_shards: int) -> list[list[int]]:
-    """Give each item, in order, to the shard that has the least to do.
+def least_loaded(costs: Sequence[Cost], num_parts: int) -> list[list[int]]:
+    """Give each item, in order, to the part that has the least to do.
 
     >>> least_loaded([5, 1, 1, 1], 2)
     [[0], [1, 2, 3]]
     """
-    parts: list[list[int]] = [[] for _ in range(num_shards)]
-    loads: list[tuple[Cost, int]] = [(0, shard) for shard in range(num_shards)]
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    loads: list[tuple[Cost, int]] = [(0, part) for part in range(num_parts)]
     for place, cost in enumerate(costs):
-        load, shard = loads[0]
-        parts[shard].append(place)
-        heapreplace(loads, (load + cost, shard))
+        load, part = loads[0]
+        parts[part].append(place)
+        heapreplace(loads, (load + cost, part))
     return parts
 
 
-def balanced(costs: Sequence[Cost], num_shards: int, *, equal_counts: bool = False) -> list[list[int]]:
-    """Divide by differencing; each shard's positions ascend.
+def balanced(costs: Sequence[Cost], num_parts: int, *, equal_counts: bool = False) -> list[list[int]]:
+    """Divide by differencing; each part's positions ascend.
 
     Args:
         costs: of each item, at least 0.
-        num_shards: how many parts to make.
+        num_parts: how many parts to make.
         equal_counts: parts differ by at most one in their number of items.
 
     >>> balanced([8, 7, 6, 5, 4], 2)
@@ -106,10 +106,10 @@ def balanced(costs: Sequence[Cost], num_shards: int, *, equal_counts: bool = Fal
     """
     heaviest_first = sorted(range(len(costs)), key=lambda place: -costs[place])
     if equal_counts:
-        by_rows = _by_differencing(_rows(heaviest_first, costs, num_shards), num_shards)
-        parts = min(by_rows, _greedy(heaviest_first, costs, num_shards), key=partial(_unevenness, costs))
+        by_rows = _by_differencing(_rows(heaviest_first, costs, num_parts), num_parts)
+        parts = min(by_rows, _greedy(heaviest_first, costs, num_parts), key=partial(_unevenness, costs))
     else:
-        parts = _by_differencing([[(costs[place], place, [place])] for place in heaviest_first], num_shards)
+        parts = _by_differencing([[(costs[place], place, [place])] for place in heaviest_first], num_parts)
     return sorted(map(sorted, parts), key=lambda part: part[:1] or [len(costs)])
 
 
@@ -125,60 +125,60 @@ def _unevenness(costs: Sequence[Cost], parts: Sequence[Sequence[int]]) -> Cost:
     return max(loads) - min(loads)
 
 
-def _greedy(heaviest_first: list[int], costs: Sequence[Cost], num_shards: int) -> list[list[int]]:
-    """Each item to the shard that has the least to do and is not full: parts of equal counts, or one less."""
-    size, num_larger = divmod(len(heaviest_first), num_shards)
-    parts: list[list[int]] = [[] for _ in range(num_shards)]
-    loads: list[tuple[Cost, int]] = [(0, shard) for shard in range(num_shards)]
+def _greedy(heaviest_first: list[int], costs: Sequence[Cost], num_parts: int) -> list[list[int]]:
+    """Each item to the part that has the least to do and is not full: parts of equal counts, or one less."""
+    size, num_larger = divmod(len(heaviest_first), num_parts)
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    loads: list[tuple[Cost, int]] = [(0, part) for part in range(num_parts)]
     for place in heaviest_first:
         while len(parts[loads[0][1]]) >= size + (num_larger > 0):
             heappop(loads)
-        load, shard = loads[0]
-        parts[shard].append(place)
-        heapreplace(loads, (load + costs[place], shard))
-        num_larger -= len(parts[shard]) > size
+        load, part = loads[0]
+        parts[part].append(place)
+        heapreplace(loads, (load + costs[place], part))
+        num_larger -= len(parts[part]) > size
     return parts
 
 
-def _by_differencing(divisions: list[list[_Set]], num_shards: int) -> list[list[int]]:
-    parts = [_flat(places) for _, _, places in _difference(divisions, num_shards)]
-    return parts + [[] for _ in range(num_shards - len(parts))]
+def _by_differencing(divisions: list[list[_Set]], num_parts: int) -> list[list[int]]:
+    parts = [_flat(places) for _, _, places in _difference(divisions, num_parts)]
+    return parts + [[] for _ in range(num_parts - len(parts))]
 
 
-def _rows(heaviest_first: list[int], costs: Sequence[Cost], num_shards: int) -> list[list[_Set]]:
-    """Divisions of one item a shard each, of items that cost about the same; the last may leave shards out."""
+def _rows(heaviest_first: list[int], costs: Sequence[Cost], num_parts: int) -> list[list[_Set]]:
+    """Divisions of one item a part each, of items that cost about the same; the last may leave parts out."""
     rows = []
-    for start in range(0, len(heaviest_first), num_shards):
+    for start in range(0, len(heaviest_first), num_parts):
         row: list[_Set] = [
-            (costs[place], place, [place]) for place in heaviest_first[start : start + num_shards]
+            (costs[place], place, [place]) for place in heaviest_first[start : start + num_parts]
         ]
-        row += [(0, -1 - shard, []) for shard in range(num_shards - len(row))]
+        row += [(0, -1 - part, []) for part in range(num_parts - len(row))]
         rows.append(sorted(row))
     return rows
 
 
-def _difference(divisions: list[list[_Set]], num_shards: int) -> list[_Set]:
-    """Join divisions until one is left. Each is sorted, and holds no set for shards that have nothing."""
-    heap = [(-_spread(division, num_shards), number, division) for number, division in enumerate(divisions)]
+def _difference(divisions: list[list[_Set]], num_parts: int) -> list[_Set]:
+    """Join divisions until one is left. Each is sorted, and holds no set for parts that have nothing."""
+    heap = [(-_spread(division, num_parts), number, division) for number, division in enumerate(divisions)]
     heapify(heap)
     number = len(heap)
     while len(heap) > 1:
         _, _, one = heappop(heap)
         _, _, other = heap[0]
-        joined = _join(one, other, num_shards)
+        joined = _join(one, other, num_parts)
         number += 1
-        heapreplace(heap, (-_spread(joined, num_shards), number, joined))
+        heapreplace(heap, (-_spread(joined, num_parts), number, joined))
     return heap[0][2] if heap else []
 
 
-def _spread(division: list[_Set], num_shards: int) -> Cost:
-    return division[-1][0] - (division[0][0] if len(division) == num_shards else 0)
+def _spread(division: list[_Set], num_parts: int) -> Cost:
+    return division[-1][0] - (division[0][0] if len(division) == num_parts else 0)
 
 
-def _join(one: list[_Set], other: list[_Set], num_shards: int) -> list[_Set]:
+def _join(one: list[_Set], other: list[_Set], num_parts: int) -> list[_Set]:
     if len(one) < len(other):
         one, other = other, one
-    free = num_shards - len(one)
+    free = num_parts - len(one)
     # The heaviest of the smaller division: first beside nothing at all, then to the lightest.
     heaviest_first = other[::-1]
     added = heaviest_first[:free]

@@ -6,14 +6,6 @@ from typing import Any, TypeAlias, TypedDict
 
 from msgspec import Struct
 
-from rlinf_scheduler.queueing.admission import (
-    Admissions,
-    Admit,
-    HoldSlot,
-    LetGoOfSlot,
-    SetVersion,
-    VersionState,
-)
 from rlinf_scheduler.queueing.dead_letters import BuriedItem, DeadLetters, MoveDead
 from rlinf_scheduler.queueing.item import Item
 from rlinf_scheduler.queueing.leases import (
@@ -29,10 +21,12 @@ from rlinf_scheduler.queueing.operations import Getter, Putter
 from rlinf_scheduler.queueing.policy import Policy
 from rlinf_scheduler.queueing.sharding import DonePart, PartGetter, Shardings, ShardingState, WantedPart
 from rlinf_scheduler.queueing.taps import Membership, Subscribe, Taps, Unsubscribe
+from rlinf_scheduler.queueing.version_gate import VersionState
+from rlinf_scheduler.queueing.versions import AskForSlot, HoldSlot, LetGoOfSlot, SetVersion, VersionedQueues
 
 # What clients say of them, as operations and as requests; and a get, whose items leave as a policy has it.
 AnyGet: TypeAlias = Get[LeaseTerms | WantedPart]
-OPERATIONS: tuple[type, ...] = (Admit, SetVersion)
+OPERATIONS: tuple[type, ...] = (AskForSlot, SetVersion)
 REQUESTS: tuple[type, ...] = (
     Settle,
     Extend,
@@ -43,7 +37,7 @@ REQUESTS: tuple[type, ...] = (
     Subscribe,
     Unsubscribe,
 )
-POLICIES: tuple[type[Policy], ...] = (Leases, DeadLetters, Shardings, Admissions, Taps)
+POLICIES: tuple[type[Policy], ...] = (Leases, DeadLetters, Shardings, VersionedQueues, Taps)
 
 
 class Bounds(TypedDict, total=False):
@@ -113,7 +107,7 @@ class ChannelData(Struct, array_like=True):
         num_lost: how many of the items put were lost; lost_bytes: their size.
         clients: in order of appearance; none at rest.
         crowded: the queues with a put that waits for the bytes of the channel, in order.
-        admitting: the queues with versions, in order.
+        versioned: the queues with versions, in order.
         why_over: of the last leases that ended without their consumers' doing: why.
         now: the clock of the state's shell.
         num_vacancies: how often the last member of a subscription has left.
@@ -132,7 +126,7 @@ class ChannelData(Struct, array_like=True):
     lost_bytes: int = 0
     clients: list[ClientData] = []
     crowded: list[Any] = []
-    admitting: list[Any] = []
+    versioned: list[Any] = []
     why_over: list[tuple[int, str]] = []
     now: float = 0.0
     num_vacancies: int = 0
