@@ -83,7 +83,7 @@ class GroupCalls(ABC, Generic[RankT]):
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
 
     Attributes:
-        session, name: see above.
+        session, name, on_failure, stall_after_s: see above.
         ranks: likewise; a rank that comes back is another one here.
     """
 
@@ -98,7 +98,8 @@ class GroupCalls(ABC, Generic[RankT]):
         self.session = session
         self.name = name
         self.ranks = list(ranks)
-        self._stall_after_s = stall_after_s
+        self.on_failure = on_failure
+        self.stall_after_s = stall_after_s
         self._deaths = Deaths(name, on_failure, len(ranks))
         self._pending = PendingCalls()
         self._untaken = UntakenFailures(session)
@@ -130,8 +131,8 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
-        if self._stall_after_s:
-            watch_stalls(self.session, call, self._stall_after_s)
+        if self.stall_after_s:
+            watch_stalls(self.session, call, self.stall_after_s)
         if (
             self._deaths.may_return or self._deaths.away
         ):  # since it was made, a rank may have gone or returned

@@ -26,7 +26,6 @@ from rlinf_scheduler.host.output import LogFolder
 from rlinf_scheduler.rooms import has_room, of_room
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.wording import did_you_mean, list_names
-from rlinf_scheduler.worker.deaths import Verdict
 from rlinf_scheduler.worker.home import GroupOrder, Moves, launch_group
 from rlinf_scheduler.worker.home_wire import (
     ATTACH,
@@ -72,8 +71,6 @@ class ServedGroup:
     Attributes:
         number: no other one has it.
         supervision: its processes.
-        on_failure: what the death of a rank means.
-        stall_after_s: as it was launched.
         class_frames: the worker's class, encoded.
         owner: the process with which it ends; "" for none.
         owner_name: how that is called.
@@ -82,8 +79,6 @@ class ServedGroup:
 
     number: int
     supervision: Supervision
-    on_failure: Verdict
-    stall_after_s: float
     class_frames: list[Buffer]
     owner: str = ""
     owner_name: str = ""
@@ -93,7 +88,8 @@ class ServedGroup:
         """It, for those that call it; on the I/O thread."""
         group = self.supervision
         ranks = [self.update_of(number) for number in range(len(group.ranks))]
-        return GroupRecord(self.number, group.name, self.on_failure, self.stall_after_s, ranks)
+        on_failure: Any = group.on_failure  # no function: who launches by others has none
+        return GroupRecord(self.number, group.name, on_failure, group.stall_after_s, ranks)
 
     def update_of(self, number: int) -> RankUpdate:
         """How a rank is; on the I/O thread."""
@@ -150,21 +146,13 @@ class GroupServer:
         self._launching[wanted.name] = request.peer_id
         self._beside(self._launch, request, given_up)
 
-    def add(
-        self, group: Supervision, on_failure: Verdict, stall_after_s: float, class_frames: list[Buffer]
-    ) -> ServedGroup:
-        """Keep a group that was launched here; it stays until somebody ends it."""
-        served = ServedGroup(self._next_number(), group, on_failure, stall_after_s, class_frames)
-        self.groups[served.number] = served
-        group.on_change.append(partial(self._on_change, served))
-        return served
-
-    def _on_launched(self, request: Request, order: GroupOrder, group: Supervision) -> None:
+    def _on_launched(self, request: Request, group: Supervision) -> None:
         wanted: LaunchGroup = request.head
         self._launching.pop(wanted.name, None)
         class_frames = request.frames[1 : 1 + wanted.num_class_frames]
-        on_failure: Any = order.on_failure
-        served = self.add(group, on_failure, order.options.stall_after_s, class_frames)
+        served = ServedGroup(self._next_number(), group, class_frames)
+        self.groups[served.number] = served
+        group.on_change.append(partial(self._on_change, served))
         if not wanted.detached:
             served.owner, served.owner_name = request.peer_id, request.peer_name
         served.followers.add(request.peer_id)
@@ -255,7 +243,7 @@ class GroupServer:
             self._messenger.submit(partial(self._on_failed, name))
             request.fail(error)
         else:
-            self._messenger.submit(ending(partial(self._on_launched, request, order, group), request.fail))
+            self._messenger.submit(ending(partial(self._on_launched, request, group), request.fail))
 
     def _give_back(self, served: ServedGroup) -> None:
         """The job may go on for long without this group: others are to have its devices."""

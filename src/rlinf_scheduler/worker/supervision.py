@@ -77,7 +77,6 @@ class Supervision(GroupCalls[LaunchedRank]):
         self.ended: Promise[None] = Promise()
         self.give_back: Callable[[], None] | None = None
         self.on_change: list[Callable[[int | None], None]] = []
-        self._on_failure = on_failure
         self._has_left = False
         self._successors = Successors(
             session,
@@ -310,7 +309,7 @@ class Supervision(GroupCalls[LaunchedRank]):
         """Ask the group's owner what a death means; a thread's own work."""
         verdict: Verdict = "fail"
         try:
-            answer = self._on_failure(lost) if callable(self._on_failure) else "fail"
+            answer = self.on_failure(lost) if callable(self.on_failure) else "fail"
             if answer in VERDICTS:
                 verdict = answer
             else:
