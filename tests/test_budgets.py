@@ -9,6 +9,7 @@ import pytest
 import budgets
 from budgets import Budget, figures_of_files, figures_of_sources, functions_with_many_options, mentions
 from programs import run_program
+from rlinf_scheduler.rooms import ROOMS
 
 PAGE = (budgets.ROOT / "docs/how-the-parts-fit.md").read_text(encoding="utf-8")
 SOURCE = budgets.ROOT / "src/rlinf_scheduler"
@@ -92,6 +93,13 @@ def walks_on(ray_address):
     ran = run_program(budgets.HERE / "walks.py", ray_address, with_ray=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.ray
+def test_common_calls_enter_no_room(ray_address):
+    of_rooms = tuple(f"{SOURCE / room}/" for room in ROOMS)
+    entered = walks_on(ray_address).values()
+    assert not [path for paths in entered for path in paths if path.startswith(of_rooms)]
 
 
 @pytest.mark.ray
