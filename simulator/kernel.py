@@ -23,17 +23,18 @@ from typing import Any, ClassVar, NoReturn, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rlinf_scheduler.channel.deliveries import SWEEP_S, Deliveries
 from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.checks import FOREVER_S
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.loop import READABLE, WRITABLE, IoLoop, Timer
 from rlinf_scheduler.comm.messenger import Messenger, Platform
+from rlinf_scheduler.comm.operation import SWEEP_S, Deliveries
 from rlinf_scheduler.comm.secret import ClusterSecret
 from rlinf_scheduler.comm.shm.payloads import Payloads
 from rlinf_scheduler.comm.transport.identity import Identity, process_id_of
 from rlinf_scheduler.comm.transport.peer_session import PeerSession
 from rlinf_scheduler.comm.transport.sockets import Sockets, Watched
+from rlinf_scheduler.mailbox.inbox import Inbox
 from simulator.disk import Files, SimulatedDisk
 from simulator.memory import Memory, SimulatedPayloads
 from simulator.network import SILENT_US, Network, delays
@@ -543,6 +544,8 @@ def _looks_again(entry: tuple[float, int, Timer]) -> bool:
     callback = entry[2].callback
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, Deliveries):
+        if isinstance(owner._owner, Inbox):  # nothing else tells it what was taken
+            return False
         return callback == owner._on_sweep or owner._look_s >= SWEEP_S
     if isinstance(owner, RemoteItems):
         return callback == owner._sweep

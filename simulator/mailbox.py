@@ -278,7 +278,12 @@ class MailUsers(HandleUsers):
         """Check that nothing is left in a mailbox that was emptied, of which nobody wants anything."""
         own_inbox, outbox = self.mailbox._inbox, self.mailbox._outbox
         queues = depths_of(own_inbox._state.queues)
-        waiting = (own_inbox._coming, own_inbox._receiving, own_inbox._receiving_from, own_inbox._delivered)
+        waiting = (
+            own_inbox._coming,
+            own_inbox._receiving,
+            own_inbox._receiving_from,
+            own_inbox._deliveries._here,
+        )
         sending = [
             (recipient.sendings, recipient.client.num_open)
             for recipient in outbox._recipients.values()

@@ -8,12 +8,12 @@ import pytest
 from rlinf.testing.local import LocalRuntime
 from rlinf_scheduler.channel import Channel, control_wire, receiving, wire
 from rlinf_scheduler.channel.clients import ShortcutEnd, Users
-from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features import operations
 from rlinf_scheduler.channel.outbox import ResponseOutbox
 from rlinf_scheduler.channel.shortcut import MIN_OPERATIONS
 from rlinf_scheduler.comm import Messenger
 from rlinf_scheduler.comm.codec import encode
+from rlinf_scheduler.comm.operation import Deliveries
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.errors import ChannelError, CommError
 from rlinf_scheduler.queueing.queue import Queue

@@ -217,7 +217,7 @@ def test_small_items_without_room_are_bounded_by_a_credit(boxes):
 
 def test_an_item_that_was_taken_gives_its_memory_back_although_its_handle_is_kept(new_messenger, monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr("rlinf_scheduler.mailbox.inbox.SWEEP_S", 0.01)
+    monkeypatch.setattr("rlinf_scheduler.comm.operation.SWEEP_S", 0.01)
     messenger = new_messenger("alone:0")
     DirectoryServer(messenger)
     directory = DirectoryClient(messenger, messenger.endpoint)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from rlinf_scheduler.channel import wire
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.connection import ChannelConnection
-from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.features.leases import LeasesFeature
 from rlinf_scheduler.channel.lease_operation import LeaseRenewal
 from rlinf_scheduler.channel.outbox import ResponseOutbox
@@ -18,6 +17,7 @@ from rlinf_scheduler.channel.receiving import Receiving
 from rlinf_scheduler.channel.remote_items import RemoteItems
 from rlinf_scheduler.channel.sender import OperationSender
 from rlinf_scheduler.channel.server import ChannelServer
+from rlinf_scheduler.comm.operation import Deliveries
 from rlinf_scheduler.comm.transport.peer_transport import PeerTransport
 from rlinf_scheduler.comm.transport.stream_link import StreamLink
 from rlinf_scheduler.queueing.client import ClientState, End, Ending, SendWithdraw

@@ -8,7 +8,7 @@ What users hold:
 
 A process's side:
 - `connection.py`: as its threads see it, `connections.py`: all of them
-- `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`, `deliveries.py`
+- `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`
 - `operation.py`: what a put and a get are (`comm/operation.py`: where the two meet); `refusals.py`: their
   errors; `shortcut.py`: the way of a thread past both
 - `copies.py`: what travels with items besides their bytes

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
-from rlinf_scheduler.channel.deliveries import Deliveries
 from rlinf_scheduler.channel.holding import HeldPayload, Holding
 from rlinf_scheduler.channel.operation import ChannelOperation, consumed_byte_of
 from rlinf_scheduler.channel.placed import PlacedItems, PlacedPayload
@@ -26,6 +25,7 @@ from rlinf_scheduler.channel.requests import Requests
 from rlinf_scheduler.channel.sender import OperationSender, ServerTransport
 from rlinf_scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf_scheduler.comm.loop import run_guarded
+from rlinf_scheduler.comm.operation import Deliveries
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import Reporter
@@ -409,6 +409,10 @@ class ChannelClient:
             else:
                 self.drop(operation)
 
+    def note_arrived(self, tickets: list[int]) -> None:
+        """Tell the server whose items have been here for a moment, and are not taken."""
+        self.sender.arrived += tickets
+
     def feature(self, kind: Callable[[ChannelClient], FeatureT]) -> FeatureT:
         """Return what a feature keeps here; it is made when it is needed first."""
         found = self._features.get(kind)
@@ -545,6 +549,8 @@ class ChannelClient:
         if operation.has_hooks:
             operation.delivered(self, items.told)
         else:
+            if operation.blocks:
+                self.deliveries.expect(operation)
             self.deliveries.tell(operation)
 
     def _finish(self, operation: ChannelOperation, ending: Ending, detail: Any) -> None:

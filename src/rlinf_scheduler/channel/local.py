@@ -18,7 +18,7 @@ from rlinf_scheduler.channel.spec import ChannelSpec
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.handle import AsyncHandle
 from rlinf_scheduler.comm.loop import IoLoop, ending
-from rlinf_scheduler.comm.operation import OperationPromise
+from rlinf_scheduler.comm.operation import Deliveries, OperationPromise
 from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.reports import on_io_thread
 from rlinf_scheduler.comm.waits import CHANNEL, OTHER, Cause, Wait, awaited
@@ -218,9 +218,6 @@ T = TypeVar("T")
 
 # All operations are of one client: this process.
 _HERE = "here"
-# How soon it is looked whether items that were handed to a caller are its own, and again, and how seldom at last.
-LOOK_S = 0.05
-MAX_LOOK_S = 5.0
 
 _queues: dict[str, LocalQueues] = {}
 _loops: list[IoLoop] = []
@@ -274,11 +271,8 @@ class LocalQueues:
         self._state = ChannelState(spec.maxsize)
         self._operations: dict[int, ChannelOperation] = {}
         self._expired: set[int] = set()
-        self._delivered: dict[int, ChannelOperation] = {}
-        # Of these, what somebody is about to take, or has dropped.
-        self._unsettled: dict[int, ChannelOperation] = {}
         self._dropped: deque[PromiseRef] = deque()
-        self._looks, self._look_s = False, LOOK_S
+        self._deliveries = Deliveries(self, loop.call_later)
         self._deleted = False
 
     # -- users' threads --------------------------------------------------------------------------
@@ -317,7 +311,7 @@ class LocalQueues:
 
     def take(self, operation: ChannelOperation, load: Callable[[Local], T], delivered: Local) -> T:
         """Turn a handle's result into what its caller receives, and count it as taken."""
-        self._loop.submit(partial(self._look_soon, operation))
+        self._loop.submit(partial(self._deliveries.touch, operation))
         return load(delivered)
 
     def ask(self, what: str, question: Callable[[ChannelState], T], queue: QueueName | None = None) -> T:
@@ -420,19 +414,19 @@ class LocalQueues:
         if promise is None or operation.dropped:
             self._carry_out(self._state.apply(Withdraw(operation.ticket), _HERE))
             return
-        self._delivered[operation.ticket] = operation
+        self._deliveries.add(operation)
         items = delivery.items
         versions = tuple(item.version for item in items)
         said = versions if any(version is not None for version in versions) else ()
         promise.set_result(Local([item.payload for item in items], said, delivery.complete, delivery.group))
         if operation.blocks:
-            self._look_s = LOOK_S
-            self._unsettled[operation.ticket] = operation
-        # A handle that is dropped says so itself, unless an interruption came in between.
-        self._look_later()
+            self._deliveries.expect(operation)
+            self._deliveries.wake()
+        else:
+            self._deliveries.look_later()
 
     def _refuse(self, refused: Refuse) -> None:
-        operation = self._operations.get(refused.ticket) or self._settled(refused.ticket)
+        operation = self._operations.get(refused.ticket) or self._deliveries.forget(refused.ticket)
         if operation is None:
             return
         name = self._spec.name
@@ -468,49 +462,38 @@ class LocalQueues:
             self._withdraw(operation)
 
     def _withdraw(self, operation: ChannelOperation) -> None:
-        self._settled(operation.ticket)
+        self._deliveries.forget(operation.ticket)
         self._carry_out(self._state.apply(Withdraw(operation.ticket), _HERE))
-
-    def _settled(self, ticket: int) -> ChannelOperation | None:
-        """Take a delivery off the books, if it is there."""
-        self._unsettled.pop(ticket, None)
-        return self._delivered.pop(ticket, None)
 
     def _ripen(self, ticket: int) -> None:
         self._carry_out(self._state.apply(Linger(ticket), _HERE))
 
-    def _look_soon(self, operation: ChannelOperation) -> None:
-        self._look_s = LOOK_S
-        if operation.ticket in self._delivered:
-            self._unsettled[operation.ticket] = operation
-        self._look()
+    def look_at(self, operation: ChannelOperation) -> None:
+        """Confirm what an operation brought if its caller has it, and give it back if nobody wants it."""
+        if operation.is_taken:
+            self._deliveries.forget(operation.ticket)
+            self._carry_out(self._state.confirm(_HERE, (operation.ticket,)))
+        elif not operation.is_awaited:
+            self._withdraw(operation)
 
-    def _look_later(self) -> None:
-        if not self._looks:
-            self._looks = True
-            self._loop.call_later(self._look_s, self._look_again)
-            self._look_s = min(2 * self._look_s, MAX_LOOK_S)
+    def catch_up(self) -> None:
+        """Give up, or give back, what was dropped."""
+        while self._dropped:
+            ticket = self._dropped.popleft().ticket
+            operation = self._operations.get(ticket) or self._deliveries.find(ticket)
+            if operation is not None:
+                self.look_at(operation)
 
-    def _look_again(self) -> None:
-        self._looks = False
-        self._look()
+    def note_arrived(self, tickets: list[int]) -> None:
+        """Nobody else is to know."""
+
+    def flush(self) -> None:
+        """Nothing is sent."""
 
     def _look(self) -> None:
         """See what became of items that were delivered: they are somebody's now, or go back."""
-        while self._dropped:
-            ticket = self._dropped.popleft().ticket
-            if ticket in self._operations:
-                self._withdraw(self._operations[ticket])
-            elif ticket in self._delivered:
-                self._unsettled[ticket] = self._delivered[ticket]
-        for ticket, operation in list(self._unsettled.items()):
-            if operation.is_taken:
-                self._settled(ticket)
-                self._carry_out(self._state.confirm(_HERE, (ticket,)))
-            elif operation.dropped or operation.find_promise() is None:
-                self._withdraw(operation)
-        if self._delivered:
-            self._look_later()
+        self.catch_up()
+        self._deliveries.look()
 
     def _answer(self, question: Callable[[ChannelState], T], answer: Promise[T]) -> None:
         self._look()
@@ -522,8 +505,7 @@ class LocalQueues:
     def _delete(self, state: ChannelState) -> None:
         self._deleted = True
         state.clear()
-        self._delivered.clear()
-        self._unsettled.clear()
+        self._deliveries.clear()
         for ticket in list(self._operations):
             self._finish(ticket, lambda promise: promise.set_exception(deleted_error(self._spec.name)))
 

@@ -25,7 +25,6 @@ import msgspec
 from rlinf_scheduler.channel import control_wire, wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.connection import USUAL_WAY, BeginAnew, ChannelConnection
-from rlinf_scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
 from rlinf_scheduler.channel.refusals import ending_error
 from rlinf_scheduler.comm.cancellation import current_scope
@@ -33,6 +32,7 @@ from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf_scheduler.comm.forking import on_fork_in_child
 from rlinf_scheduler.comm.framing import flat
+from rlinf_scheduler.comm.operation import CONFIRM_DELAY_S
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import SLICE_S, Promise
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.promise import NOWHERE, ConsumedFlag, Promise, PromiseRef
 from rlinf_scheduler.comm.waits import Cause, Wait
+
+# Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
+CONFIRM_DELAY_S = 0.002
+# Items that were delivered and are not taken are looked after so often at least.
+SWEEP_S = 1.0
 
 
 class Operation(ConsumedFlag):
@@ -121,18 +126,14 @@ class OperationPromise(Promise[Any]):
 
     Args:
         is_watched: whether the operation is told that nobody has the promise any more.
-
-    Attributes:
-        note: of what it brings, where that is noted when it is taken.
     """
 
-    __slots__ = ("_gone", "_operation", "note")
+    __slots__ = ("_gone", "_operation")
 
     def __init__(self, operation: Operation, *, is_watched: bool = False) -> None:
         Promise.__init__(self, None, operation)
         self._operation = operation
         self._gone = _Gone(operation) if is_watched else None
-        self.note: Any = None
 
     def awaits(self) -> Wait:
         """Return what a wait for it is for, None where that is not known here. From any thread."""
@@ -151,3 +152,134 @@ class OperationPromise(Promise[Any]):
         if not self.done():
             self._operation.withdraw(self)
         return self.cancelled()
+
+
+class DeliveryOwner(Protocol):
+    """What knows what is to happen with items that are here."""
+
+    def look_at(self, operation: Any) -> None:
+        """Confirm what an operation brought if its caller has it, and give it back if nobody wants it."""
+
+    def catch_up(self) -> None:
+        """Do what was handed over, and give back what was dropped."""
+
+    def note_arrived(self, tickets: list[int]) -> None:
+        """Hear whose items have been here for a moment, and are not taken."""
+
+    def flush(self) -> None:
+        """Send everything that has gathered."""
+
+
+class Deliveries:
+    """The operations whose items are here, until it is known whether somebody has taken them. On the I/O thread only.
+
+    A user's thread takes items by a mark alone, and says nothing: so somebody has to look. What is about to be taken is
+    looked at soon, so that it is confirmed; the rest now and then, for a dropped handle says so itself.
+
+    Args:
+        owner: calls `forget` when it looks at an operation whose items were taken, or go back.
+        call_later: calls a function after so many seconds.
+
+    Attributes:
+        looks_soon: it will look by itself what became of delivered items.
+    """
+
+    def __init__(
+        self, owner: DeliveryOwner, call_later: Callable[[float, Callable[[], None]], Timer]
+    ) -> None:
+        self.looks_soon = False
+        self._owner = owner
+        self._call_later = call_later
+        self._here: dict[int, Operation] = {}
+        # About to be taken: by callers that block, and by those who ask a handle.
+        self._soon: dict[int, Operation] = {}
+        self._arrivals: list[Operation] = []
+        self._look_s = CONFIRM_DELAY_S
+        self._timer: Timer | None = None
+        self._sweep_due = False
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket in self._here
+
+    def find(self, ticket: int) -> Any:
+        """Return an operation whose items are here; None if they are not."""
+        return self._here.get(ticket)
+
+    def add(self, operation: Operation) -> None:
+        """The items of an operation have come."""
+        self._here[operation.ticket] = operation
+
+    def tell(self, operation: Operation) -> None:
+        """Let the server know that the items of an operation have come, unless they are taken until then."""
+        self._arrivals.append(operation)
+        if not self.looks_soon:
+            self.wake()
+
+    def expect(self, operation: Operation) -> None:
+        """The items of an operation are taken as soon as they come."""
+        self._soon[operation.ticket] = operation
+
+    def touch(self, operation: Operation) -> None:
+        """Somebody is about to take the items of a handle."""
+        if operation.ticket in self._here:
+            self._soon[operation.ticket] = operation
+            if not self.looks_soon:
+                self.wake()
+
+    def wake(self, _nothing: None = None) -> None:
+        """Look soon whether items were taken."""
+        self._look_s = CONFIRM_DELAY_S
+        self.look_later()
+
+    def look_later(self) -> None:
+        """Look when it is due."""
+        if self._soon or self._arrivals:
+            # One that is due late gives way to one that is due soon.
+            if not self.looks_soon:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self.looks_soon = self._look_s == CONFIRM_DELAY_S
+                self._timer = self._call_later(self._look_s, self._on_soon)
+        elif self._here and not self._sweep_due:
+            self._sweep_due = True
+            self._call_later(SWEEP_S, self._on_sweep)
+
+    def look(self) -> None:
+        """See what became of what was about to be taken."""
+        for operation in list(self._soon.values()):
+            self._owner.look_at(operation)
+
+    def look_at_all(self) -> None:
+        """See what became of all that is here."""
+        self.look()
+        for operation in list(self._here.values()):
+            self._owner.look_at(operation)
+
+    def forget(self, ticket: int) -> Any:
+        """It is known what became of an operation; return that, if its items are here."""
+        if self._here or self._soon:
+            self._soon.pop(ticket, None)
+            return self._here.pop(ticket, None)
+        return None
+
+    def clear(self) -> None:
+        """Forget everything: there is nobody to tell."""
+        self._here.clear()
+        self._soon.clear()
+
+    def _on_soon(self) -> None:
+        self.looks_soon, self._timer = False, None
+        self._look_s = min(2 * self._look_s, SWEEP_S)
+        self._owner.catch_up()
+        self.look()
+        arrivals, self._arrivals = self._arrivals, []
+        self._owner.note_arrived([each.ticket for each in arrivals if each.ticket in self._here])
+        self.look_later()
+        self._owner.flush()
+
+    def _on_sweep(self) -> None:
+        """A dropped handle says so itself, unless an interruption came in between."""
+        self._sweep_due = False
+        self.look_at_all()
+        self.look_later()
+        self._owner.flush()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.endpoint import Endpoint
-from rlinf_scheduler.comm.operation import OperationPromise
+from rlinf_scheduler.comm.operation import Deliveries, OperationPromise
 from rlinf_scheduler.comm.peer import Request
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
@@ -35,8 +35,6 @@ from rlinf_scheduler.queueing.messages import Fill, Get, Lose, Put, Withdraw
 
 # Says why an item is not what a recv wants; None if it is.
 Check = Callable[[TensorType | None], CommError | None]
-# Items that were delivered are looked after so often.
-SWEEP_S = 1.0
 OWN = ""  # this process, among the clients of its queues
 
 _TAKEN = ReceivedPayload([])
@@ -159,11 +157,9 @@ class Inbox:
         self._receiving: dict[int, _Receiving] = {}
         # The same, by the sender's process once that is known, and by ticket.
         self._receiving_from: dict[str, dict[int, _Receiving]] = {}
-        # Those whose items were neither taken nor given back, as far as it was noticed,
-        self._delivered: dict[int, _Receiving] = {}
-        # and recvs that nobody has a promise of any more.
+        # Recvs that nobody has a promise of any more, and those whose items are here.
         self.dropped: deque[Any] = deque()
-        self._sweep_due = False
+        self._deliveries = Deliveries(self, messenger.call_later)
         self._to_do: deque[Instruction] = deque()
         self._following = False
         messenger.serve(PUT, self._on_put, MailPut)
@@ -208,7 +204,7 @@ class Inbox:
     # -- recvs -----------------------------------------------------------------------------------
 
     def _start(self, receiving: _Receiving) -> None:
-        self._finish_taken()
+        self.catch_up()
         if not receiving.is_awaited:
             return
         self._receiving[receiving.ticket] = receiving
@@ -234,38 +230,35 @@ class Inbox:
 
     def wake(self) -> None:
         """Have it be looked at what was dropped; from any thread."""
-        self.messenger.submit(self._finish_taken)
+        self.messenger.submit(self.catch_up)
 
-    def _finish_taken(self) -> None:
+    def catch_up(self) -> None:
+        """End the recvs that nobody has the promise of; what came for them goes back, unless it was taken."""
         while self.dropped:
-            receiving = self._receiving.get(ticket := self.dropped.popleft().ticket) or self._delivered.get(
-                ticket
-            )
+            ticket = self.dropped.popleft().ticket
+            receiving = self._receiving.get(ticket) or self._deliveries.find(ticket)
             if receiving is not None:
                 self._finish_one(receiving)
 
     def _finish_one(self, receiving: _Receiving) -> None:
         receiving.end(error=CancelledError())
-        self._delivered.pop(receiving.ticket, None)
+        self._deliveries.forget(receiving.ticket)
         if receiving.is_taken and receiving.letter is not None:
             receiving.letter.arrived = _TAKEN
             self._follow(self._state.confirm(OWN, (receiving.ticket,)))
         else:
             self._follow(self._state.apply(Withdraw(receiving.ticket), OWN))
 
-    def _sweep(self) -> None:
-        """Notice what was taken by somebody who keeps the handle."""
-        self._sweep_due = False
-        self._finish_taken()
-        for receiving in list(self._delivered.values()):
-            if receiving.is_taken:
-                self._finish_one(receiving)
-        self._sweep_later()
+    def look_at(self, receiving: _Receiving) -> None:
+        """Notice what was taken by somebody who keeps the handle, and what nobody wants."""
+        if receiving.is_taken or not receiving.is_awaited:
+            self._finish_one(receiving)
 
-    def _sweep_later(self) -> None:
-        if self._delivered and not self._sweep_due:
-            self._sweep_due = True
-            self.messenger.call_later(SWEEP_S, self._sweep)
+    def note_arrived(self, tickets: list[int]) -> None:
+        """Nobody else is to know."""
+
+    def flush(self) -> None:
+        """What follows is sent at once."""
 
     def _deliver(self, ticket: int, letter: Letter) -> None:
         receiving = self._receiving.get(ticket)
@@ -277,9 +270,9 @@ class Inbox:
             receiving.end(error=refused)
             return
         receiving.letter = letter
-        self._delivered[ticket] = receiving
+        self._deliveries.add(receiving)
         receiving.end(letter)
-        self._sweep_later()
+        self._deliveries.look_later()
 
     # -- puts of other processes -----------------------------------------------------------------
 
@@ -327,7 +320,7 @@ class Inbox:
 
     def _take(self, request: Request) -> None:
         put: MailPut = request.head
-        self._finish_taken()
+        self.catch_up()
         client = request.peer_id
         coming = self._coming.setdefault(client, {})[put.ticket] = _Coming(request)
         arrived = self._receive(coming)
