@@ -16,7 +16,7 @@ from waits import wait_until
 from weights_job import answer_of
 
 needs_nixl = pytest.mark.skipif(
-    find_spec("nixl") is None, reason="NIXL is not installed: pip install 'rlinf-scheduler[nixl]'"
+    find_spec("nixl") is None, reason="NIXL is not installed: pip install 'nixl>=1.5.1,<1.6'"
 )
 pytestmark = pytest.mark.timeout(180)
 OPTIONS = {"timeout_s": 60}

@@ -279,9 +279,7 @@ def check_pulling(facts: ClusterFacts) -> Iterator[Finding]:
     for node in facts.nodes:
         if node.pull_error:
             problem = f"RLINF_PULL is set, and large objects go through sockets: {node.pull_error}"
-            remedy = (
-                "pip install 'rlinf-scheduler[nixl]' there, in the version of the others; or unset RLINF_PULL"
-            )
+            remedy = "pip install 'nixl>=1.5.1,<1.6' there, in the version of the others; or unset RLINF_PULL"
             yield Finding("pulling", node.name, problem, remedy, is_fault=False)
 
 

@@ -125,7 +125,7 @@ def _listening_on(devices: str) -> Iterator[None]:
 
 def _load() -> Any:
     raises = logging.raiseExceptions
-    with _as_pull_error("NIXL cannot be loaded; pip install 'rlinf-scheduler[nixl]'"):
+    with _as_pull_error("NIXL cannot be loaded; pip install 'nixl>=1.5.1,<1.6'"):
         try:
             import nixl  # noqa: PLC0415 - optional, and slow
         finally:

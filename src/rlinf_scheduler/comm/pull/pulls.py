@@ -91,7 +91,7 @@ class Pulls:
         messenger.on_peer_lost(self._on_peer_lost)
         messenger.at_end(lambda: self._thread.put(self._close))
         if not self.stats.stack:
-            self._say("nixl is not installed here; pip install 'rlinf-scheduler[nixl]'")
+            self._say("nixl is not installed here; pip install 'nixl>=1.5.1,<1.6'")
 
     # -- lending: the I/O thread -----------------------------------------------------------------
 
