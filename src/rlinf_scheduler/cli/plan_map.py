@@ -26,7 +26,6 @@ class Appearance:
 
     Attributes:
         letter: its letter; of very many components a number.
-        colour: "#rrggbb".
         ink: the colour of text on it, black or white.
     """
 
@@ -102,8 +101,6 @@ def render_map(plan: Plan, sharing: Sharing, *, colour: bool | None = None) -> s
     """A plan's map and its legend.
 
     Args:
-        plan: the plan.
-        sharing: who uses which device.
         colour: with the components' colours; None: only for a terminal. The letters say the same.
     """
     look = looks(plan.components)

@@ -67,7 +67,6 @@ def render_plan(plan: Plan, *, every_rank: bool = False, sharing: Sharing | None
     """A plan's table and a line of totals: with colour and lines for a terminal, plain for a pipe.
 
     Args:
-        plan: the plan.
         every_rank: a row for every rank; else a large plan gets a row for all the ranks that are placed alike.
         sharing: that of the plan, where somebody has it already.
     """

@@ -217,11 +217,7 @@ def pressed_keys() -> Iterator[Keys]:
 
 
 class Keys:
-    """The keys that are pressed; none ever where the input is no terminal.
-
-    Args:
-        descriptor: the terminal's; -1 for none.
-    """
+    """The keys that are pressed; none ever where the input is no terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -122,14 +122,7 @@ _NARROW = 100
 
 
 def job_view(status: JobStatus, width: int, height: int, note: str = "") -> RenderableType:
-    """A frame of at most so many columns and lines.
-
-    Args:
-        status: what the job does.
-        width: how many columns there are.
-        height: how many lines.
-        note: said in the last line, in red; "" for nothing.
-    """
+    """A frame of at most so many columns and lines."""
     sizes = _shares(status, height - 1 - bool(note))
     parts: list[RenderableType] = [_headline(status, width)]
     parts += _ranks(status.groups, sizes[0], width)

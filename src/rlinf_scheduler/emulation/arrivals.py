@@ -48,8 +48,6 @@ class Load(NamedTuple):
     """What one process sends in a message.
 
     Attributes:
-        source: that process.
-        size_bytes: how much of it there is.
         transfer: its name, if others get the same; else "".
     """
 
@@ -235,7 +233,6 @@ def emulate_network(session: Session, node_rank: int | None = None) -> None:
     """Let a process get what is sent to it as late as the job's emulated network has it.
 
     Args:
-        session: the process's.
         node_rank: its node; the home has noted it when this returns.
 
     Raises:

@@ -82,11 +82,7 @@ class Link(NamedTuple):
 
 
 class Links:
-    """All emulated links of a job.
-
-    Args:
-        emulation: what the job is to see.
-    """
+    """All emulated links of a job."""
 
     def __init__(self, emulation: NetEmulation) -> None:
         self._emulation = emulation
@@ -114,8 +110,6 @@ class Links:
         """Send so many bytes over a link now, after all that was booked before; when the last of them is there.
 
         Args:
-            link: as of `between`.
-            size_bytes: how many.
             now: seconds of a clock that never goes back.
             transfer: the name of what several receive, if it is that: it goes up once, and down once for each
                 bandwidth group that receives it.

@@ -19,7 +19,6 @@ class BookTransfer(msgspec.Struct, frozen=True, array_like=True):
     """Something has arrived at the sender that crosses the link from there to it -> `Booked`.
 
     Attributes:
-        source: the process that sent it.
         transfer: its name, if others get the same; else "".
     """
 

@@ -45,7 +45,6 @@ def interpreter_options(command: Sequence[str], num_arguments: int) -> list[str]
     """Return what stands before `-m rlinf_scheduler`, without the interpreter; [] where that does not stand there.
 
     Args:
-        command: the whole line, as of `sys.orig_argv`.
         num_arguments: how many of its last words are the program and its arguments.
     """
     before = list(command[1 : len(command) - num_arguments])

@@ -71,12 +71,7 @@ def is_wanted() -> bool:
 
 
 def variables_of_children(environment: Mapping[str, str], driver: int) -> dict[str, str]:
-    """What a Python has to start with that is to run so.
-
-    Args:
-        environment: the variables that it starts with else.
-        driver: as of `install`.
-    """
+    """What a Python has to start with that is to run so."""
     # An empty entry is the folder that a process runs in.
     given = environment.get(PATH_VARIABLE)
     others = [entry for entry in given.split(os.pathsep) if entry != str(_FIRST)] if given else []
@@ -84,11 +79,7 @@ def variables_of_children(environment: Mapping[str, str], driver: int) -> dict[s
 
 
 def ray_environment(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
-    """The `runtime_env` of a job on a Ray that runs already, whose processes do not inherit this one's variables.
-
-    Args:
-        environment: this process's variables.
-    """
+    """The `runtime_env` of a job on a Ray that runs already, whose processes do not inherit this one's variables."""
     if DRIVER_VARIABLE not in environment:
         return {}
     variables = variables_of_children(environment, int(environment[DRIVER_VARIABLE]))
@@ -103,11 +94,7 @@ def ray_environment(environment: Mapping[str, str] = os.environ) -> dict[str, ob
 
 
 def is_ray_environment(text: str) -> bool:
-    """Whether a job's `runtime_env`, as Ray tells it, is `ray_environment` alone: no other interpreter or package.
-
-    Args:
-        text: as of Ray's `get_runtime_env_string`.
-    """
+    """Whether a job's `runtime_env`, as Ray tells it, is `ray_environment` alone: no other interpreter or package."""
     told = json.loads(text or "{}")
     # How Ray hands the hook on.
     variables = {name: value for name, value in told.get("env_vars", {}).items() if value != _HOOK}

@@ -20,7 +20,6 @@ class WantedName(NamedTuple):
     """A name that sources import.
 
     Attributes:
-        module: from which module.
         name: the name in it; "" where the module itself is imported.
         files: which files do, relative to the checkout.
     """
@@ -44,10 +43,6 @@ def wanted_names(package: Path, wanted: str) -> list[WantedName]:
     """Return what the sources of a package, and of the checkout that it lies in, import from a module and below it.
 
     What stands under `if TYPE_CHECKING:` is left out, and so are the sources of that module itself.
-
-    Args:
-        package: the folder of the package.
-        wanted: the full name of the module.
     """
     root = package.parent
     beside = _BESIDE if (root / _CHECKOUT).exists() else ()

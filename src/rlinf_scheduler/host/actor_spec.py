@@ -70,12 +70,7 @@ def hand_over(actor_id: str, spec: HostSpec) -> None:
 
 
 def withdraw(actor_ids: Iterable[str], *, detached: bool = False) -> None:
-    """Take back what was left for actors that have not begun; where Ray does not answer it stays, without an error.
-
-    Args:
-        actor_ids: which.
-        detached: whether they are of a job that outlives its drivers.
-    """
+    """Take back what was left for actors that have not begun; where Ray does not answer it stays, without an error."""
     if detached:
         _delete(map(_detached_key, actor_ids), _DETACHED_NAMESPACE, by_prefix=True)
     else:

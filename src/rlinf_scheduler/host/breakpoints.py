@@ -30,7 +30,6 @@ def serve_breakpoints(name: str, directory: Path) -> None:
     """Have `breakpoint()` in this process wait for `rlinf pdb`, unless the user has chosen something else for it.
 
     Args:
-        name: of this process.
         directory: its own, which only its user can enter.
     """
     if sys.breakpointhook is not sys.__breakpointhook__:
@@ -51,11 +50,7 @@ def _chosen() -> str:
 
 
 class Breakpoints:
-    """What `breakpoint()` calls in a rank.
-
-    Args:
-        directory: where its sockets lie while they are waited at.
-    """
+    """What `breakpoint()` calls in a rank."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self._name = name

@@ -56,7 +56,6 @@ class CallLoop:
 
     Args:
         tell_method: told the name of each plain method that begins, and "" when it has ended and is not answered yet.
-        threads: says what they wait for.
     """
 
     def __init__(

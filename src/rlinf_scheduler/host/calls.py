@@ -29,9 +29,6 @@ from rlinf_scheduler.observe.timekeeping import TIMES
 class _Turn(Promise[None]):
     """Done when a stream's caller asks for a further value.
 
-    Args:
-        caller: that process.
-
     Attributes:
         since: when the generator began to wait for it, on the monotonic clock.
     """
@@ -57,9 +54,6 @@ class Demand:
 
     The generator runs only while there is one: that is what holds it back. The I/O thread adds requests; the thread
     or task that runs the generator answers them, in order.
-
-    Args:
-        caller: the process that asks for them.
     """
 
     def __init__(self, caller: str) -> None:
@@ -122,11 +116,9 @@ class Job:
     """A call whose arguments are here.
 
     Attributes:
-        request: what is to be answered.
         scope: ends its waits when its caller gives it up.
         durations: what was timed in it, in seconds.
         demand: of its values; None where it streams none.
-        task: what runs it, if that is a task.
         is_counted: its time is, for it has ended, answered or not.
         thread: the number of the thread that runs it; of a task, its event loop's.
         began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
@@ -198,11 +190,7 @@ class _Unsent(NamedTuple):
 
 
 class Answers:
-    """Sends what calls end with, and the values of streams.
-
-    Args:
-        messenger: this process's messenger.
-    """
+    """Sends what calls end with, and the values of streams."""
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
@@ -225,8 +213,6 @@ class Answers:
         """Answer with a result.
 
         Args:
-            job: the call.
-            result: what the method returned.
             wait_s: how long this thread may wait for room in shared memory.
         """
         job.note_end()

@@ -27,9 +27,6 @@ class Channels:
     Its calls and its channels' operations do not wait for each other: channels live on the messenger's thread. The
     job's home says which channels it holds, and ends it. It also holds items of its node's producers, for channels
     that are elsewhere.
-
-    Args:
-        session: of the process; None: its current one.
     """
 
     def __init__(self, session: Session | None = None) -> None:

@@ -89,17 +89,7 @@ class WorkerHost:
 
 
 class Hosting:
-    """One rank, from its process's first message to its last call.
-
-    Args:
-        spec: which rank.
-        output: what its process writes, if that is to be shown.
-        tell_method: as of `CallLoop`.
-
-    Attributes:
-        session: its membership in the job.
-        calls: its calls.
-    """
+    """One rank, from its process's first message to its last call."""
 
     def __init__(
         self,

@@ -65,7 +65,6 @@ class Role:
     """Which rank of which group a process is; its session has it as a fact.
 
     Attributes:
-        info: who and where it is.
         hardware: what it was given, piece by piece.
         stop: ends its process when its calls are done.
     """
@@ -231,9 +230,6 @@ class DrawnSeed:
     """The seed of those groups of a process that were given none; a service of its session.
 
     It is RLINF_SEED where that is set, as it is in every rank; else it is drawn.
-
-    Attributes:
-        value: the seed.
     """
 
     def __init__(self, _session: Session) -> None:

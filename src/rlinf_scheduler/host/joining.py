@@ -80,9 +80,6 @@ class JoinSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         host: what that worker's process was started with.
-        role: who it is.
-        topology: the nodes, packed.
-        process_id: its process, as the job knows it.
         returns: who starts another process in the rank's place if it dies; "" if nobody does.
         settings: what the job's config says of all its groups.
     """
@@ -195,14 +192,7 @@ class _Parent(NamedTuple):
 
 
 def offer_joining(session: Session, host: HostSpec, topology: Buffer, returns: str) -> None:
-    """Let processes that this one starts from now on join the job below it.
-
-    Args:
-        session: of this process; it has its `Role` already.
-        host: see `JoinSpec`, as the rest.
-        topology: see there.
-        returns: see there.
-    """
+    """Let processes that this one starts from now on join the job below it."""
     role = session.fact(Role)
     if role is None:
         raise ValueError("a process that has no role has nobody below it")
@@ -506,7 +496,6 @@ class _JoinFile:
         """Take a number below its worker, for as long as this process lives and has it open.
 
         Args:
-            parent: the worker's address.
             wanted: which; None: the lowest that is free.
 
         Raises:

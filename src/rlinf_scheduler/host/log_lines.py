@@ -34,8 +34,6 @@ class BoundedLines:
     One thread uses it, which `call_later` calls back.
 
     Args:
-        bus: where lines go.
-        call_later: calls a function after so many seconds.
         file_of: where all lines of a group's rank are; "" if there is no such place.
     """
 
@@ -153,12 +151,7 @@ def level_to_forward() -> int:
 
 
 def receive_log_lines(session: Session, *, shows: bool = True) -> None:
-    """Have the buses of the job's home tell what workers log and print.
-
-    Args:
-        session: the home's.
-        shows: whether it is shown there, too.
-    """
+    """Have the buses of the job's home tell what workers log and print."""
     tell = bounded_lines(session)
     if shows:
         show_log_lines(session)

@@ -41,11 +41,7 @@ _MESSAGE_BYTES = 500
 
 
 class LineSender:
-    """Sends lines of this process's rank; on the I/O thread, but for its making.
-
-    Args:
-        where: the file that has all lines; "" if there is none.
-    """
+    """Sends lines of this process's rank; on the I/O thread, but for its making."""
 
     def __init__(self, session: Session, address: WorkerAddress, where: str) -> None:
         self._messenger = session.messenger
@@ -217,9 +213,6 @@ def capture_output(folder: LogFolder, address: WorkerAddress) -> RankOutput | No
 class RankOutput:
     """The files of this process's rank.
 
-    Args:
-        folder: of its job.
-
     Raises:
         OSError, ClusterError: there can be no such files.
     """
@@ -312,12 +305,7 @@ class RankOutput:
 
 
 def tell_method(address: WorkerAddress, output: RankOutput | None) -> Callable[[str], None]:
-    """What a rank's calls are told to: `ps` shows the methods that run, and what it wrote goes ahead of its answer.
-
-    Args:
-        address: the rank's.
-        output: its file, if it has one.
-    """
+    """What a rank's calls are told to: `ps` shows the methods that run, and what it wrote goes ahead of its answer."""
     # Ray's own: it has written over what another copy of that library would have to find.
     set_title = getattr(sys.modules.get("ray._raylet"), "setproctitle", lambda _: None)
 
@@ -366,11 +354,8 @@ def forward_logs(
     """Send what this process logs to the job's home, the driver, and write it into the rank's file.
 
     Args:
-        session: of this process.
-        sender: what the job's home is sent lines with.
         level: the lowest level of what is logged under `rlinf.worker`.
         library_level: of what all other loggers say; 0: that is left alone.
-        output: the rank's file, if it has one.
     """
     logger, root = logging.getLogger(LOGGER_NAME), logging.getLogger()
     for each in logger, root:  # of the process that has forked this one

@@ -287,7 +287,6 @@ def with_patience(stream: TextIO | None, raw: PatientFile) -> TextIO | None:
 
     Args:
         stream: `sys.stdout` or `sys.stderr`; it is given back as it is where it does not write to that descriptor.
-        raw: of the descriptor.
     """
     try:
         if stream is None or stream.fileno() != raw.fileno():

@@ -31,12 +31,7 @@ _KILLS = ("memory.events", "memory.oom_control")
 
 
 class Witnesses:
-    """Who sees processes of this machine end.
-
-    Args:
-        proc: where /proc is.
-        log: the kernel's log.
-    """
+    """Who sees processes of this machine end."""
 
     def __init__(
         self,
@@ -92,12 +87,7 @@ class Witnesses:
 
 
 class Witness:
-    """Sees one process end.
-
-    Args:
-        witnesses: of this machine.
-        born: when it began, see `birth_of`.
-    """
+    """Sees one process end."""
 
     def __init__(self, witnesses: Witnesses, pid: int, born: int) -> None:
         self._all = witnesses

@@ -37,7 +37,6 @@ def kill_process(pid: int, born: int, process_id: str) -> bool:
     """End a rank's process at once, and what it has started; False if it is gone, also if another has its number now.
 
     Args:
-        pid: its number.
         born: when it began, see `birth_of`.
         process_id: as the job knows it; what it has started is found by that when it is gone itself.
     """
@@ -99,8 +98,6 @@ def watch_parent(
     about the node.
 
     Args:
-        session: whose I/O thread waits.
-        on_raylet_gone: called when it was the raylet.
         on_gone: called with the program's name and number when it was another.
     """
     lineage = ancestors(os.getpid())
@@ -130,10 +127,7 @@ def watch_process(session: Session, pid: int, is_it: Callable[[], bool], on_gone
     The kernel tells of it; where it refuses that (pidfd_open), the process is looked at every second.
 
     Args:
-        session: whose I/O thread waits.
-        pid: its number.
         is_it: says whether that is the number of the process that is meant.
-        on_gone: called once it has ended.
     """
     try:
         descriptor = os.pidfd_open(pid)

@@ -120,14 +120,7 @@ class Reminder:
 
 
 class SlowStep:
-    """Something that may take long, in steps.
-
-    Args:
-        what: it in words.
-
-    Attributes:
-        waits_for: what it waits for now, in words.
-    """
+    """Something that may take long, in steps."""
 
     def __init__(self, what: str, waits_for: str) -> None:
         self.waits_for = waits_for

@@ -46,7 +46,6 @@ class HostStarted(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A rank's process runs. The answer's frames: its assignment, pickled, the topology, packed, its class, encoded.
 
     Attributes:
-        endpoint: how its process is reached.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
         born: when its process began, as the kernel counts it; with `pid` no other process has it.
     """
@@ -62,7 +61,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """How far a rank's launch has come; with FAILED, its frame is what `dump_failure` wrote.
 
     Attributes:
-        reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
         devices: with READY, the accelerators that its process sees, by UUID where that is known, else by name.
@@ -93,9 +91,7 @@ class NodeGone(msgspec.Struct, frozen=True, array_like=True):
     """The sender's node takes part no more, and neither will the sender in a moment.
 
     Attributes:
-        node_id: Ray's id of the node.
         cause: what ended, and how that showed.
-        at: when, in seconds since 1970.
     """
 
     node_id: str
@@ -122,7 +118,6 @@ class CallRequest(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         method: what is called, or the attribute.
         number: which call of its caller it is; the same when its arguments are sent once more.
-        kind: what is to be done.
     """
 
     method: str
@@ -131,41 +126,25 @@ class CallRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The answer of a method that returned; its frames are the result, encoded.
-
-    Attributes:
-        durations: what was timed meanwhile, in seconds.
-    """
+    """The answer of a method that returned; its frames are the result, encoded."""
 
     durations: dict[str, float] = {}
 
 
 class Raised(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The answer of a method that raised; its frame is what `dump_failure` wrote.
-
-    Attributes:
-        durations: what was timed until then, in seconds.
-    """
+    """The answer of a method that raised; its frame is what `dump_failure` wrote."""
 
     durations: dict[str, float] = {}
 
 
 class Unread(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The arguments lie in shared memory that the rank cannot read: it keeps the call's place and wants the bytes.
-
-    Attributes:
-        reason: why it cannot.
-    """
+    """The arguments lie in shared memory that the rank cannot read: it keeps the call's place and wants the bytes."""
 
     reason: str
 
 
 class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The answer of a method that was left, or never begun, because its caller gave it up.
-
-    Attributes:
-        durations: what was timed until then, in seconds.
-    """
+    """The answer of a method that was left, or never begun, because its caller gave it up."""
 
     durations: dict[str, float] = {}
 
@@ -202,11 +181,7 @@ NextAnswer: TypeAlias = StreamValue | Ended
 
 
 class ResultAsBytes(msgspec.Struct, frozen=True, array_like=True):
-    """A request for a result as bytes, for the service AGAIN; the answer is as that of the call.
-
-    Attributes:
-        reason: why the caller cannot read the result where it lies.
-    """
+    """A request for a result as bytes, for the service AGAIN; the answer is as that of the call."""
 
     number: int
     reason: str
@@ -217,19 +192,13 @@ class HostSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         launch: the service, of the process below, to which it reports.
-        group: its group's name.
-        launcher: the process that launches the group.
-        home: the process that keeps the job's directory.
         secret: admits the process to the job.
-        node_ip: its node's address.
         crosses_machines: whether peers may be on other machines.
-        encryption: whether what goes from machine to machine is encrypted.
         ports: the first and the last of the ports that the job takes; None: any.
         sys_path: the launching process's import path, for modules that lie beside its script.
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
         registers_itself: the worker makes its name known; otherwise the host does, before it constructs the worker.
-        node_id: Ray's id of its node.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         unresponsive_after_s: how long this one may be stopped or stuck before it is dead, in seconds; None: for ever.
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.

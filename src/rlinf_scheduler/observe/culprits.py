@@ -119,8 +119,6 @@ class Culprit:
     Attributes:
         address: the process, e.g. "rollout:1".
         operation: what it is at: the call in which it waits, the line at which it stands, "stopped", "idle".
-        since_s: for how long, in seconds; 0 where that is not known.
-        reason: all of it in words.
         waiters: who waits for it, and for those, the nearest first.
         certainty: one of the numbers above.
         cycle: the processes that wait for each other, where it is one of them.
@@ -310,9 +308,7 @@ def chain_of(
     """The shortest way from a process's wait to the most probable culprit that it leads to.
 
     Args:
-        graph: who waits for whom.
         culprits: the most probable first.
-        process: who waits.
         thread: in which of its threads; if none of that number waits, in the one that waits for longest.
         waited_s: for how long, in seconds: an event loop's thread has a wait for each of its tasks.
     """

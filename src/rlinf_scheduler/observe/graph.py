@@ -55,7 +55,6 @@ class Ends:
     """What could end a wait.
 
     Attributes:
-        processes: which could.
         because: what there is to say of it, phrases.
         is_hopeless: nobody who is there will, as far as that shows.
         title: what those processes are to the wait, e.g. "its producers".
@@ -70,14 +69,7 @@ class Ends:
 
 
 def of_queue(channel: ChannelStats, process: str, wait: Wait, present: Collection[str]) -> Ends:
-    """What could end a wait at a queue.
-
-    Args:
-        channel: its channel.
-        process: who waits.
-        wait: which.
-        present: the processes that are there, answering or not.
-    """
+    """What could end a wait at a queue."""
     if (
         not wait.queue
     ):  # of an acknowledgement, say: its I/O thread answers, and has answered who asked for this
@@ -212,10 +204,7 @@ class Blocked:
     """A thread of a process waits in this library, or in a collective.
 
     Attributes:
-        process: which.
-        wait: for what.
         ends: what could end it.
-        thread: the thread's number.
     """
 
     process: str
@@ -243,11 +232,9 @@ class WaitGraph:
     """Who waits for whom.
 
     Attributes:
-        blocked: all waits, by process.
         doing: the processes that answered, by name.
         silent: those that did not.
         gone: why those are gone that were there, by name.
-        channels: by name.
     """
 
     blocked: dict[str, tuple[Blocked, ...]] = field(default_factory=dict)

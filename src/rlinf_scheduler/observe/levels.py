@@ -34,7 +34,6 @@ class Level(NamedTuple):
     """Something that processes are asked, or told.
 
     Attributes:
-        reply: the type of the answer.
         question: the type of the question; None where there is nothing to say.
         what: of the job's home, what it is asked for, in words.
     """

@@ -147,7 +147,6 @@ def look_at(process: str, known: Enlist, within_s: float = STACKS_S) -> Silent:
     """Look at a process of this machine from outside.
 
     Args:
-        process: its name.
         known: what it said of itself when it came.
         within_s: how long to wait for its stacks, in seconds; 0: it is not asked for them.
     """

@@ -34,11 +34,7 @@ ACTIVITY, LOOK_AT = Level("activity", Activity), Level("look at", Silent, LookAt
 
 
 class OwnActivity(Additions[Activity]):
-    """What this process says of itself; a service of its session. On the I/O thread but for its making.
-
-    Args:
-        session: this process's.
-    """
+    """What this process says of itself; a service of its session. On the I/O thread but for its making."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()

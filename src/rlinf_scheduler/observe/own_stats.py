@@ -38,10 +38,6 @@ class DeviceMemories:
     """Measures beside the I/O thread: a driver, or an allocator's lock, may hold up the asking thread.
 
     So what is told is what was found when somebody asked before.
-
-    Args:
-        call_later: the messenger's.
-        submit: the messenger's.
     """
 
     def __init__(
@@ -165,7 +161,6 @@ class JobPast(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         at_s: when they were asked, in seconds since 1970.
-        every_s: so many seconds lie between two states.
         states: of each process that answered, by its name, the newest last.
     """
 

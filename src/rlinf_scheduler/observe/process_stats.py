@@ -57,7 +57,6 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         name: the thread's, e.g. "MainThread"; of a task, "task".
-        frames: the innermost first.
         wait: what it waits for in this library; None where it waits for nothing there.
         same_for_s: for how long it was seen at the same line, in seconds; 0 where nobody looked before.
         still_for_s: for how long of that the kernel has not let it run: it is in one call that has not returned.
@@ -94,8 +93,6 @@ class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         index: the device's number on its node; of a process that is no rank, among those that it sees.
         reserved_bytes: what this process's PyTorch has reserved.
-        used_bytes: what all processes use.
-        total_bytes: how much there is.
     """
 
     index: int
@@ -125,7 +122,6 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         process: its name, e.g. "rollout:1".
         clock_s: when this was, on the process's own monotonic clock.
-        cpu_s: processor time that it has used, in seconds.
         device_memory: of the devices that its PyTorch has initialised, as of a moment ago.
         takes_calls: whether it is a rank, which runs calls.
         is_starting: whether it is a rank that is not ready yet.
@@ -133,7 +129,6 @@ class ProcessStats(msgspec.Struct, frozen=True, array_like=True):
             any. "" if none does.
         calls_queued: calls that it has got and not begun.
         wait: what that call waits for in this library, or without any, the process's main thread; "" for nothing.
-        wait_since_s: for how long, in seconds.
         kind: what its group is to the job; see `GroupStatus`.
         node_rank: its node; -1 where it does not know.
         devices: the accelerators that it sees, by their numbers on its node.
@@ -255,13 +250,7 @@ class Silent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobActivity(msgspec.Struct, frozen=True, array_like=True):
-    """What all processes of a job are at.
-
-    Attributes:
-        doing: those that answered.
-        silent: those that did not.
-        gone: those that are gone, the last ones.
-    """
+    """What all processes of a job are at."""
 
     doing: tuple[Activity, ...] = ()
     silent: tuple[Silent, ...] = ()

@@ -34,7 +34,6 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
     """Where the threads of a process were.
 
     Attributes:
-        seconds: for how long it was looked.
         places: files, lines and functions.
         counts: by thread: each stack, as numbers of places, the outermost first, and how often it was seen.
     """

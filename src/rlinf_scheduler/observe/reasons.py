@@ -67,12 +67,6 @@ def explain(session: Session | None, error: BaseException, limit_s: float | None
     """Add to what ended a wait why it did not end by itself: to a deadline, and to the driver's Ctrl-C.
 
     It only ever adds text: what fails on the way is logged, and takes the place of nothing.
-
-    Args:
-        session: this process's.
-        error: what ended it.
-        limit_s: its deadline, in seconds; None: it had none.
-        waited_s: how long it took, in seconds.
     """
     if session is None or session.closed:
         return

@@ -460,7 +460,6 @@ def report_of(times: JobTimes, step: str | None = None) -> Report:
     """What there is to say, given where the time of all processes went.
 
     Args:
-        times: that.
         step: the method whose calls are the job's steps, as "group.method"; None: the one that takes most of a
             group's time, of those that were called more than once.
 

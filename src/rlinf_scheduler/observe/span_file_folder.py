@@ -76,10 +76,6 @@ def folder_of(trace_id: str, machine_id: str) -> Path:
 def hold_folder(folder: Path, within_s: float = REMOVED_WITHIN_S) -> int:
     """A descriptor; as long as it is open, in this process or a child of its, nobody takes the folder for left.
 
-    Args:
-        folder: of a trace.
-        within_s: how long who removes it may take, in seconds.
-
     Raises:
         ClusterError: somebody has it locked for longer.
     """
@@ -93,10 +89,6 @@ def hold_folder(folder: Path, within_s: float = REMOVED_WITHIN_S) -> int:
 
 def hold_span_file(path: Path, within_s: float = REMOVED_WITHIN_S) -> int:
     """A descriptor; as long as it is open, in this process or a child of its, nobody takes that span file for left.
-
-    Args:
-        path: of a span file, without its segments' numbers; its first one is made if it is not there.
-        within_s: how long who removes it may take, in seconds.
 
     Raises:
         ClusterError: somebody has it locked for longer.

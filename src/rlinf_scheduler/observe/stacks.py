@@ -246,7 +246,6 @@ def callee_of(code: CodeType, last: int) -> str:
     """What a call that is under way calls, as its source has it without arguments, e.g. "time.sleep"; "" if unclear.
 
     Args:
-        code: of the function that calls.
         last: the offset of its present instruction.
     """
     # While Python code is called, the offset is that of what the call keeps behind its instruction.

@@ -14,10 +14,8 @@ class Stall(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         group: whose call it is; "" of an operation on a channel.
-        channel: which; "" of a call.
         operation: the method, or the operation.
         processes: the ranks that have not answered, or the one whose operation it is.
-        waited_s: how long it takes already, in seconds.
     """
 
     group: str

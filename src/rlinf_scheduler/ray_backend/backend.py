@@ -112,7 +112,6 @@ def simulate_nodes(nodes: Sequence[Node], timeout_s: float = 120.0) -> RayBacken
     """Real Ray nodes on this machine, with pretend accelerators like those of `nodes`.
 
     Args:
-        nodes: what they pretend to have.
         timeout_s: how long each of them may take, and to join them, in seconds.
 
     Raises:
@@ -305,7 +304,6 @@ def probe_nodes(
     """Every node's report of itself, made by a process on that node, or by this one where it sees the same.
 
     Args:
-        nodes: Ray's records of them.
         timeout_s: how long they may take, in seconds.
         begun: when that time began, on the monotonic clock; None: now.
 

@@ -42,14 +42,7 @@ GREETING = _PREFACE + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
 
 
 def ask_gcs(host: str, port: int, token: str | None, timeout_s: float) -> GcsAnswer:
-    """Ask the Ray at an address for its name, with a token or without one.
-
-    Args:
-        host: a name or an address.
-        port: of Ray's control service (6379, if nobody chose another).
-        token: what to prove the right to ask with; None: nothing.
-        timeout_s: how long all of it may take, in seconds.
-    """
+    """Ask the Ray at an address for its name, with a token or without one."""
     deadline = time.monotonic() + timeout_s
     try:
         connection = socket.create_connection((host, port), timeout=timeout_s)

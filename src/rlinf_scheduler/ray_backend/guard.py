@@ -30,11 +30,7 @@ _PROC = Path("/proc")
 
 
 class Guard:
-    """A process that waits for the end of this one, and then ends what is left.
-
-    Args:
-        grace_s: how long what is left may take to end by itself, in seconds.
-    """
+    """A process that waits for the end of this one, and then ends what is left."""
 
     def __init__(self, grace_s: float = LEFT_GRACE_S) -> None:
         self._grace_s = grace_s

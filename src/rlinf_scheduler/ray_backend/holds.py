@@ -59,9 +59,7 @@ class DeviceHold:
     Attributes:
         job: its id, hex; where a driver has taken them, Ray's.
         actor: Ray's id of the actor that has taken them for the job, hex; "" of a driver.
-        node_id: Ray's id of the node, hex.
         devices: as the vendor's visibility variable names them.
-        since: in seconds since 1970.
         holder: who it is, for people.
     """
 
@@ -93,7 +91,6 @@ class NodeDevices:
     """Devices of a node that are wanted.
 
     Attributes:
-        node_id: Ray's id of the node, hex.
         resource: the name under which Ray counts them.
         names: as the vendor's visibility variable names them.
     """
@@ -107,7 +104,6 @@ class Taken(ClusterError):
     """Somebody has wanted devices.
 
     Args:
-        node_id: of the node.
         names: those that cannot be had, as far as it is known.
         holds: whose they are; none: they are other programs' of Ray's.
     """
@@ -160,9 +156,6 @@ def _group_of(entry: Mapping[str, Any]) -> PlacementGroup:
 
 def given_elsewhere(holds: Sequence[DeviceHold]) -> dict[str, int]:
     """How many accelerators of each node Ray has given to programs that are not ours, by the nodes' ids.
-
-    Args:
-        holds: of the cluster.
 
     Raises:
         ClusterError: Ray does not say.
@@ -366,11 +359,8 @@ def _align(
     """Have those devices that are wanted, not as many others of the node.
 
     Args:
-        wanted: which.
-        group: the others.
         taken: what was taken so far, with `group`; it is changed to what is.
         request: asks Ray for so many.
-        job: the id of the job that wants them.
 
     Raises:
         Taken: somebody has some of them.

@@ -99,7 +99,6 @@ def start_job_server(job_server_class: type, name: str, order: bytes, timeout_s:
 
     Args:
         job_server_class: of the actor; its `open` takes the order, and says the same to who comes later.
-        name: of the job.
         order: what to open, encoded.
         timeout_s: how long all of it may take, in seconds.
 
@@ -137,10 +136,6 @@ def wait_for_job_server_end(name: str, timeout_s: float) -> bool:
 
 def kill_job_server(name: str, timeout_s: float) -> bool:
     """End the job server of a job by force, also one that is stopped or does not answer; whether it is gone.
-
-    Args:
-        name: of the job.
-        timeout_s: how long that may take, in seconds.
 
     Raises:
         ClusterError: no job of that name is kept; the text names those that are.

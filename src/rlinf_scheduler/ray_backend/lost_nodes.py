@@ -58,7 +58,6 @@ class NodesSeen:
     """What one look at some of the nodes has shown, by Ray's ids.
 
     Attributes:
-        gone: why nodes are gone.
         answering: nodes whose raylets have answered; `HEAD` is among them if Ray's own service has.
         silent: those that have not, in a second.
         refusing: those of `silent` whose machines say that nobody listens there.
@@ -72,9 +71,6 @@ class NodesSeen:
 
 class NodeLooks:
     """Looks at the nodes of the Ray that this process is connected to, and at that Ray's own service.
-
-    Args:
-        address: where that service is.
 
     Attributes:
         raylets: where the raylets listen, as far as Ray has told.
@@ -138,10 +134,6 @@ def what_is_gone(asked: Sequence[Mapping[str, Any]], records: Iterable[Mapping[s
     """Which of the nodes that were asked are gone since, and why, or do not answer, in a clause; "" if none.
 
     Ray's processes know it before Ray's list of nodes does: of those that live there, the raylets are asked.
-
-    Args:
-        asked: Ray's records of them, from before.
-        records: of all nodes, from now.
     """
     by_id = {record["NodeID"]: record for record in records}
     ended, answering = ask_raylets({each["NodeID"]: _raylet_of(each) for each in asked}, _LOOK_S)
@@ -186,7 +178,6 @@ def ask_raylets(raylets: Mapping[str, Address], timeout_s: float) -> tuple[set[s
 
     Args:
         raylets: where they listen, host and port, by any name.
-        timeout_s: how long they may take, in seconds.
     """
     ended: set[str] = set()
     answering: set[str] = set()

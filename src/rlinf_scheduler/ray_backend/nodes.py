@@ -21,7 +21,6 @@ def order_nodes(reports: Sequence[NodeReport], num_lost: int = 0) -> list[NodeRe
     first, then by numeric IP address, then by node id. Ranks of nodes that are gone are closed up.
 
     Args:
-        reports: one a node.
         num_lost: how many nodes were there and are gone: so many ranks may be missing.
 
     Raises:

@@ -35,10 +35,6 @@ class NodeReport:
     """One node as it sees itself.
 
     Attributes:
-        node_id: Ray's id of the node, hex.
-        ip: its address in the cluster.
-        hostname: its name.
-        is_head: whether the cluster's head runs there.
         node_rank_setting: `RLINF_NODE_RANK` as the node was started with, or None.
         num_accelerators: accelerators that processes on the node may use, as Ray counts them.
         accelerator_type: the vendor's name, "" without accelerators.
@@ -46,8 +42,6 @@ class NodeReport:
         machine_id: equal for nodes that can share Unix sockets and memory.
         devices: what the vendor's own tool says of each accelerator, in the order of the mask; None where it does
             not say, an empty tuple where there is no such tool.
-        python: the interpreter that runs workers there.
-        interfaces: name and address of the node's network interfaces.
         variables: those of the node's environment that say something of hardware, with values.
         egl_devices, labels: as of `Node`.
     """
@@ -88,9 +82,6 @@ def probe_this_node(
     """Report this node. It must run on that node, or where its processes see the same: `nodes_like_here`.
 
     Args:
-        node_id: Ray's id of the node.
-        ip: its address.
-        is_head: whether it is the head.
         resources: what Ray detected there, by resource name.
         environment: the variables that the node's processes start with; None: as of `node_environment`.
 

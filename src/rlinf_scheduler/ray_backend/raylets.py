@@ -98,9 +98,6 @@ def nodes_like_here(node_ids: Collection[str]) -> dict[str, Mapping[str, str]]:
 
     They are this user's, run this interpreter, and have the files, the network and the devices that are here: what
     one of them would say of its node this process can say.
-
-    Args:
-        node_ids: Ray's ids of the nodes in question.
     """
     found: dict[str, Mapping[str, str]] = {}
     for raylet in _raylets():

@@ -66,9 +66,6 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         mark: what its processes are told by.
-        address: of that Ray, HOST:PORT.
-        ip: of the node.
-        is_head: whether it is that Ray's first one.
         node_rank: which node it is to be; None: whichever is free.
         authentication: "token" or "disabled".
         folder: where Ray keeps its sockets and its log.
@@ -196,12 +193,10 @@ class NodeOptions:
 
     Attributes:
         address: of the Ray to join, HOST:PORT; None: a new one, whose head this node is.
-        port: where a new Ray listens.
         node_rank: which node of the cluster it is; None: whichever is free.
         ip: the address at which the others reach it.
         authentication: "token" or "disabled", of a new Ray; one that is joined says what it wants.
         extra: options for `ray start` itself.
-        timeout_s: how long all of it may take, in seconds.
     """
 
     ip: str

@@ -50,7 +50,6 @@ class EventBus:
         """Tell every listener; returns at once.
 
         Args:
-            event: what has happened.
             size_bytes: what it counts in `unheard_bytes`; of one thread's events only.
         """
         for tap in self._taps:

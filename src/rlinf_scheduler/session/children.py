@@ -16,11 +16,7 @@ _RANK_ENDS_WITHIN_S = 1.0
 
 
 class ChildEvents:
-    """Tells of each worker below a rank. On the I/O thread.
-
-    Args:
-        bus: hears of them.
-    """
+    """Tells of each worker below a rank. On the I/O thread."""
 
     def __init__(self, messenger: Messenger, bus: EventBus) -> None:
         self._messenger = messenger

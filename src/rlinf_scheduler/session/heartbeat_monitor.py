@@ -22,13 +22,7 @@ SWEEP_S = 1.0
 
 
 class HeartbeatMonitor:
-    """What the job's home hears; everything is on the I/O thread.
-
-    Args:
-        messenger: the home's messenger.
-        bus: where silences are told.
-        deaths: where those that last too long are.
-    """
+    """What the job's home hears; everything is on the I/O thread."""
 
     def __init__(self, messenger: Messenger, bus: EventBus, deaths: DeathNotices) -> None:
         self._messenger = messenger
@@ -117,10 +111,8 @@ class Silence:
     """A process is silent, or was.
 
     Attributes:
-        process_id: which.
         silent_s: for how long nothing came.
         early: it is not worth a word yet; but it may be the link's, which can be tried.
-        over: it is heard of again.
         too_long: it is given up.
     """
 

@@ -31,12 +31,8 @@ class RunningJob(msgspec.Struct, frozen=True):
     """A job that runs on this machine, as its driver describes it.
 
     Attributes:
-        pid: of the driver's process.
-        program: what runs there.
         started: when it began, in seconds since 1970.
         key: what lets a process take part.
-        home: how the driver is reached.
-        encryption: whether what goes from machine to machine is encrypted.
         ports: the first and the last of the ports that its processes take; None: any.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         version: of this package, as the driver has it.
@@ -62,7 +58,6 @@ class RunningJob(msgspec.Struct, frozen=True):
         """Take part in it as a process called `name`.
 
         Args:
-            name: see above.
             host: this machine's address, for those who want something of this process.
 
         Raises:
@@ -96,8 +91,6 @@ def announce(session: Session, *, encryption: bool, program: str = "", kept: str
     """Let other terminals of this user find the job whose home this is.
 
     Args:
-        session: the home's.
-        encryption: whether what goes from machine to machine is encrypted.
         program: what runs here; "" for this program.
         kept: the job's name, if it outlives its drivers.
     """

@@ -41,9 +41,7 @@ class GroupMembership(NamedTuple):
     """A process's place in a group.
 
     Attributes:
-        group: its name.
         launched_ns: when it was launched, in nanoseconds: another launch of that name is later.
-        rank: the number of the process in it.
     """
 
     group: str
@@ -56,7 +54,6 @@ class Death(msgspec.Struct, frozen=True, array_like=True):
     """A process is dead, whatever it may still do.
 
     Attributes:
-        process_id: which.
         name: how it was called, e.g. "rollout:3"; "" where that was not known.
         cause: why, or how that showed, and when.
         has_ended: it is known to have ended; its starter may know more about why.
@@ -102,11 +99,7 @@ class DeadProcesses(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeathNotices:
-    """What one process hears and says of deaths. On the I/O thread, but for `declare`.
-
-    Args:
-        home: the process that decides.
-    """
+    """What one process hears and says of deaths. On the I/O thread, but for `declare`."""
 
     def __init__(self, messenger: Messenger, home: Endpoint) -> None:
         self._messenger = messenger
@@ -222,12 +215,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Heart:
-    """What tells the job's home that this process's I/O thread runs.
-
-    Args:
-        home: whom it tells.
-        give_up_after_s: see `Beat`.
-    """
+    """What tells the job's home that this process's I/O thread runs."""
 
     def __init__(self, messenger: Messenger, home: Endpoint, give_up_after_s: float | None) -> None:
         self._messenger = messenger

@@ -21,7 +21,6 @@ class StartingBlock:
         """Note that something was begun, which `promise` is the end of.
 
         Args:
-            promise: done when it has started, or failed to.
             undo: called with the promise, when that is done, if the block fails; None: it outlives that.
         """
         self._begun.append((promise, undo))
