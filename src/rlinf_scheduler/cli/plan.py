@@ -22,6 +22,7 @@ from rlinf_scheduler.cli.plan_table import (
 )
 from rlinf_scheduler.cli.planned import PlanReport, Where, planned, report_as_data, report_on
 from rlinf_scheduler.planning import diff_plans
+from rlinf_scheduler.planning.splitting import Phases
 
 _CONFIGS_HELP = "A YAML file with a `cluster:` section; with --diff two of them, the old and the new one."
 _NODES_HELP = "The cluster to plan on: 2x8 is two nodes of eight accelerators, 8,4,0 three uneven nodes."
@@ -32,6 +33,15 @@ _DIFF_HELP = (
     "With --nodes or --fleet twice, each config has its own."
 )
 _EXPLAIN_HELP = "Say of each component that is placed by properties which numbers these mean, and why."
+_AUTO_HELP = (
+    "Propose the split of accelerators that gives the shortest step, by what `rlinf report --json` has measured of "
+    "this config; several files, the present one last, tell what does not divide."
+)
+_PHASES_HELP = "Of --auto: phases `in-turn` or `side-by-side`; by default as the measured step was."
+_MEMORY_HELP = (
+    "Of --auto: COMPONENT=GB, what it holds of each device while others run; may be given several times."
+)
+_CURVE_HELP = "Of --auto: also draw the step of every split, as SVG."
 _WITHOUT_HELP = (
     "Show what remains when a node is gone: node3, its address or its name; may be given several times. "
     "Exit 1 if some rank has no place any more."
@@ -54,6 +64,10 @@ def plan(
     ] = False,
     tp: Annotated[list[str] | None, typer.Option(metavar="COMPONENT=N", help=_TP_HELP)] = None,
     explain: Annotated[bool, typer.Option("--explain", help=_EXPLAIN_HELP)] = False,
+    auto: Annotated[list[Path] | None, typer.Option(metavar="REPORT", help=_AUTO_HELP)] = None,
+    phases: Annotated[str | None, typer.Option(metavar="HOW", help=_PHASES_HELP)] = None,
+    memory: Annotated[list[str] | None, typer.Option(metavar="COMPONENT=GB", help=_MEMORY_HELP)] = None,
+    curve: Annotated[Path | None, typer.Option(metavar="FILE", help=_CURVE_HELP)] = None,
     diff: Annotated[bool, typer.Option("--diff", help=_DIFF_HELP)] = False,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help=_WITHOUT_HELP)] = None,
 ) -> None:
@@ -71,8 +85,12 @@ def plan(
         raise typer.BadParameter("give one config; two with --diff", param_hint="CONFIG")
     if as_json and as_map:
         raise typer.BadParameter("--json and --map are two answers: ask for one of them")
-    if html is not None and html.resolve() in {path.resolve() for path in (*configs, *(fleet or []))}:
-        raise typer.BadParameter(f"{html} is what the plan is read from", param_hint="--html")
+    read = (*configs, *(fleet or []), *(auto or []))
+    _check_is_other(html, read, "--html")
+    _check_is_other(curve, read, "--curve")
+    if auto or phases or memory or curve:
+        _show_splits(configs[0], where[0], auto or [], phases, memory or [], curve)
+        return
     with readable_errors():
         found = planned(configs[0], where[0], without or ())
         report = report_on(found, groups)
@@ -109,19 +127,63 @@ def _show_diff(configs: Sequence[Path], where: Sequence[Where], *, as_json: bool
         raise typer.Exit(ANSWER_IS_NO)
 
 
+def _check_is_other(file: Path | None, read: Sequence[Path], option: str) -> None:
+    if file is not None and file.resolve() in {path.resolve() for path in read}:
+        raise typer.BadParameter(f"{file} is what the plan is read from", param_hint=option)
+
+
+def _show_splits(
+    config: Path,
+    where: Where,
+    reports: Sequence[Path],
+    phases: str | None,
+    memory: Sequence[str],
+    curve: Path | None,
+) -> None:
+    from rlinf_scheduler.cli.plan_auto import draw_curve, propose, render_proposal  # noqa: PLC0415
+
+    known: dict[str | None, Phases | None] = {
+        None: None,
+        "in-turn": "in turn",
+        "side-by-side": "side by side",
+    }
+    if not reports:
+        raise typer.BadParameter("--phases, --memory and --curve are of --auto")
+    if phases not in known:
+        raise typer.BadParameter(f"'{phases}' is neither in-turn nor side-by-side", param_hint="--phases")
+    held = dict(_memory(text) for text in memory)
+    with readable_errors():
+        found = propose(planned(config, where).plan, reports, known[phases], held)
+        if curve is not None:
+            _write(curve, draw_curve(found).encode("utf-8", "replace"), "--curve")
+    typer.echo(render_proposal(found), nl=False)
+
+
+def _memory(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    try:
+        size = float(number)
+    except ValueError:
+        size = -1.0
+    if not name.strip() or not 0 <= size < float("inf"):
+        raise typer.BadParameter(f"'{text}' is not COMPONENT=GB, such as actor=60", param_hint="--memory")
+    return name.strip(), size
+
+
 def _write_page(report: PlanReport, file: Path, title: str) -> None:
     # It reads the page's parts, which nobody else needs.
     from rlinf_scheduler.cli.plan_page import render_page  # noqa: PLC0415
 
     # A name may hold half a character, which no encoding knows.
-    page = render_page(report, title).encode("utf-8", "replace")
+    _write(file, render_page(report, title).encode("utf-8", "replace"), "--html")
+
+
+def _write(file: Path, content: bytes, option: str) -> None:
     try:
-        file.write_bytes(page)
+        file.write_bytes(content)
     except OSError as error:
-        raise typer.BadParameter(
-            f"{file} cannot be written: {error.strerror}", param_hint="--html"
-        ) from error
-    typer.echo(f"wrote {file} ({len(page) // 1024 + 1} KB): open it in a browser", err=True)
+        raise typer.BadParameter(f"{file} cannot be written: {error.strerror}", param_hint=option) from error
+    typer.echo(f"wrote {file} ({len(content) // 1024 + 1} KB): open it in a browser", err=True)
 
 
 def _where(shapes: list[str], fleets: list[Path], num_configs: int) -> list[Where]:
