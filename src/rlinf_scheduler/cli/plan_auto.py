@@ -190,18 +190,25 @@ def draw_curve(found: Proposal) -> str:
     best = min(points, key=lambda point: point[1])
     marks = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
-        f'<text x="{x + 8:.1f}" y="{y - 8:.1f}">{label}</text>'
-        for (x, y), colour, label in (
-            (at(*best), "#2a7", f"{best[1]:.3g} s on {best[0]}"),
-            (at(*now), "#c33", f"now {now[1]:.3g} s"),
+        f'<text x="{x:.1f}" y="{y + below:.1f}" text-anchor="middle">{label}</text>'
+        for (x, y), colour, label, below in (
+            (at(*best), "#2a7", f"{best[1]:.3g} s on {best[0]}", 20),
+            (at(*now), "#c33", f"now {now[1]:.3g} s", -10),
         )
+    )
+    ticks = "".join(
+        f'<text x="{at(number, 0)[0]:.1f}" y="{at(0, 0)[1] + 16:.1f}" text-anchor="middle">{number}</text>'
+        for number in sorted({0, found.num_devices // 2, found.num_devices})
+    ) + "".join(
+        f'<text x="{_MARGIN - 6}" y="{at(0, highest * part)[1] + 4:.1f}" text-anchor="end">{highest * part:.2g}</text>'
+        for part in (0, 0.5, 1)
     )
     base = _HEIGHT - _MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         f'font-size="13"><rect width="100%" height="100%" fill="white"/>'
         f'<path d="M{_MARGIN} {_MARGIN / 2}V{base}H{_WIDTH - _MARGIN / 2}" fill="none" stroke="#999"/>'
-        f'<polyline points="{line}" fill="none" stroke="#36c" stroke-width="2"/>{marks}'
+        f'<polyline points="{line}" fill="none" stroke="#36c" stroke-width="2"/>{marks}{ticks}'
         f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 12}" text-anchor="middle">devices of {escape(printable(first))}, of '
         f"{found.num_devices}; the rest is the others'</text>"
         f'<text x="12" y="18">seconds a step, phases {found.phases}</text></svg>\n'
@@ -211,14 +218,11 @@ def draw_curve(found: Proposal) -> str:
 def _read_run(path: Path) -> _Run:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
-        step = data["step"]
-        count = step["count"] if step else 0
+        step = data["step"] or {"count": 0, "mean_s": 0.0}
         groups = [group for group in data["groups"] if any(m["spent"]["count"] for m in group["methods"])]
-        if not count:
-            raise ConfigError(f"{path}: the report has no steps; `--step GROUP.METHOD` says what a step is")
-        return _Run(
+        run = _Run(
             str(path),
-            {group["name"]: group["busy"] * group["lived_s"] / count for group in groups},
+            {group["name"]: group["busy"] * group["lived_s"] / max(1, step["count"]) for group in groups},
             {group["name"]: group["num_ranks"] for group in groups},
             step["mean_s"],
         )
@@ -226,6 +230,9 @@ def _read_run(path: Path) -> _Run:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{path} is no report; `rlinf report --json` writes one") from None
+    if not run.step_s > 0:
+        raise ConfigError(f"{path}: the report has no steps; `--step GROUP.METHOD` says what a step is")
+    return run
 
 
 def _step_as_planned(

@@ -1,0 +1,116 @@
+"""`rlinf plan --auto`: from a report's figures to a split, a placement and a picture."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from plan_files import rlinf
+
+CONFIG = """\
+cluster:
+  component_placement:
+    rollout: 0-3:0-1
+    actor: 4-7
+    env: {node_group: node, placement: 0:0-3}
+"""
+
+
+def group(name, num_ranks, busy):
+    methods = [{"spent": {"count": 1}}]
+    return {"name": name, "num_ranks": num_ranks, "lived_s": 100.0, "busy": busy, "methods": methods}
+
+
+def report(file, step_s, *groups, count=10):
+    file.write_text(json.dumps({"groups": groups, "step": {"count": count, "mean_s": step_s}}))
+    return str(file)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    groups = group("rollout", 2, 0.9), group("actor", 4, 0.3), group("env", 4, 0.05)
+    return report(tmp_path / "report.json", 9.3, *groups)
+
+
+def auto(conf, *arguments):
+    return rlinf("plan", conf(CONFIG), "--nodes", "1x8", "--auto", *arguments)
+
+
+def test_the_best_splits_are_shown_and_the_first_as_a_placement(conf, measured):
+    result = auto(conf, measured)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "a step takes 9.3 s; its phases run side by side, by which it would be 9 s",
+        "component  devices  of a step  divides           does not",
+        "rollout          4        9 s  36 s of a device  -",
+        "actor            4        3 s  12 s of a device  -",
+        "",
+        "expected on 8 accelerators:",
+        "step  against now  split",
+        " 6 s       1.50 x  rollout on 6; actor on 2",
+        " 6 s       1.50 x  rollout and actor on 8",
+        "",
+        "component_placement:",
+        "  rollout: 0-5:0-2",
+        "  actor: 6-7",
+    ]
+
+
+def test_phases_may_be_said(conf, measured):
+    result = auto(conf, measured, "--phases", "in-turn")
+    assert "rollout and actor on 8" in result.stdout.splitlines()[7]
+    assert "  actor: 0-7" in result.stdout
+
+
+def test_several_reports_tell_what_does_not_divide(conf, measured, tmp_path):
+    other = report(tmp_path / "other.json", 7.5, group("rollout", 3, 0.7), group("actor", 2, 0.6))
+    rows = [line.split() for line in auto(conf, other, "--auto", measured).stdout.splitlines()]
+    assert ["rollout", "4", "9", "s", "24", "s", "of", "a", "device", "3", "s"] in rows
+
+
+def test_memory_keeps_components_apart(conf, measured, tmp_path):
+    fleet = tmp_path / "fleet.yaml"
+    devices = "{type: NVIDIA, count: 8, memory_bytes: 80000000000}"
+    fleet.write_text(f"version: 1\nnodes: [{{accelerators: {devices}}}]\n")
+    asked = ("--fleet", str(fleet), "--auto", measured, "--memory", "actor=60", "--memory", "rollout=30")
+    result = rlinf("plan", conf(CONFIG), *asked)
+    assert result.exit_code == 0
+    assert "rollout and actor" not in result.stdout
+
+
+def test_the_curve_is_drawn(conf, measured, tmp_path):
+    file = tmp_path / "curve.svg"
+    assert auto(conf, measured, "--curve", str(file)).exit_code == 0
+    drawn = ElementTree.parse(file).getroot()
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert "6 s on 6" in texts
+    assert "now 9.3 s" in texts
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("not json", "is no report"),
+        ("{}", "is no report"),
+        (json.dumps({"groups": [], "step": None}), "has no steps"),
+        (
+            json.dumps({"groups": [group("judge", 1, 0.5)], "step": {"count": 1, "mean_s": 1.0}}),
+            "there are 'judge'",
+        ),
+    ],
+)
+def test_what_is_no_report_is_refused(conf, tmp_path, content, said):
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    result = auto(conf, str(file))
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_options_that_mean_nothing_are_refused(conf, measured, tmp_path):
+    assert "there are 'rollout', 'actor'" in auto(conf, measured, "--memory", "judge=4").stderr
+    assert "is not COMPONENT=GB" in auto(conf, measured, "--memory", "actor").stderr
+    assert "in-turn" in auto(conf, measured, "--phases", "together").stderr
+    assert "memory of the accelerators is not known" in auto(conf, measured, "--memory", "actor=4").stderr
+    assert "are of --auto" in rlinf("plan", conf(CONFIG), "--nodes", "1x8", "--memory", "actor=4").stderr
+    assert "cannot be read" in auto(conf, str(tmp_path / "nowhere.json")).stderr
