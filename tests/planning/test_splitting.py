@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from effort import tries
 from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.planning.splitting import (
-    Demand,
+    Workload,
     Measured,
     best_splits,
     curve,
-    demand_of,
+    workload_of,
     phases_of,
 )
 
-demand_lists = st.lists(
+workload_lists = st.lists(
     st.builds(
-        Demand,
+        Workload,
         st.just(""),
         st.sampled_from([0.0, 1.0, 5.0, 10.0, 50.0]),
         st.sampled_from([1, 1, 2, 3]),
@@ -30,7 +30,9 @@ demand_lists = st.lists(
     ),
     min_size=1,
     max_size=3,
-).map(lambda found: [Demand(f"c{i}", d.work_s, d.width, d.fixed_s, d.memory_gb) for i, d in enumerate(found)])
+).map(
+    lambda found: [Workload(f"c{i}", d.work_s, d.width, d.fixed_s, d.memory_gb) for i, d in enumerate(found)]
+)
 
 
 def groupings(names):
@@ -44,17 +46,17 @@ def groupings(names):
                 yield [(names[0], *others), *further]
 
 
-def shortest(demands, num_devices, phases, memory_gb):
+def shortest(workloads, num_devices, phases, memory_gb):
     """The step of the best of all splits."""
     best = math.inf
-    for groups in groupings(demands):
-        if any(sum(demand.memory_gb for demand in group) > memory_gb for group in groups):
+    for groups in groupings(workloads):
+        if any(sum(workload.memory_gb for workload in group) > memory_gb for group in groups):
             continue
-        units = [math.lcm(*(demand.width for demand in group)) for group in groups]
+        units = [math.lcm(*(workload.width for workload in group)) for group in groups]
         for sizes in itertools.product(*(range(unit, num_devices + 1, unit) for unit in units)):
             if sum(sizes) <= num_devices:
                 seconds = [
-                    sum(demand.seconds(size) for demand in group)
+                    sum(workload.seconds(size) for workload in group)
                     for group, size in zip(groups, sizes, strict=True)
                 ]
                 best = min(best, sum(seconds) if phases == "in turn" else max(seconds))
@@ -62,25 +64,25 @@ def shortest(demands, num_devices, phases, memory_gb):
 
 
 @given(
-    demands=demand_lists,
+    workloads=workload_lists,
     num_devices=st.integers(1, 12),
     phases=st.sampled_from(["in turn", "side by side"]),
     memory_gb=st.sampled_from([60.0, 100.0, math.inf]),
 )
 @settings(max_examples=tries(300), deadline=None)
-def test_no_other_split_gives_a_much_shorter_step(demands, num_devices, phases, memory_gb):
-    best = shortest(demands, num_devices, phases, memory_gb)
+def test_no_other_split_gives_a_much_shorter_step(workloads, num_devices, phases, memory_gb):
+    best = shortest(workloads, num_devices, phases, memory_gb)
     if best == math.inf:
         with pytest.raises(PlacementError, match="no split of"):
-            best_splits(demands, num_devices, phases, device_memory_gb=memory_gb)
+            best_splits(workloads, num_devices, phases, device_memory_gb=memory_gb)
         return
-    found = best_splits(demands, num_devices, phases, device_memory_gb=memory_gb)
+    found = best_splits(workloads, num_devices, phases, device_memory_gb=memory_gb)
     split = found[0]
-    assert sorted(split.devices) == sorted(demand.name for demand in demands)
+    assert sorted(split.devices) == sorted(workload.name for workload in workloads)
     assert sum(pool.num_devices for pool in split.pools) <= num_devices
     for pool in split.pools:
-        assert all(pool.num_devices % demand.width == 0 for demand in pool.demands)
-        assert sum(demand.memory_gb for demand in pool.demands) <= memory_gb
+        assert all(pool.num_devices % workload.width == 0 for workload in pool.workloads)
+        assert sum(workload.memory_gb for workload in pool.workloads) <= memory_gb
     assert [each.step_s for each in found] == sorted(each.step_s for each in found)
     if phases == "side by side":
         assert split.step_s == pytest.approx(best)
@@ -89,12 +91,12 @@ def test_no_other_split_gives_a_much_shorter_step(demands, num_devices, phases, 
 
 
 def test_what_was_measured_twice_tells_what_does_not_divide():
-    demand = demand_of("actor", [Measured(1, 9.0), Measured(2, 5.0), Measured(4, 3.0)], width=1)
-    assert (demand.work_s, demand.fixed_s) == (pytest.approx(8.0), pytest.approx(1.0))
-    assert demand_of("actor", [Measured(4, 3.0)]) == Demand("actor", 12.0)
-    slower = demand_of("actor", [Measured(2, 3.0), Measured(4, 5.0)])
+    workload = workload_of("actor", [Measured(1, 9.0), Measured(2, 5.0), Measured(4, 3.0)], width=1)
+    assert (workload.work_s, workload.fixed_s) == (pytest.approx(8.0), pytest.approx(1.0))
+    assert workload_of("actor", [Measured(4, 3.0)]) == Workload("actor", 12.0)
+    slower = workload_of("actor", [Measured(2, 3.0), Measured(4, 5.0)])
     assert (slower.work_s, slower.fixed_s) == (0.0, 4.0)
-    faster = demand_of("actor", [Measured(1, 9.0), Measured(4, 1.0)])
+    faster = workload_of("actor", [Measured(1, 9.0), Measured(4, 1.0)])
     assert faster.fixed_s == pytest.approx(0.0, abs=1e-6)
 
 
@@ -105,22 +107,22 @@ def test_the_measured_step_says_how_phases_run():
 
 
 def test_a_curve_has_each_split_of_two():
-    demands = [Demand("rollout", 24.0, 2), Demand("actor", 8.0)]
-    points = dict(curve(demands, 8, "side by side", "rollout"))
+    workloads = [Workload("rollout", 24.0, 2), Workload("actor", 8.0)]
+    points = dict(curve(workloads, 8, "side by side", "rollout"))
     assert points == {2: 12.0, 4: 6.0, 6: 4.0}
     with pytest.raises(PlacementError):
-        list(curve(demands, 8, "side by side", "reward"))
+        list(curve(workloads, 8, "side by side", "reward"))
 
 
 def test_a_large_fleet_is_split_in_a_moment():
-    demands = [Demand(f"c{i}", 10.0**i, 8, memory_gb=40) for i in range(5)]
+    workloads = [Workload(f"c{i}", 10.0**i, 8, memory_gb=40) for i in range(5)]
     begun = time.process_time()
-    best_splits(demands, 65_536, "side by side", device_memory_gb=90)
-    best_splits(demands, 65_536, "in turn", device_memory_gb=90)
+    best_splits(workloads, 65_536, "side by side", device_memory_gb=90)
+    best_splits(workloads, 65_536, "in turn", device_memory_gb=90)
     assert time.process_time() - begun < 2.0
 
 
 @pytest.mark.parametrize("number", [0, 8])
 def test_no_components_or_too_many_are_refused(number):
     with pytest.raises(PlacementError, match="from 1 to 7"):
-        best_splits([Demand(f"c{i}", 1.0) for i in range(number)], 64, "in turn")
+        best_splits([Workload(f"c{i}", 1.0) for i in range(number)], 64, "in turn")

@@ -15,13 +15,13 @@ from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.planning import ComponentPlan, PlacementWish, Plan, Topology, find_places
 from rlinf_scheduler.planning.explain import DeviceKey, run_devices
 from rlinf_scheduler.planning.splitting import (
-    Demand,
+    Workload,
     Measured,
     Phases,
     Split,
     best_splits,
     curve,
-    demand_of,
+    workload_of,
     phases_of,
 )
 from rlinf_scheduler.planning.wishes import GIGABYTE
@@ -46,7 +46,7 @@ class Proposal:
     """What is expected of each split.
 
     Attributes:
-        demands: what each component needs.
+        workloads: what each component needs.
         before: how many devices each has in the config.
         measured_s: the step as it was measured,
         before_s: and as these figures give it for the config: how far they can be trusted.
@@ -57,7 +57,7 @@ class Proposal:
         topology: the nodes.
     """
 
-    demands: tuple[Demand, ...]
+    workloads: tuple[Workload, ...]
     before: Mapping[str, int]
     measured_s: float
     before_s: float
@@ -95,8 +95,8 @@ def propose(
         raise ConfigError(f"'{unknown[0]}' is not to be split; there are {list_names(names)}")
     last = runs[-1]
     before = {name: _num_devices(placed[name]) for name in names}
-    demands = tuple(
-        demand_of(
+    workloads = tuple(
+        workload_of(
             name,
             [Measured(_devices_in(run, name, placed[name]), run.seconds[name]) for run in runs],
             width=_width(placed[name]),
@@ -109,15 +109,23 @@ def propose(
         phases = phases_of(last.step_s, [last.seconds[name] for name in names], elsewhere_s)
     num_devices = plan.topology.num_accelerators
     splits = best_splits(
-        demands,
+        workloads,
         num_devices,
         phases,
         elsewhere_s=elsewhere_s,
         device_memory_gb=_device_memory_gb(plan.topology, memory_gb),
     )
-    before_s = _step_as_planned([placed[name] for name in names], demands, phases, elsewhere_s)
+    before_s = _step_as_planned([placed[name] for name in names], workloads, phases, elsewhere_s)
     return Proposal(
-        demands, before, last.step_s, before_s, phases, elsewhere_s, tuple(splits), num_devices, plan.topology
+        workloads,
+        before,
+        last.step_s,
+        before_s,
+        phases,
+        elsewhere_s,
+        tuple(splits),
+        num_devices,
+        plan.topology,
     )
 
 
@@ -126,13 +134,13 @@ def render_proposal(found: Proposal) -> str:
     rows = [("component", "devices", "of a step", "divides", "does not")]
     rows += [
         (
-            printable(demand.name),
-            str(found.before[demand.name]),
-            f"{demand.seconds(found.before[demand.name]):.3g} s",
-            f"{demand.work_s:.3g} s of a device",
-            f"{demand.fixed_s:.3g} s" if demand.fixed_s else "-",
+            printable(workload.name),
+            str(found.before[workload.name]),
+            f"{workload.seconds(found.before[workload.name]):.3g} s",
+            f"{workload.work_s:.3g} s of a device",
+            f"{workload.fixed_s:.3g} s" if workload.fixed_s else "-",
         )
-        for demand in found.demands
+        for workload in found.workloads
     ]
     splits = [("step", "against now", "split")]
     splits += [
@@ -155,14 +163,14 @@ def placement_of(topology: Topology, split: Split) -> Iterator[str]:
     """Yield the lines of a split as a config has it."""
     wishes = []
     for pool in split.pools:
-        first = pool.demands[0].name
-        for demand in pool.demands:
+        first = pool.workloads[0].name
+        for workload in pool.workloads:
             wishes.append(
                 PlacementWish(
-                    (demand.name,),
+                    (workload.name,),
                     count=pool.num_devices,
-                    processes=pool.num_devices // demand.width,
-                    sharing=() if demand.name == first else (first,),
+                    processes=pool.num_devices // workload.width,
+                    sharing=() if workload.name == first else (first,),
                 )
             )
     found = find_places(topology, wishes)
@@ -173,8 +181,10 @@ def placement_of(topology: Topology, split: Split) -> Iterator[str]:
 
 def draw_curve(found: Proposal) -> str:
     """The step for each number of devices of the component with the most work, the others having the rest, as SVG."""
-    first = max(found.demands, key=lambda demand: demand.work_s).name
-    points = list(curve(found.demands, found.num_devices, found.phases, first, elsewhere_s=found.elsewhere_s))
+    first = max(found.workloads, key=lambda workload: workload.work_s).name
+    points = list(
+        curve(found.workloads, found.num_devices, found.phases, first, elsewhere_s=found.elsewhere_s)
+    )
     if not points:
         raise ConfigError(
             f"{counted(found.num_devices, 'device')} cannot be split so that each component has its own"
@@ -236,10 +246,12 @@ def _read_run(path: Path) -> _Run:
 
 
 def _step_as_planned(
-    components: Sequence[ComponentPlan], demands: Sequence[Demand], phases: Phases, elsewhere_s: float
+    components: Sequence[ComponentPlan], workloads: Sequence[Workload], phases: Phases, elsewhere_s: float
 ) -> float:
-    """Return the step that the demands give where components are now: those on one device take turns."""
-    seconds = [demand.seconds(_num_devices(each)) for each, demand in zip(components, demands, strict=True)]
+    """Return the step that the workloads give where components are now: those on one device take turns."""
+    seconds = [
+        workload.seconds(_num_devices(each)) for each, workload in zip(components, workloads, strict=True)
+    ]
     if phases == "in turn":
         return elsewhere_s + sum(seconds)
     busy: dict[DeviceKey, float] = defaultdict(float)

@@ -20,7 +20,7 @@ MAX_COMPONENTS = 7  # there are 877 ways to group as many
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Workload:
     """What a component needs of a step.
 
     Attributes:
@@ -46,18 +46,18 @@ class Demand:
 class Pool:
     """Components that take turns on the same devices."""
 
-    demands: tuple[Demand, ...]
+    workloads: tuple[Workload, ...]
     num_devices: int
 
     @property
     def seconds(self) -> float:
         """The seconds of a step in which any of them runs."""
-        return sum(demand.seconds(self.num_devices) for demand in self.demands)
+        return sum(workload.seconds(self.num_devices) for workload in self.workloads)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The components."""
-        return tuple(demand.name for demand in self.demands)
+        return tuple(workload.name for workload in self.workloads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,13 @@ class Measured:
     seconds: float
 
 
-def demand_of(name: str, measured: Sequence[Measured], *, width: int = 1, memory_gb: float = 0.0) -> Demand:
-    """Return the demand that fits what was measured best: least squares of both parts, none below zero.
+def workload_of(
+    name: str, measured: Sequence[Measured], *, width: int = 1, memory_gb: float = 0.0
+) -> Workload:
+    """Return the workload that fits what was measured best: least squares of both parts, none below zero.
 
-    >>> demand_of("actor", [Measured(2, 5.0), Measured(4, 3.0)])
-    Demand(name='actor', work_s=8.0, width=1, fixed_s=1.0, memory_gb=0.0)
+    >>> workload_of("actor", [Measured(2, 5.0), Measured(4, 3.0)])
+    Workload(name='actor', work_s=8.0, width=1, fixed_s=1.0, memory_gb=0.0)
     """
     points = [(1 / each.num_devices, each.seconds) for each in measured]
     mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
@@ -99,7 +101,7 @@ def demand_of(name: str, measured: Sequence[Measured], *, width: int = 1, memory
         squares = sum(x * x for x, _ in points)
         slope = 0.0 if slope < 0 else sum(x * y for x, y in points) / squares
     fixed_s = max(0.0, mean_y - slope * mean_x) if spread > 0 else 0.0
-    return Demand(name, round(slope, 9), width, round(fixed_s, 9), memory_gb)
+    return Workload(name, round(slope, 9), width, round(fixed_s, 9), memory_gb)
 
 
 def phases_of(step_s: float, seconds: Iterable[float], elsewhere_s: float = 0.0) -> Phases:
@@ -116,7 +118,7 @@ def phases_of(step_s: float, seconds: Iterable[float], elsewhere_s: float = 0.0)
 
 
 def best_splits(
-    demands: Sequence[Demand],
+    workloads: Sequence[Workload],
     num_devices: int,
     phases: Phases,
     *,
@@ -126,7 +128,7 @@ def best_splits(
     """Return the best split of each way to group components, the shortest step first.
 
     Args:
-        demands: what each needs.
+        workloads: what each needs.
         num_devices: how many there are.
         phases: how pools follow each other.
         elsewhere_s: seconds of a step of what is not to be placed.
@@ -135,20 +137,22 @@ def best_splits(
     Raises:
         PlacementError: too many components, or no split has room for all of them.
 
-    >>> splits = best_splits([Demand("rollout", 24.0), Demand("actor", 8.0)], 8, "side by side")
+    >>> splits = best_splits([Workload("rollout", 24.0), Workload("actor", 8.0)], 8, "side by side")
     >>> [(str(split), split.step_s) for split in splits]
     [('rollout on 6; actor on 2', 4.0), ('rollout and actor on 8', 4.0)]
     """
-    if not 1 <= len(demands) <= MAX_COMPONENTS:
-        raise PlacementError(f"{len(demands)} components are to be split; from 1 to {MAX_COMPONENTS} can be")
+    if not 1 <= len(workloads) <= MAX_COMPONENTS:
+        raise PlacementError(
+            f"{len(workloads)} components are to be split; from 1 to {MAX_COMPONENTS} can be"
+        )
     splits = [
         split
-        for groups in _groupings(list(demands))
-        if all(sum(demand.memory_gb for demand in group) <= device_memory_gb for group in groups)
+        for groups in _groupings(list(workloads))
+        if all(sum(workload.memory_gb for workload in group) <= device_memory_gb for group in groups)
         and (split := _divided(groups, num_devices, phases, elsewhere_s)) is not None
     ]
     if not splits:
-        least = sum(demand.width for demand in demands)
+        least = sum(workload.width for workload in workloads)
         problem = f"no split of {counted(num_devices, 'device')} has room for all components"
         raise PlacementError(
             problem, hint=f"apart they need {least}, and beside each other all of their memory"
@@ -157,29 +161,29 @@ def best_splits(
 
 
 def curve(
-    demands: Sequence[Demand], num_devices: int, phases: Phases, first: str, *, elsewhere_s: float = 0.0
+    workloads: Sequence[Workload], num_devices: int, phases: Phases, first: str, *, elsewhere_s: float = 0.0
 ) -> Iterator[tuple[int, float]]:
     """Yield the step for each number of devices of one component, the others having the rest, apart and divided best.
 
     Raises:
         PlacementError: there is no such component.
     """
-    chosen = next((demand for demand in demands if demand.name == first), None)
+    chosen = next((workload for workload in workloads if workload.name == first), None)
     if chosen is None:
         raise PlacementError(f"there is no component '{first}'")
-    others = [[demand] for demand in demands if demand is not chosen]
+    others = [[workload] for workload in workloads if workload is not chosen]
     for own in range(chosen.width, num_devices + 1, chosen.width):
         rest = _divided(others, num_devices - own, phases, 0.0) if others else Split((), 0.0)
         if rest is not None:
             yield own, _step([Pool((chosen,), own), *rest.pools], phases, elsewhere_s)
 
 
-def _groupings(demands: list[Demand]) -> Iterator[list[list[Demand]]]:
-    """Yield every way to group demands, in the order given."""
-    if not demands:
+def _groupings(workloads: list[Workload]) -> Iterator[list[list[Workload]]]:
+    """Yield every way to group workloads, in the order given."""
+    if not workloads:
         yield []
         return
-    first, rest = demands[0], demands[1:]
+    first, rest = workloads[0], workloads[1:]
     for mask in range(1 << len(rest)):
         group = [first, *(each for index, each in enumerate(rest) if mask >> index & 1)]
         for others in _groupings([each for index, each in enumerate(rest) if not mask >> index & 1]):
@@ -187,10 +191,10 @@ def _groupings(demands: list[Demand]) -> Iterator[list[list[Demand]]]:
 
 
 def _divided(
-    groups: Sequence[Sequence[Demand]], num_devices: int, phases: Phases, elsewhere_s: float
+    groups: Sequence[Sequence[Workload]], num_devices: int, phases: Phases, elsewhere_s: float
 ) -> Split | None:
     """Return the best division of devices among groups, or None where they do not suffice."""
-    units = [math.lcm(*(demand.width for demand in group)) for group in groups]
+    units = [math.lcm(*(workload.width for workload in group)) for group in groups]
     if sum(units) > num_devices:
         return None
     shares = _even_ends if phases == "side by side" else _least_sum
@@ -204,11 +208,11 @@ def _step(pools: Sequence[Pool], phases: Phases, elsewhere_s: float) -> float:
     return elsewhere_s + sum(seconds) if phases == "in turn" else max([elsewhere_s, *seconds])
 
 
-def _parts(group: Sequence[Demand]) -> tuple[float, float]:
-    return sum(demand.fixed_s for demand in group), sum(demand.work_s for demand in group)
+def _parts(group: Sequence[Workload]) -> tuple[float, float]:
+    return sum(workload.fixed_s for workload in group), sum(workload.work_s for workload in group)
 
 
-def _even_ends(groups: Sequence[Sequence[Demand]], units: Sequence[int], num_devices: int) -> list[int]:
+def _even_ends(groups: Sequence[Sequence[Workload]], units: Sequence[int], num_devices: int) -> list[int]:
     """Return sizes with which the pool that ends last ends as early as it can."""
 
     def sizes(step_s: float) -> list[int]:
@@ -234,7 +238,7 @@ def _even_ends(groups: Sequence[Sequence[Demand]], units: Sequence[int], num_dev
     return _with_the_rest(sizes(high), groups, units, num_devices)
 
 
-def _least_sum(groups: Sequence[Sequence[Demand]], units: Sequence[int], num_devices: int) -> list[int]:
+def _least_sum(groups: Sequence[Sequence[Workload]], units: Sequence[int], num_devices: int) -> list[int]:
     """Return sizes with which the pools' seconds are the fewest: work is divided as the roots of it."""
     roots = [math.sqrt(_parts(group)[1]) for group in groups]
     total = sum(roots) or 1.0
@@ -253,7 +257,7 @@ def _least_sum(groups: Sequence[Sequence[Demand]], units: Sequence[int], num_dev
 
 
 def _with_the_rest(
-    sizes: list[int], groups: Sequence[Sequence[Demand]], units: Sequence[int], num_devices: int
+    sizes: list[int], groups: Sequence[Sequence[Workload]], units: Sequence[int], num_devices: int
 ) -> list[int]:
     """Give what is left over to whom it helps most."""
     while fit := [i for i in range(len(sizes)) if units[i] <= num_devices - sum(sizes)]:
@@ -264,7 +268,7 @@ def _with_the_rest(
     return sizes
 
 
-def _gain(group: Sequence[Demand], size: int, unit: int) -> float:
+def _gain(group: Sequence[Workload], size: int, unit: int) -> float:
     """Return the seconds a device that a pool of some size would save with a unit more."""
     work_s = _parts(group)[1]
     return (work_s / size - work_s / (size + unit)) / unit
