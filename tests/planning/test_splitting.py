@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from effort import tries
 from rlinf_scheduler.errors import PlacementError
 from rlinf_scheduler.planning.splitting import (
-    Workload,
     Measured,
+    Workload,
     best_splits,
     curve,
-    workload_of,
     phases_of,
+    workload_of,
 )
 
 workload_lists = st.lists(

@@ -15,14 +15,14 @@ from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.planning import ComponentPlan, PlacementWish, Plan, Topology, find_places
 from rlinf_scheduler.planning.explain import DeviceKey, run_devices
 from rlinf_scheduler.planning.splitting import (
-    Workload,
     Measured,
     Phases,
     Split,
+    Workload,
     best_splits,
     curve,
-    workload_of,
     phases_of,
+    workload_of,
 )
 from rlinf_scheduler.planning.wishes import GIGABYTE
 from rlinf_scheduler.wording import counted, list_names, printable, text_table
