@@ -19,9 +19,9 @@ from measure import Table, duration_text
 from rlinf_scheduler.comm import waits
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.host.timing import Stopwatch, recording
-from rlinf_scheduler.observe import span_file
-from rlinf_scheduler.observe.span_file import SpanFileHead, SpanFileThread, SpanFileWriter
 from rlinf_scheduler.observe.timekeeping import GET, TIMES, WAIT, Span
+from rlinf_scheduler.tracing import span_file
+from rlinf_scheduler.tracing.span_file import SpanFileHead, SpanFileThread, SpanFileWriter
 
 _NUMBER, _ROUNDS = 20_000, 9
 _CAUSE = waits.Cause(waits.CHANNEL, "get", "pairs")

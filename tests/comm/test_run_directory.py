@@ -21,7 +21,7 @@ from rlinf_scheduler.comm.rundir import (
     private_file,
 )
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.span_file_folder import hold_folder
+from rlinf_scheduler.tracing.span_file_folder import hold_folder
 
 
 @pytest.fixture(autouse=True)

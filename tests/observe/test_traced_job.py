@@ -18,10 +18,10 @@ from rlinf.testing import LocalRuntime
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.events import WorkerLost
 from rlinf_scheduler.observe.report import ask_report, thing_text
-from rlinf_scheduler.observe.span_file import SpanFileThread, read_span_file
-from rlinf_scheduler.observe.span_file_folder import folder_of, span_files_in
 from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.tracing.service import TraceService
+from rlinf_scheduler.tracing.span_file import SpanFileThread, read_span_file
+from rlinf_scheduler.tracing.span_file_folder import folder_of, span_files_in
 from rlinf_scheduler.tracing.tracer import TraceOn, Tracer
 from waits import wait_until
 

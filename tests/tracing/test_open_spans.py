@@ -21,11 +21,11 @@ from rlinf_scheduler.comm.waits import MESSAGE, OTHER, Cause, Wait, awaited, kee
 from rlinf_scheduler.host import timing
 from rlinf_scheduler.host.timing import Stopwatch, recording
 from rlinf_scheduler.observe import timekeeping
-from rlinf_scheduler.observe.span_file import SpanFileHead, SpanFileWriter, StillOpen, read_span_file, segment
 from rlinf_scheduler.observe.timekeeping import CALL, PHASE, TIMES, WAIT, Span
-from rlinf_scheduler.observe.trace_file import on_home_clock
 from rlinf_scheduler.session import current_session
 from rlinf_scheduler.tracing.service import TraceService
+from rlinf_scheduler.tracing.span_file import SpanFileHead, SpanFileWriter, StillOpen, read_span_file, segment
+from rlinf_scheduler.tracing.timeline import on_home_clock
 from rlinf_scheduler.tracing.tracer import open_spans
 from rlinf_scheduler.worker import result
 from waits import wait_until

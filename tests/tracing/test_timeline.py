@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf_scheduler.observe.span_file import ClockNote, SpanFileContent, SpanFileHead
 from rlinf_scheduler.observe.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
-from rlinf_scheduler.observe.trace_file import ProcessSpans, Timeline, lanes, on_home_clock, size_of
+from rlinf_scheduler.tracing.span_file import ClockNote, SpanFileContent, SpanFileHead
+from rlinf_scheduler.tracing.timeline import ProcessSpans, Timeline, lanes, on_home_clock, size_of
 
 ITEM = (("env:0", 7),)
 ENV = ProcessSpans(

@@ -28,7 +28,7 @@ STACKS_NAME = "stacks"
 DEBUGGER_NAME = "d"
 # Sockets of channels that this process holds follow it with their number.
 SHORTCUTS_NAME = "c"
-# A folder beside it has what processes of a job wrote while that was traced; see `observe.span_file_folder`.
+# A folder beside it has what processes of a job wrote while that was traced; see `tracing.span_file_folder`.
 SPAN_FILE_SEGMENT = "[0-9a-zA-Z]+[.][0-9]"
 _NUMBERED = re.compile(f"{SHORTCUTS_NAME}[0-9]+|{DEBUGGER_NAME}[0-9]+-[0-9]+|{SPAN_FILE_SEGMENT}")
 _OURS = frozenset({SOCKET_NAME, LOCK_NAME, JOB_NAME, STACKS_NAME})

@@ -1,4 +1,4 @@
-"""A trace as its user holds it; the room `tracing` makes it."""
+"""A trace as its user holds it, and what its file has; the room `tracing` makes both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import ClusterTimeout, SchedulerError
-from rlinf_scheduler.observe.trace_file import TraceFile
 
 # Set, it is the file of a trace of the whole job.
 TRACE_VARIABLE = "RLINF_TRACE"
@@ -25,6 +26,41 @@ _log = Reporter(__name__)
 def wanted_trace() -> str:
     """Return where RLINF_TRACE has a job traced to; "" where it is not set."""
     return os.environ.get(TRACE_VARIABLE, "")
+
+
+class TraceContent(msgspec.Struct, frozen=True):
+    """What the file of a trace has.
+
+    Attributes:
+        size_bytes: how large it is.
+        num_processes: how many processes are in it.
+        num_spans: how many spans.
+        num_dropped: how many spans are not in it, for want of room, by process.
+        clock_error_s: by how much the times of another machine's processes may be wrong, in seconds, by process.
+        missing: of which processes there is nothing, and why.
+    """
+
+    size_bytes: int
+    num_processes: int
+    num_spans: int
+    num_dropped: dict[str, int]
+    clock_error_s: dict[str, float]
+    missing: dict[str, str]
+
+
+class TraceFile(TraceContent, frozen=True, kw_only=True):
+    """What a trace has written.
+
+    Attributes:
+        path: the file; for the others see `TraceContent`.
+    """
+
+    path: Path
+
+    @property
+    def content(self) -> TraceContent:
+        """It, without where it is."""
+        return TraceContent(*msgspec.structs.astuple(self)[: len(TraceContent.__struct_fields__)])
 
 
 class JobTrace:

@@ -24,11 +24,18 @@ from rlinf_scheduler.comm.rundir import private_file
 from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf_scheduler.errors import ClusterError, ConfigError
-from rlinf_scheduler.observe.job_trace import MAX_BYTES, TRACE_VARIABLE, JobTrace, wanted_trace
-from rlinf_scheduler.observe.span_file_folder import drop_span_files, folder_of, hold_folder
-from rlinf_scheduler.observe.trace_file import TraceContent, TraceFile, opened_file, trace_file
+from rlinf_scheduler.observe.job_trace import (
+    MAX_BYTES,
+    TRACE_VARIABLE,
+    JobTrace,
+    TraceContent,
+    TraceFile,
+    wanted_trace,
+)
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.tracing.service import CLOSING_S, PART_BYTES, TOLD_S, TraceService
+from rlinf_scheduler.tracing.span_file_folder import drop_span_files, folder_of, hold_folder
+from rlinf_scheduler.tracing.timeline import opened_file, trace_file
 
 # Services of the job server.
 BEGIN_TRACE = "kept.begin_trace"

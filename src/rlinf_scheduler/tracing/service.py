@@ -26,21 +26,22 @@ from rlinf_scheduler.observe.job_trace import (
     MAX_BYTES,
     TRACE_VARIABLE,
     JobTrace,
+    TraceFile,
     wanted_trace,
 )
 from rlinf_scheduler.observe.process_stats import Enlist
-from rlinf_scheduler.observe.span_file import dropped_whole, read_span_file
-from rlinf_scheduler.observe.span_file_folder import (
+from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
+from rlinf_scheduler.observe.timekeeping import EVENT, TIMES, Span
+from rlinf_scheduler.session import Session
+from rlinf_scheduler.tracing.span_file import dropped_whole, read_span_file
+from rlinf_scheduler.tracing.span_file_folder import (
     SpanFileRecord,
     drop_span_files,
     folder_of,
     part_of,
     span_files_in,
 )
-from rlinf_scheduler.observe.survey import Inquiry, Poll, Survey
-from rlinf_scheduler.observe.timekeeping import EVENT, TIMES, Span
-from rlinf_scheduler.observe.trace_file import TraceFile, written
-from rlinf_scheduler.session import Session
+from rlinf_scheduler.tracing.timeline import written
 from rlinf_scheduler.tracing.tracer import (
     SPAN_FILES,
     TRACE,

@@ -26,23 +26,6 @@ from rlinf_scheduler.comm.threads import OWN_THREADS, run_beside_in_time
 from rlinf_scheduler.comm.waits import IDLE, cause_of, ender_of, wait_kept_in
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.observe.levels import Level, Levels
-from rlinf_scheduler.observe.span_file import (
-    MAX_GATHERED,
-    ClockNote,
-    SpanFileHead,
-    SpanFileThread,
-    SpanFileWriter,
-    StillOpen,
-)
-from rlinf_scheduler.observe.span_file_folder import (
-    drop_oldest,
-    drop_span_files,
-    folder_of,
-    hold_folder,
-    hold_span_file,
-    part_of,
-    span_files_in,
-)
 from rlinf_scheduler.observe.stacks import (
     frames_inwards,
     frames_of_threads,
@@ -51,6 +34,23 @@ from rlinf_scheduler.observe.stacks import (
 )
 from rlinf_scheduler.observe.timekeeping import TIMES, WAIT, Span
 from rlinf_scheduler.session import Session
+from rlinf_scheduler.tracing.span_file import (
+    MAX_GATHERED,
+    ClockNote,
+    SpanFileHead,
+    SpanFileThread,
+    SpanFileWriter,
+    StillOpen,
+)
+from rlinf_scheduler.tracing.span_file_folder import (
+    drop_oldest,
+    drop_span_files,
+    folder_of,
+    hold_folder,
+    hold_span_file,
+    part_of,
+    span_files_in,
+)
 
 
 class RoundTrip(NamedTuple):

@@ -25,6 +25,8 @@ MOVED = {
     "observe.times.PhaseTimes": "observe.report.PhaseTimes",
     "observe.times.Spent": "observe.report.Spent",
     "observe.times.WaitTimes": "observe.report.WaitTimes",
+    "observe.trace_file.TraceContent": "observe.job_trace.TraceContent",
+    "observe.trace_file.TraceFile": "observe.job_trace.TraceFile",
     "observe.status.GoneProcess": "observe.process_stats.GoneProcess",
     "queueing.ids.ItemId": "comm.codec.moved.ItemId",
     "queueing.item.Tapped": "queueing.item.SubscriptionName",

@@ -31,7 +31,7 @@ from rlinf_scheduler.comm.rundir import (
     private_directory,
 )
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe.span_file import (
+from rlinf_scheduler.tracing.span_file import (
     dropped_whole,
     note_dropped_whole,
     number_of,

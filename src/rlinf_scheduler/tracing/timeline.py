@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf_scheduler.addresses import process_order
-from rlinf_scheduler.observe.span_file import ClockNote, SpanFileContent
+from rlinf_scheduler.observe.job_trace import TraceContent, TraceFile
 from rlinf_scheduler.observe.timekeeping import (
     ACK,
     CALL,
@@ -34,6 +34,7 @@ from rlinf_scheduler.observe.timekeeping import (
     WAIT,
     Span,
 )
+from rlinf_scheduler.tracing.span_file import ClockNote, SpanFileContent
 
 TraceEvent: TypeAlias = dict[str, Any]
 _COLOURS = {WAIT: "grey"}
@@ -325,41 +326,6 @@ def _dumped(value: Any) -> bytes:
 def _place_of(process: str) -> tuple[bool, str, tuple[int, ...]]:
     """The driver first, then ranks by group and number."""
     return process != "driver", *process_order(process)
-
-
-class TraceContent(msgspec.Struct, frozen=True):
-    """What the file of a trace has.
-
-    Attributes:
-        size_bytes: how large it is.
-        num_processes: how many processes are in it.
-        num_spans: how many spans.
-        num_dropped: how many spans are not in it, for want of room, by process.
-        clock_error_s: by how much the times of another machine's processes may be wrong, in seconds, by process.
-        missing: of which processes there is nothing, and why.
-    """
-
-    size_bytes: int
-    num_processes: int
-    num_spans: int
-    num_dropped: dict[str, int]
-    clock_error_s: dict[str, float]
-    missing: dict[str, str]
-
-
-class TraceFile(TraceContent, frozen=True, kw_only=True):
-    """What a trace has written.
-
-    Attributes:
-        path: the file; for the others see `TraceContent`.
-    """
-
-    path: Path
-
-    @property
-    def content(self) -> TraceContent:
-        """It, without where it is."""
-        return TraceContent(*msgspec.structs.astuple(self)[: len(TraceContent.__struct_fields__)])
 
 
 # A file that is called so has one event a line.

@@ -18,8 +18,9 @@ from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.comm.rundir import RunDirectory
 from rlinf_scheduler.errors import ClusterError
-from rlinf_scheduler.observe import span_file
-from rlinf_scheduler.observe.span_file import (
+from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
+from rlinf_scheduler.tracing import span_file
+from rlinf_scheduler.tracing.span_file import (
     ClockNote,
     SpanFileHead,
     SpanFileThread,
@@ -29,7 +30,7 @@ from rlinf_scheduler.observe.span_file import (
     read_span_file,
     segment,
 )
-from rlinf_scheduler.observe.span_file_folder import (
+from rlinf_scheduler.tracing.span_file_folder import (
     DROPPED_NAME,
     LOCK_NAME,
     drop_oldest,
@@ -38,7 +39,6 @@ from rlinf_scheduler.observe.span_file_folder import (
     hold_folder,
     hold_span_file,
 )
-from rlinf_scheduler.observe.timekeeping import CALL, PUT, TIMES, Span
 from rlinf_scheduler.tracing.tracer import (
     CLOCK,
     SPAN_FILES,
