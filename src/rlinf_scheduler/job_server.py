@@ -27,7 +27,7 @@ from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.job_file import RunningJob
 from rlinf_scheduler.worker.home_server import DriverServer
 
-JOB_SERVER_NAME = "keeper"
+JOB_SERVER_NAME = "job-server"
 # Ray ends an actor within it.
 _KILLED_WITHIN_S = 5.0
 # A job server that nobody has had opened is gone after it: who wanted it was killed, or it could not be opened.
@@ -112,7 +112,7 @@ class JobServer:
             reports,
             config,
             at_last=(end,),
-            kept=DetachedJob(order.name),
+            detached=DetachedJob(order.name),
             program=program,
             log_folder=order.log_folder,
         )

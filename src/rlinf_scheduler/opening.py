@@ -153,7 +153,7 @@ def open_home(
     config: ClusterConfig,
     *,
     at_last: Sequence[Callable[[], None]] = (),
-    kept: DetachedJob | None = None,
+    detached: DetachedJob | None = None,
     program: str = "",
     log_folder: str = "",
 ) -> Session:
@@ -164,7 +164,7 @@ def open_home(
         reports: the nodes, in rank order.
         config: what the job is told.
         at_last: called when the session is closed, in this order, after all else; also if it cannot be opened.
-        kept: the job outlives its drivers: nobody looks at this process's output.
+        detached: the job outlives its drivers: nobody looks at this process's output.
         program: what the job file says that runs here; "" for this program.
         log_folder: where ranks have files of what they print; "": a folder of the job's own.
     """
@@ -183,14 +183,14 @@ def open_home(
     for step in at_last:
         session.on_close_last(step)
     try:
-        if kept is not None:
-            session.provide(DetachedJob, kept)
+        if detached is not None:
+            session.provide(DetachedJob, detached)
         fleet = fleet_of(list(reports))
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
         session.provide(JobSettings, JobSettings(profiling=config.profiling))
         session.provide(LogFolder, LogFolder(log_folder) if log_folder else LogFolder.fresh())
-        receive_log_lines(session, shows=kept is None)
+        receive_log_lines(session, shows=detached is None)
         session.service(WhyService)
         offer_reasons(session)
         session.service(TimeService)
@@ -211,11 +211,11 @@ def open_home(
             session,
             encryption=config.network.encryption,
             program=program,
-            kept="" if kept is None else kept.name,
+            detached="" if detached is None else detached.name,
         )
         session.provide(RunningJob, job)
         set_current(session)
-        if kept is None and (wanted_trace() or config.trace_file):
+        if detached is None and (wanted_trace() or config.trace_file):
             of_room("tracing.service:trace_whole_job")(session, config.trace_file)
     except BaseException:
         session.close()

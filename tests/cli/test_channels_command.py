@@ -100,7 +100,7 @@ def test_of_the_jobs_of_one_process_each_has_a_name_to_choose_it_by(monkeypatch)
 
 def test_a_job_that_outlives_its_drivers_is_chosen_by_its_name_too(monkeypatch):
     kept = [
-        job_file.RunningJob(pid, "job", 0.0, b"", None, True, kept=name)
+        job_file.RunningJob(pid, "job", 0.0, b"", None, True, detached=name)
         for pid, name in ((7, "night"), (8, "7"))
     ]
     jobs = [*kept, job_file.RunningJob(9, "9.py", 0.0, b"", None, True)]
@@ -123,7 +123,7 @@ def test_a_job_that_outlives_its_drivers_is_chosen_by_its_name_too(monkeypatch):
 
 
 def test_of_jobs_of_one_name_on_several_rays_none_is_chosen_by_that(monkeypatch):
-    jobs = [job_file.RunningJob(pid, "job", 0.0, b"", None, True, kept="night") for pid in (7, 8)]
+    jobs = [job_file.RunningJob(pid, "job", 0.0, b"", None, True, detached="night") for pid in (7, 8)]
     monkeypatch.setattr(job_file, "running_jobs", lambda: jobs)
     with pytest.raises(ClusterError, match=r"several jobs are called 'night'.*`--job 7`.*: 7: job; 8: job"):
         job_file.find_job("night")

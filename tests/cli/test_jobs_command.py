@@ -57,7 +57,7 @@ def test_each_of_several_jobs_of_a_process_is_shown_by_the_name_that_chooses_it(
 
 
 def test_a_job_server_of_another_cluster_is_not_said_to_end_with_its_driver():
-    shown = jobs._other("4711", RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
+    shown = jobs._other("4711", RunningJob(4711, "serve.py", 0.0, b"", None, False, detached="serving"))
     assert re.search(r"^process 4711 has served job 'serving' on another cluster since ", shown)
 
 

@@ -131,7 +131,8 @@ def test_a_job_that_ends_between_two_looks_is_told_of_as_it_was(error):
 def test_who_takes_no_calls_and_whose_main_thread_only_looks_is_idle():
     library = Frame("/usr/lib/python3/threading.py", 327, "Condition.wait", is_library=True)
     found = why(
-        Activity("keeper", 1, "node0"), Activity("driver", 1, "node0", None, (Stack("Thread-1", (library,)),))
+        Activity("job-server", 1, "node0"),
+        Activity("driver", 1, "node0", None, (Stack("Thread-1", (library,)),)),
     )
     assert "at work:" not in str(found)
     assert "nothing runs there" in state_text(found.graph, "driver")

@@ -54,7 +54,7 @@ def show(
         others = {
             name: job
             for name, job in zip(job_names(running), running, strict=True)
-            if job.home not in homes and job.kept not in silent
+            if job.home not in homes and job.detached not in silent
         }
     if as_json:
         typer.echo(
@@ -118,8 +118,8 @@ def _lines(detached: list[DetachedJobReport]) -> Iterator[str]:
 
 def _other(name: str, job: RunningJob) -> str:
     process, since = f"process {name}", clock_text(job.started)
-    if job.kept:
-        served = f"{process} has served job '{job.kept}' on another cluster since {since}"
+    if job.detached:
+        served = f"{process} has served job '{job.detached}' on another cluster since {since}"
         return f"{served}; `rlinf jobs --address` shows that"
     return f"{process} has run a job of its own since {since}, until it ends: {printable(job.program)}"
 
@@ -140,7 +140,7 @@ def _others_as_data(others: dict[str, RunningJob]) -> list[dict[str, Any]]:
             "pid": job.pid,
             "started": job.started,
             "program": job.program,
-            **({"kept": job.kept} if job.kept else {}),
+            **({"kept": job.detached} if job.detached else {}),
         }
         for name, job in others.items()
     ]

@@ -36,7 +36,7 @@ class RunningJob(msgspec.Struct, frozen=True):
         ports: the first and the last of the ports that its processes take; None: any.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         version: of this package, as the driver has it.
-        kept: the job's name, where it outlives its drivers, and its job server is what is called driver here; ""
+        detached: the job's name, where it outlives its drivers, and its job server is what is called driver here; ""
             where not.
     """
 
@@ -49,7 +49,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     ports: PortRange | None = None
     unreachable_after_s: float = GRACE_S
     version: str = ""
-    kept: str = ""
+    detached: str = ""
 
     def __repr__(self) -> str:
         return f"<Job {self.pid}: {self.program}>"
@@ -87,12 +87,12 @@ def own_program() -> str:
     return " ".join(sys.orig_argv)[:_MAX_PROGRAM]
 
 
-def announce(session: Session, *, encryption: bool, program: str = "", kept: str = "") -> RunningJob:
+def announce(session: Session, *, encryption: bool, program: str = "", detached: str = "") -> RunningJob:
     """Let other terminals of this user find the job whose home this is.
 
     Args:
         program: what runs here; "" for this program.
-        kept: the job's name, if it outlives its drivers.
+        detached: the job's name, if it outlives its drivers.
     """
     job = RunningJob(
         os.getpid(),
@@ -104,7 +104,7 @@ def announce(session: Session, *, encryption: bool, program: str = "", kept: str
         session.messenger.ports,
         session.unreachable_after_s,
         __version__,
-        kept,
+        detached,
     )
     path = session.messenger.run_directory / JOB_NAME
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -150,7 +150,7 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
     ]
     if of_process:
         return of_process[0]  # the newest, where a process has had several
-    named = [job for job in jobs if job.kept and job.kept == wanted]
+    named = [job for job in jobs if job.detached and job.detached == wanted]
     if len(named) > 1:  # each of another Ray
         problem = f"several jobs are called '{printable(wanted)}'; say which by its job server's process id"
         raise ClusterError(f"{problem}, `--job {named[0].pid}` for one: {_known(named)}")
@@ -161,7 +161,7 @@ def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
         if wanted.isdecimal()
         else f"no job of this machine is called '{printable(wanted)}'"
     )
-    near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
+    near = nearest_name(wanted, [job.detached for job in jobs if job.detached])
     hint = f"; did you mean '{near}'?" if near else ""
     raise ClusterError(f"{unknown}; there are {_known(jobs) or 'none'}{hint}")
 
