@@ -1,39 +1,4 @@
-"""Channels: named FIFO queues between workers.
-
-What users hold:
-- `channel.py`: made of `access.py`, `inspecting.py` (with `peeking.py`), `saving.py`, and of features, each with its
-  operations: `batch.py` and `batches.py`, `lease.py` and `lease_operation.py`, `asking.py` and `answering.py`
-  (`question.py` travels), `admission.py` (`slot.py`), `shard.py`, `subscription.py`; `arguments.py`: what they
-  accept; `local.py`: one inside a process
-
-A process's side:
-- `connection.py`: as its threads see it, `connections.py`: all of them
-- `client.py`: on the I/O thread, with `requests.py`, `sender.py`, `receiving.py`
-- `operation.py`: what a put and a get are (`comm/operation.py`: where the two meet); `refusals.py`: their
-  errors; `shortcut.py`: the way of a thread past both
-- `copies.py`: what travels with items besides their bytes
-
-Between them:
-- `wire.py`: what is said of operations, `control_wire.py`: of everything else
-- `spec.py`: what a channel is, as data, and what `create` accepts; `deadlines.py`: how long it waits where nobody says
-  otherwise
-
-The process that holds it:
-- `server.py`: around the state machine of `queueing`, with `clients.py`, the processes that use it, and `outbox.py`,
-  its responses; `features/`: what it does, in files that register themselves
-- `starting.py`: how that is started, `opening.py`: how a channel begins there
-
-Where items lie:
-- `holding.py`: in messages, or on their producer's node, whose `node_holder.py` has them; `held.py`: what is said of
-  these, and how they are fetched; `remote_items.py`: what the server knows of them
-- `placed.py`: on a device, which the room `devices` sees to
-
-What is on disk:
-- `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
-  it, `journaled.py`, between its server and the world, and `found_journal.py`, what a process finds that comes to hold
-  it; `reconnecting_transport.py` leads to it, by `durable_wire.py`
-- `checkpoint.py`: what was saved, in files of records, `record_file.py`
-"""
+"""Channels: named FIFO queues between workers."""
 
 from __future__ import annotations
 

@@ -1,29 +1,4 @@
-"""The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O.
-
-state.py         all queues of one channel, by name, and all clients: `apply` does what is asked of them
-messages.py      what can be asked of them, and what the shell around the state has to do then
-queue_set.py     what is there of queues and clients, and what follows when something has changed
-queue.py         one queue: its lines of getters and puts; contents.py: what it holds, and the sums of that
-item.py          what a queue holds: how it is called, and what it weighs
-operations.py    what a process does on a queue, as long as it is not over; wanted.py: what a get may ask for
-
-order: who is next
-order.py         items in order, with their total weight; out_of_turn.py: by priority and group; lanes.py: by version
-gate: what may enter
-gate.py          bounds; version_gate.py: versions
-grant: how items leave
-policies.py      lists the files of all policies beside these, and what is saved; what one may say: policy.py
-balance.py       parts of steps that are even in what they cost; homes.py: to whom a group's next item goes
-
-snapshot.py      from the state to data, and back; saved_items.py: with numbers for payloads
-tally.py         what all queues of a channel have in common: counts, the line for room, what enters between two looks
-ends.py          ends of queues and of the channel, and items whose bytes are gone
-stats.py         a channel and its queues, as data for all who ask
-surveying.py     makes that: of which queues how much, at once or part by part
-producers.py     who still has something to put
-client.py        the other side: one process's operations, until each has ended
-streams.py       what the two say to each other, where the server may die and come back
-"""
+"""The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O."""
 
 from __future__ import annotations
 

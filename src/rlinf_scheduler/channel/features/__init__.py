@@ -1,14 +1,4 @@
-"""Everything that a channel's server does; each file is a feature, which registers itself at a server.
-
-- `operations.py`: puts and gets
-- `shortcuts.py`: sockets of threads that block
-- `ends.py`: ends of queues and of the channel
-- `leases.py`: their time, dead letters, and questions that became some
-- `successors.py`: producers and subscriptions
-- `explain.py`, `checkpoints.py`: what looks at a channel
-
-A feature of which there are no messages is not built. What no feature handles is the queues' alone.
-"""
+"""Everything that a channel's server does; each file is a feature, which registers itself at a server."""
 
 from __future__ import annotations
 
