@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, overload
@@ -31,13 +29,12 @@ from rlinf_scheduler.channel.question import (
     Received,
     Unanswerable,
 )
-from rlinf_scheduler.channel.spec import ChannelRef
 from rlinf_scheduler.comm.failure import load_failure
 from rlinf_scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
-from rlinf_scheduler.comm.loop import Timer
 from rlinf_scheduler.comm.messenger import Messenger
+from rlinf_scheduler.comm.operation import Operation, OperationPromise
 from rlinf_scheduler.comm.peer import Request
-from rlinf_scheduler.comm.promise import Promise, PromiseRef, Wake
+from rlinf_scheduler.comm.promise import Promise, PromiseRef
 from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait
 from rlinf_scheduler.errors import (
@@ -56,66 +53,54 @@ _next_number = itertools.count(1).__next__
 _UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
 
 
-class Pending(Promise[ReceivedPayload]):
-    """An answer to come; dropping it gives the question up.
+class AskOperation(Operation):
+    """A question and its answer to come; dropping the promise of that gives the question up.
 
     Attributes:
-        ref: the channel that was asked.
-        number: of the question.
-        wake: lets the I/O thread see that this was dropped.
-        now: the clock of this process.
+        connection: to the channel that was asked.
+        queue: where the question is put.
     """
 
-    __slots__ = ("_queue", "_started", "now", "number", "ref", "wake")
+    __slots__ = ("_asking", "connection", "queue")
 
-    def __init__(
-        self,
-        ref: ChannelRef,
-        queue: QueueName,
-        number: int,
-        wake: Wake,
-        now: Callable[[], float],
-        cancelled: Callable[[], None],
-    ) -> None:
-        super().__init__(cancelled)
-        self.ref = ref
-        self.number = number
-        self.wake = wake
-        self._queue = queue
-        self.now = now
-        self._started = now()
-
-    def what(self) -> str:
-        """The question, for messages."""
-        return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
-
-    def awaits(self) -> Wait:
-        """Return what a wait for it is for, None where that is not known here. From any thread."""
-        name, waited_s = self.ref.spec.name, self.now() - self._started
-        queue = "" if self._queue == "default" else f", {self._queue!r}"
-        about = f"ask('{name}'{queue})", waited_s
-        return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
-
-    def cause(self) -> Cause:
-        """Return what a wait for it is counted as; None: as what the function that waits says."""
-        return Cause(CHANNEL, "ask", self.ref.spec.name)
-
-    def timeout(self) -> ChannelTimeout:
-        """The error of a question that nobody has answered in time."""
-        waited_s = self.now() - self._started
-        return ChannelTimeout(self.ref.spec.name, self._queue, "ask", waited_s, _UNANSWERED)
-
-
-class _Asked:
-    """A question without an answer yet; nobody but who waits for that keeps its promise."""
-
-    __slots__ = ("connection", "queue", "ref", "timer")
-
-    def __init__(self, ref: PromiseRef, connection: ChannelConnection, queue: QueueName) -> None:
-        self.ref = ref
+    def __init__(self, asking: Asking, connection: ChannelConnection, queue: QueueName) -> None:
+        super().__init__(_next_number(), None, connection.now)
         self.connection = connection
         self.queue = queue
-        self.timer: Timer | None = None
+        self._asking = asking
+
+    @property
+    def channel(self) -> str:
+        """The name of the channel that was asked."""
+        return self.connection.ref.spec.name
+
+    def describe(self) -> str:
+        """The question, for messages."""
+        return f"ask on channel '{self.channel}', queue {self.queue!r}"
+
+    def late(self) -> ChannelTimeout:
+        """Return the error of a question that nobody has answered in time."""
+        return ChannelTimeout(self.channel, self.queue, "ask", self.waited_s, _UNANSWERED)
+
+    def awaits(self) -> Wait:
+        """Return what a wait for its end is for."""
+        queue = "" if self.queue == "default" else f", {self.queue!r}"
+        about = f"ask('{self.channel}'{queue})", self.waited_s
+        return Wait(CHANNEL, *about, subject=self.channel, queue=repr(self.queue), detail="ask")
+
+    def cause(self) -> Cause:
+        """Return the cause under which such a wait is counted."""
+        return Cause(CHANNEL, "ask", self.channel)
+
+    def withdraw(self, promise: OperationPromise) -> None:
+        """Give it up."""
+        promise.set_cancelled()
+        if promise.cancelled():
+            self._asking.give_up(self)
+
+    def gone(self) -> None:
+        """Have the I/O thread look: nobody waits for the answer any more."""
+        self._asking.wake()
 
 
 class Asking:
@@ -125,57 +110,48 @@ class Asking:
         self._name = session.name
         self._messenger: Messenger = session.messenger
         # By number; and promises that were dropped.
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, AskOperation] = {}
         self._dropped: deque[PromiseRef] = deque()
         self._messenger.serve(ANSWER, self._on_answer, Answer)
         session.service(ChannelConnections).on_lost(self._on_channel_lost)
         self._messenger.at_end(self._end)
 
-    def begin(self, connection: ChannelConnection, queue: QueueName, item: Any) -> tuple[Question, Pending]:
+    def begin(
+        self, connection: ChannelConnection, queue: QueueName, item: Any
+    ) -> tuple[Question, AskOperation, OperationPromise]:
         """A question about `item`, to be put into the channel, and its answer to come."""
-        number = _next_number()
-        wake, cancelled = Wake(self._on_dropped), partial(self._give_up, number)
-        pending = Pending(connection.ref, queue, number, wake, self._messenger.now, cancelled)
-        ref = PromiseRef(pending, self._dropped.append)
-        ref.ticket = number
-        self._asked[number] = _Asked(ref, connection, queue)
-        return Question(number, self._messenger.endpoint, self._name, item), pending
+        operation = AskOperation(self, connection, queue)
+        promise = OperationPromise(operation, is_watched=True)
+        operation.promise_to(promise, self._dropped)
+        self._asked[operation.ticket] = operation
+        return Question(operation.ticket, self._messenger.endpoint, self._name, item), operation, promise
 
-    @staticmethod
-    def handle(pending: Pending) -> AsyncHandle[Any]:
-        """The handle of an answer; it keeps what says that somebody wants it."""
-        return AsyncHandle(pending, ReceivedPayload.load, pending.what)
-
-    def follow(self, put: AsyncHandle[None], pending: Pending, timeout_s: float | None) -> None:
+    def follow(self, put: AsyncHandle[None], operation: AskOperation, timeout_s: float | None) -> None:
         """Let a question that is not in its queue yet fail as its put does, and at its deadline."""
-        number, find = pending.number, weakref.ref(pending)
 
         def on_put(done: Promise[Any]) -> None:
-            pending = find()
+            promise = operation.find_promise()
             error = None if done.cancelled() else done.exception(0)
-            if pending is not None and error is not None:
-                self._forget(number)
-                pending.set_exception(error)
+            if promise is not None and error is not None:
+                self._forget(operation.ticket)
+                promise.set_exception(error)
 
         def on_time() -> None:
-            pending = find()
-            if pending is not None:
-                pending.set_exception(pending.timeout())
-            self._retract(number)
+            promise = operation.find_promise()
+            if promise is not None:
+                promise.set_exception(operation.late())
+            self._retract(operation.ticket)
 
         put.settled.add_done_callback(on_put)
-        asked = self._asked.get(number)
-        if timeout_s is not None and asked is not None:
-            asked.timer = self._messenger.call_later(timeout_s, on_time)
+        if timeout_s is not None and operation.ticket in self._asked:
+            operation.timer = self._messenger.call_later(timeout_s, on_time)
 
-    def give_up(self, pending: Pending) -> None:
+    def give_up(self, operation: AskOperation) -> None:
         """Nobody waits for an answer any more; from any thread."""
-        self._give_up(pending.number)
+        self._messenger.submit(partial(self._retract, operation.ticket))
 
-    def _give_up(self, number: int) -> None:
-        self._messenger.submit(partial(self._retract, number))
-
-    def _on_dropped(self) -> None:
+    def wake(self) -> None:
+        """Have what was dropped be looked at; from any thread."""
         with suppress(CommError):  # a forked child has none of its parent's questions
             self._messenger.submit_once(self._look_at_dropped)
 
@@ -185,64 +161,57 @@ class Asking:
         while self._dropped:
             self._retract(self._dropped.popleft().ticket)
 
-    def _forget(self, number: int) -> _Asked | None:
-        asked = self._asked.pop(number, None)
-        if asked is not None and asked.timer is not None:
-            asked.timer.cancel()
-        return asked
+    def _forget(self, number: int) -> AskOperation | None:
+        operation = self._asked.pop(number, None)
+        if operation is not None:
+            operation.stop_clock()
+        return operation
 
     def _retract(self, number: int) -> None:
         """Let a question leave its queue, unless it has an answer or somebody is about to give one."""
-        asked = self._forget(number)
-        if asked is not None and asked.connection.lost is None:
+        operation = self._forget(number)
+        if operation is not None and operation.connection.lost is None:
             with suppress(ChannelError, CommError):
-                asked.connection.requests.tell(control_wire.Retract(asked.queue, number))
-
-    def _find(self, number: int) -> Pending | None:
-        asked = self._asked.get(number)
-        pending = None if asked is None else asked.ref()
-        return pending if isinstance(pending, Pending) else None
+                operation.connection.requests.tell(control_wire.Retract(operation.queue, number))
 
     def _on_answer(self, request: Request) -> None:
         answer: Answer = request.head
         # The first answer counts. One that comes later is of somebody who was given up for lost, and was not.
-        pending = self._find(answer.number)
-        if pending is not None:
-            pending.by = request.peer_name
-        match answer:
-            case Answered():
-                self._take(request, pending)
-                return
-            case Failed() if pending is not None:
-                pending.set_exception(load_failure(request.frames[0]).error(request.peer_name))
-            case Unanswerable(_, attempts, consumer, reason) if pending is not None:
-                error = ChannelUnanswerable(pending.ref.spec.name, attempts, consumer, reason)
-                pending.set_exception(error)
-        self._forget(answer.number)
-        request.reply(Received())
-
-    def _take(self, request: Request, pending: Pending | None) -> None:
-        if pending is not None and not pending.done():
+        operation = self._asked.get(answer.number)
+        promise = None if operation is None else operation.find_promise()
+        if promise is not None and not promise.done():
+            promise.by = request.peer_name
             try:
-                pending.set_result(self._messenger.payloads.receive(request.frames))
+                self._end_by(promise, answer, request)
             except SharedMemoryUnreadable as error:
                 request.reply(Received(str(error)))
                 return
-            self._forget(pending.number)
+        self._forget(answer.number)
         request.reply(Received())
 
-    def _waiting(self) -> list[Pending]:
-        found = [self._find(number) for number in list(self._asked)]
-        return [pending for pending in found if pending is not None]
+    def _end_by(self, promise: Promise[Any], answer: Answer, request: Request) -> None:
+        match answer:
+            case Answered():
+                promise.set_result(self._messenger.payloads.receive(request.frames))
+            case Failed():
+                promise.set_exception(load_failure(request.frames[0]).error(request.peer_name))
+            case Unanswerable(number, attempts, consumer, reason):
+                channel = self._asked[number].channel
+                promise.set_exception(ChannelUnanswerable(channel, attempts, consumer, reason))
 
     def _on_channel_lost(self, connection: ChannelConnection) -> None:
-        for pending in self._waiting():
-            if pending.ref.spec.channel_id == connection.ref.spec.channel_id and connection.lost is not None:
-                pending.set_exception(connection.lost)
+        if connection.lost is not None:
+            self._fail_all(connection.lost, connection.ref.spec.channel_id)
 
     def _end(self) -> None:
-        for pending in self._waiting():
-            pending.set_exception(CommError(self._messenger.why_closed))
+        self._fail_all(CommError(self._messenger.why_closed))
+
+    def _fail_all(self, error: BaseException, channel_id: str = "") -> None:
+        """Let the questions to a channel fail, or all."""
+        for operation in list(self._asked.values()):
+            promise = operation.find_promise()
+            if promise is not None and channel_id in ("", operation.connection.ref.spec.channel_id):
+                promise.set_exception(error)
 
 
 class Questions(ChannelAccess):
@@ -320,17 +289,17 @@ class Questions(ChannelAccess):
         said.priority = checked_priority(self._name, priority)
         said.group = None if group is None else checked_group(self._name, group)
         asking = current_session().service(Asking)
-        question, pending = asking.begin(self._connection(), queue, item)
+        question, asked, promise = asking.begin(self._connection(), queue, item)
         said.question = question.number
-        handle = asking.handle(pending)
+        handle = AsyncHandle(promise, ReceivedPayload.load, asked.describe)
         put = self._put(question, weight, operation, async_op)
         if put is not None:
-            asking.follow(put, pending, limit_s)
+            asking.follow(put, asked, limit_s)
             return handle
         try:
             return handle.wait(operation.left_s)
         except ResultTimeout:
-            if pending.done():  # it is the answer
+            if promise.done():  # it is the answer
                 raise
-            asking.give_up(pending)
-            raise pending.timeout() from None
+            asking.give_up(asked)
+            raise asked.late() from None
