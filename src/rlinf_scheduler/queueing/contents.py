@@ -53,22 +53,18 @@ class Contents:
     """All that is kept of a queue.
 
     Attributes:
-        fifo: its items, in the order in which they leave.
-        gate: says what may enter.
         parts: the items of steps that were cut from it, where it is divided.
         followers: the queues that see what enters.
-        is_plain: none of these is anything but the plain one.
+        is_plain: its gate and parts are the plain ones, and nobody follows it.
         flushed: items of a smaller order are not to wait for others.
         streams: puts that have room but not all bytes before them, for each client, in order.
         reserved: items that have room and are not here yet.
         delivering: deliveries that nobody has confirmed; on_the_way: those of them that have not arrived.
-        lent_items: items that somebody has and may give back, which count as held.
-        num_lent: how often something was lent that may come back; num_dead: items that came to nothing too often.
-        lost: items whose bytes are gone, until a getter is told.
+        num_lent: how often something was lent that may come back; lent_items: these items, which count as held.
+        num_dead: items that came to nothing too often; lost: those whose bytes are gone, until a getter is told.
         skipped: getters that may have no more for now.
         waits_for_room: its first put waits for bytes that others hold.
         counted_bytes: of what is here, so much is in the tally; likewise counted_items.
-        num_dropped: items that it has given up since its beginning.
     """
 
     __slots__ = (

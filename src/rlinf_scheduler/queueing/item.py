@@ -22,11 +22,7 @@ NOT_GIVEN, SETTLED = -1, -3
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionName:
-    """The name of the queue that a subscription reads; no user can give it to a queue.
-
-    Attributes:
-        subscription: its name.
-    """
+    """The name of the queue that a subscription reads; no user can give it to a queue."""
 
     subscription: str
 
@@ -51,9 +47,7 @@ class Item(Struct, eq=False, array_like=True):
     Attributes:
         payload: whatever the shell holds for it; never looked at. In a snapshot its place among all payloads.
         weight: what it counts in batches, a finite number.
-        size_bytes: its size, for accounting only.
         priority: items of a higher one come first.
-        group: what it belongs to; None for nothing.
         question: who waits for an answer to it, and the asker's number of it; None if nobody does.
         version: of the policy that made it; None if nobody said.
         origin: who put it, and its ticket there; never looked at.

@@ -215,12 +215,10 @@ class LeaseState(Struct, eq=False, array_like=True):
     """Items that one consumer has, or (getter None) that come back after a delay.
 
     Attributes:
-        generation: its number.
         queue: where the items came from; in a snapshot nothing, for it stands at its queue.
         items: those that are not settled, by their places in the delivery.
         since: when it began, on the clock of the state's shell.
         getter: the operation that asked for them; in a snapshot its client's name and its ticket.
-        terms: what it asked for.
     """
 
     generation: int

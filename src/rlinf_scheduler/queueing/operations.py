@@ -154,10 +154,7 @@ class Getter(Struct, eq=False, array_like=True, tag="get"):
 class Putter(Struct, eq=False, array_like=True):
     """A put that waits for room, or that has room and waits for its bytes or for an earlier put's bytes.
 
-    Attributes:
-        client: the process; in a snapshot its name.
-        queue: where it puts; in a snapshot nothing, for it stands at its queue.
-        complete: the payload is here.
+    In a snapshot its client is a name, and it stands at its queue; `complete`: the payload is here.
     """
 
     client: Any

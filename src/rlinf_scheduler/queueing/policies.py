@@ -58,14 +58,11 @@ class QueueData(Struct, array_like=True):
     Attributes:
         num_entered: how many items ever entered it: the order of the next one.
         flushed: items of a smaller order do not wait for others.
-        returned: what was taken and came back, in order.
-        items: what never left, in order.
+        returned: what was taken and came back, in order; items: what never left.
         sent: getters that were sent something and have not confirmed it.
         leases: what consumers have on lease, and what comes back after a delay.
         waiting: getters that wait, in order; skipped: likewise, those that may have no more for now.
         putters: the puts that are not over: those with room in the order in which they got it, then the line.
-        versions: where it has some.
-        sharding: where it is divided.
         terms: of a subscription; membership: who reads it.
     """
 
@@ -97,15 +94,11 @@ class ChannelData(Struct, array_like=True):
     """All queues of a channel, and what it counts. A new field goes to the end and has a default.
 
     Attributes:
-        queues: in order of appearance.
+        queues: in order of appearance, like clients, of which there are none at rest.
         dead: dead letters, the oldest first.
         last_number: the last generation of a lease, or number of a dead letter or a slot; none comes again.
-        num_accepted: how many items were put since the beginning; accepted_bytes: their size.
-        closed: nothing can be put any more.
-        all_ended: every queue has ended.
+        num_accepted: how many items were put since the beginning; num_lost: how many of these were lost.
         ended: the names of those that were ended alone.
-        num_lost: how many of the items put were lost; lost_bytes: their size.
-        clients: in order of appearance; none at rest.
         crowded: the queues with a put that waits for the bytes of the channel, in order.
         versioned: the queues with versions, in order.
         why_over: of the last leases that ended without their consumers' doing: why.

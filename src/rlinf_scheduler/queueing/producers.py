@@ -14,14 +14,11 @@ from rlinf_scheduler.wording import counted
 
 
 class ProducerPlaces(Struct, eq=False, array_like=True):
-    """The places of producers.
+    """The places of producers; 0: they are not counted.
 
     Attributes:
-        num_places: how many producers there are; 0: they are not counted.
-        num_done: how many of them are done.
         at_work: the names of those that are at work.
         vacant: the names of those that have failed and have no successor, by the numbers of the vacancies.
-        last_vacancy: the last of these numbers.
         num_done_before: of those that are done, so many were so before a restart: their programs may run once more.
     """
 

@@ -116,12 +116,9 @@ class WantedPart(Struct, frozen=True, array_like=True, tag="part"):
 
 
 class Part(Struct, frozen=True, eq=False, array_like=True):
-    """A part of one step of a queue that is divided.
+    """A part of one step of a queue that is divided; steps count from 0.
 
     Attributes:
-        step: counts from 0.
-        items: in the order of their queue.
-        weight: their sum.
         imbalance: of the step: the largest part's cost over the mean.
         complete: the step is as large as was wanted; False for what was left.
     """

@@ -91,14 +91,7 @@ class TapTerms(NamedTuple):
 
 
 class Membership(Struct, array_like=True):
-    """Who reads a subscription.
-
-    Attributes:
-        members: by client and a number of that client's.
-        vacancy: the number of the last time when its last member had left.
-        num_dropped: items that it gave up.
-        removed: nobody reads it any more.
-    """
+    """Who reads a subscription, by client and a number of its; the last time when nobody did; what it gave up."""
 
     members: dict[tuple[str, int], None] = {}
     vacancy: int = 0

@@ -56,11 +56,8 @@ class GrantedSlot(Struct, eq=False, array_like=True):
     """Leave to make one item.
 
     Attributes:
-        number: no other slot of the channel has it.
         owner: the client that asked for it, and the ticket of its operation; None if it has gone, or given it back.
-        version: the one with which the item is made, or an earlier one than that.
-        latest: the last version that may take the item.
-        since: when it was given, on the clock of the state's shell.
+        version: the one with which the item is made, or an earlier one than that; latest: the last that may take it.
         is_used: a put with it is under way.
         copies: by whom copies are held, and under which key; by "" those in a queue, lent, or on their way.
         gone: the keys of such copies that are no more, perhaps before it was heard that they are.
@@ -92,10 +89,8 @@ class Move(NamedTuple):
     """Somebody wants the version to move on.
 
     Attributes:
-        version: what is taken from then on is taken by this one.
         batch_items: how many items a version takes; 0 for as many as before.
         begins: it begins (again) with this version, whatever the last one was.
-        since: when that was said.
     """
 
     version: int
@@ -109,14 +104,12 @@ class VersionState(Struct, eq=False, array_like=True):
 
     Attributes:
         version: the present one; None before the first was announced.
-        batch_items: how many items a version takes.
         num_given: of the items of the present version, how many were given out and did not come back.
         worst_lag: how many versions the oldest item was behind when it was taken.
         num_returned: how many slots came back without an item.
         epoch: counts what `version` has been.
         making: the slots that are out, by their numbers.
-        asking: who waits for a slot, in order.
-        moving: who waits for the version to move on.
+        asking: who waits for a slot, in order; moving: who waits for the version to move on.
     """
 
     version: int | None = None

@@ -30,14 +30,12 @@ class OpenQuestion(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Delta:
-    """What has changed in an object since the one before.
+    """What has changed in an object since the one before, the `base`.
 
     Attributes:
-        base: the object before.
         holders: who keeps that, by machine; until its machine has the new one.
         forced: it is used even if it takes longer.
-        size_bytes: how large it is; 0 as long as it is not known.
-        waiting: questions that wait for it.
+        size_bytes: how large it is; 0 as long as it is not known, and questions wait.
         given: the processes that make the object of it.
     """
 

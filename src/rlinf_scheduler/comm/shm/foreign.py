@@ -59,15 +59,7 @@ class Seat:
 
 
 class ForeignArena:
-    """The arena of some process, open for reading.
-
-    Attributes:
-        owner_pid: that process's id.
-        owner_is_gone: it is kept no longer than it is in use.
-        layout: where its blocks lie.
-        seat: this process's place in its holder table.
-        holds: what is held here, by the number of the block.
-    """
+    """The arena of some process, open for reading; kept no longer than it is in use once its owner is gone."""
 
     __slots__ = (
         "__weakref__",

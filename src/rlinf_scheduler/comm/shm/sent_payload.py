@@ -27,12 +27,8 @@ class Descriptor(msgspec.Struct, array_like=True, frozen=True):
     """Where an object lies in shared memory, as it travels.
 
     Attributes:
-        owner_id: the process id of the arena's owner.
-        pid: a process that has the arena open,
-        fd: under this number.
-        index: which block of the arena.
-        generation: which of those that lie there one after the other.
-        frame_sizes: of the frames in it, in bytes.
+        pid: a process that has the arena open as `fd`.
+        generation: which of those that lie in that block one after the other.
         shared: several processes read it, so each keeps to itself what it writes.
     """
 
