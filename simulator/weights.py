@@ -205,6 +205,8 @@ class Group:
     def launch_anew(self) -> None:
         """Begin another launch, which has no version yet."""
         self.launch, self.changes = self.launch + 1, self.changes + 1
+        if self._world.now_us < self.loss_us + SOON_US:
+            self.loss_us = 0  # who has heard of this launch may not have noticed what the one before has lost
         self.begun = self.complete = -1
         self.ranks = {}
 
