@@ -396,7 +396,7 @@ class Messenger:
         return self._loop.call_later(delay_s, callback)
 
     def run_beside(self, function: Callable[..., object], *args: Any) -> None:
-        """Run `function(*args)` in a thread of its own, once there is one to be had; on the I/O thread."""
+        """Run `function(*args)` in a thread of its own, once there is one to be had; from any thread."""
         self._run_beside(self._loop.call_later, function, *args)
 
     def submit(self, callback: Callable[[], None]) -> None:

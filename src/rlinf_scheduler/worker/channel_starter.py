@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -32,7 +30,6 @@ from rlinf_scheduler.comm import Endpoint, Request
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import (
     ChannelError,
     ChannelExists,
@@ -143,11 +140,11 @@ class ChannelStarter(Starter):
     def begin(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
         """Have a channel held, without waiting for it: near a worker, or on node 0 where none is named."""
         self._check_free(wanted.spec.name)
-        self._beside(self._place_and_open, wanted, None, started)
+        self._messenger.run_beside(self._place_and_open, wanted, None, started)
 
     def find_holder(self, found: Promise[Endpoint]) -> None:
         """Find the process that holds items of the driver's node, or have one started."""
-        self._beside(self._find_holder, None, found)
+        self._messenger.run_beside(self._find_holder, None, found)
 
     def launch(self, placement: Placement) -> Supervision:
         """Start a process that holds channels; it takes a second or two."""
@@ -184,14 +181,11 @@ class ChannelStarter(Starter):
     def _open_soon(self, opening: _Opening) -> None:
         self._messenger.submit(ending(partial(self._open, opening), opening.started.set_exception))
 
-    def _beside(self, function: Callable[..., None], *args: Any) -> None:
-        run_beside_in_time(self._messenger.call_later, function, *args)
-
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_find_holder(self, request: Request) -> None:
         found: Promise[Endpoint] = Promise()
-        self._beside(self._find_holder, _worker(request), found)
+        self._messenger.run_beside(self._find_holder, _worker(request), found)
 
         def answer() -> None:
             error = found.exception(0)
@@ -204,7 +198,7 @@ class ChannelStarter(Starter):
 
     def _on_request(self, request: Request) -> None:
         started: Promise[Endpoint] = Promise()
-        self._beside(self._place_and_open, request.head, _worker(request), started)
+        self._messenger.run_beside(self._place_and_open, request.head, _worker(request), started)
         request.on_cancel(started.set_cancelled)
         answer = partial(self._answer, request, started)
         started.add_done_callback(lambda _: self._messenger.submit(answer))

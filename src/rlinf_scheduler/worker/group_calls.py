@@ -18,7 +18,6 @@ from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint
 from rlinf_scheduler.comm.loop import Timer, ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WorkerDied
 from rlinf_scheduler.observe.own_activity import OwnActivity
@@ -125,7 +124,7 @@ class GroupCalls(ABC, Generic[RankT]):
 
     def stop_beside(self) -> None:
         """As `stop`, in a thread of its own; from any thread, the I/O thread too."""
-        run_beside_in_time(self.session.messenger.call_later, self.stop)
+        self.session.messenger.run_beside(self.stop)
 
     # -- the I/O thread --------------------------------------------------------------------------
 
@@ -421,7 +420,7 @@ class FailFast:
 
     def _look_at(self, result: GroupResult[object], unless: Callable[[], bool], _: Promise[None]) -> None:
         if not unless() and result.failure(reason_wait_s=0.0) is not None:
-            run_beside_in_time(self.session.messenger.call_later, self._end_for, result)
+            self.session.messenger.run_beside(self._end_for, result)
 
     def _end_for(self, result: GroupResult[object]) -> None:
         if not self._turn.acquire(blocking=False):

@@ -15,7 +15,6 @@ from rlinf_scheduler.addresses import root_name
 from rlinf_scheduler.comm import Buffer, Reply
 from rlinf_scheduler.comm.directory import Entry
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
 from rlinf_scheduler.events import GroupLaunched
 from rlinf_scheduler.host.info import Role, group_entry, job_topology
@@ -297,7 +296,7 @@ def begin(session: Session, launch: LaunchFunction[GroupT]) -> Promise[GroupT]:
 
 def begin_beside(session: Session, launch: LaunchFunction[GroupT], promise: Promise[GroupT]) -> None:
     """Run a launch in a thread of its own, whose end comes to the promise."""
-    run_beside_in_time(session.messenger.call_later, _run, launch, promise)
+    session.messenger.run_beside(_run, launch, promise)
 
 
 def _run(launch: LaunchFunction[GroupT], promise: Promise[GroupT]) -> None:

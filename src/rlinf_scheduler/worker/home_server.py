@@ -16,7 +16,6 @@ from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Buffer, Endpoint, Reply, Request
 from rlinf_scheduler.comm.loop import ending
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.config.fleet import Fleet
 from rlinf_scheduler.errors import ClusterError, WorkerDied
 from rlinf_scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
@@ -144,7 +143,7 @@ class GroupServer:
         given_up: Promise[None] = Promise()
         request.on_cancel(lambda: given_up.set_result(None))
         self._launching[wanted.name] = request.peer_id
-        self._beside(self._launch, request, given_up)
+        self._messenger.run_beside(self._launch, request, given_up)
 
     def _on_launched(self, request: Request, group: Supervision) -> None:
         wanted: LaunchGroup = request.head
@@ -181,7 +180,7 @@ class GroupServer:
         for process_id in served.followers:
             self._messenger.notify(_known(process_id), NEWS, news)
         if has_ended and self.groups.pop(served.number, None) is not None:
-            self._beside(self._give_back, served)
+            self._messenger.run_beside(self._give_back, served)
 
     def _on_follow(self, request: Request) -> None:
         wanted: FollowGroup = request.head
@@ -221,13 +220,10 @@ class GroupServer:
         for served in self.groups.values():
             served.followers.discard(process_id)
         if any(served.owner == process_id for served in self.groups.values()):
-            self._beside(self.end_groups_of, process_id)
+            self._messenger.run_beside(self.end_groups_of, process_id)
 
     def _answer_beside(self, request: Request, work: Callable[[], None]) -> None:
-        self._beside(_answer, request, work)
-
-    def _beside(self, function: Callable[..., object], *args: Any) -> None:
-        run_beside_in_time(self._messenger.call_later, function, *args)
+        self._messenger.run_beside(_answer, request, work)
 
     # -- threads of their own --------------------------------------------------------------------
 
@@ -319,7 +315,7 @@ class DriverServer:
         if not self._why_ending:
             self._why_ending = why
             for process_id in list(self._drivers):
-                self._messenger.notify(Endpoint(process_id, "", "", ""), ENDING, why)
+                self._messenger.notify(_known(process_id), ENDING, why)
 
     def _on_attach(self, request: Request) -> None:
         if self._why_ending:
@@ -332,7 +328,7 @@ class DriverServer:
         request.reply(None, [pickle.dumps(facts)])
 
     def _on_leave(self, request: Request) -> None:
-        self._beside(self._end_with, request)
+        self._messenger.run_beside(self._end_with, request)
 
     def _on_peer_lost(self, process_id: str) -> None:
         driver = self._drivers.pop(process_id, None)
@@ -350,13 +346,10 @@ class DriverServer:
         request.reply(JobDescription(drivers, sorted(groups, key=lambda group: group.name)))
 
     def _on_ask_nodes(self, request: Request) -> None:
-        self._beside(self._say_nodes, request)
+        self._messenger.run_beside(self._say_nodes, request)
 
     def _on_stop(self, request: Request) -> None:
-        self._beside(self._stop, request)
-
-    def _beside(self, function: Callable[..., object], *args: Any) -> None:
-        run_beside_in_time(self._messenger.call_later, function, *args)
+        self._messenger.run_beside(self._stop, request)
 
     # -- threads of their own --------------------------------------------------------------------
 
@@ -384,7 +377,7 @@ class DriverServer:
         stop_groups(list(groups_of(self._session)), f"stop_job() of {wanted.who}")
 
         def close(_: bool) -> None:
-            self._beside(self._session.close, why)
+            self._messenger.run_beside(self._session.close, why)
 
         if not request.reply(None, on_confirmed=close):
             self._session.close(why)
@@ -429,8 +422,9 @@ class DriverServer:
             if driver.num_left_out and driver.untaken_bytes < MAX_UNTAKEN_BYTES // 4:
                 self._tell_left_out(process_id, driver)
 
-        to = Endpoint(process_id, "", "", "")
-        self._messenger.request(to, EVENT, None, [frame], reply_type=None).add_done_callback(taken)
+        self._messenger.request(_known(process_id), EVENT, None, [frame], reply_type=None).add_done_callback(
+            taken
+        )
 
     def _tell_left_out(self, process_id: str, driver: _Driver) -> None:
         left_out, driver.num_left_out = driver.num_left_out, Counter()

@@ -23,7 +23,6 @@ from ray.util.placement_group import PlacementGroup
 from rlinf_scheduler.addresses import WorkerAddress
 from rlinf_scheduler.comm import Endpoint, Request
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import DeviceHeld, LaunchError
 from rlinf_scheduler.host import protocol
 from rlinf_scheduler.host.actor_spec import (
@@ -99,7 +98,7 @@ class Processes:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
             # Not here, on the I/O thread: Ray's head may not answer.
-            run_beside_in_time(session.messenger.call_later, withdraw_of_the_dead)
+            session.messenger.run_beside(withdraw_of_the_dead)
             if detached is None:
                 session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 

@@ -13,7 +13,6 @@ from ray.exceptions import RayError
 
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.errors import NodeLost, SchedulerError
 from rlinf_scheduler.session import Session
 from rlinf_scheduler.session.membership import Death
@@ -127,8 +126,8 @@ class Successors:
         self._attempts.update(dict.fromkeys(numbers, attempt))
         if self._has_ended:
             attempt.given_up.set_result(None)
-        call_later = self._session.messenger.call_later
-        run_beside_in_time(call_later, self._bring_back, attempt, [each.over for each in earlier])
+        overs = [each.over for each in earlier]
+        self._session.messenger.run_beside(self._bring_back, attempt, overs)
 
     def awaited(self, rank: int) -> Promise[None] | None:
         """What is done when a rank that is away is back or given up; None if it is not away."""

@@ -9,13 +9,11 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ray.exceptions import RayError
 
 from rlinf_scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf_scheduler.comm.promise import Promise
-from rlinf_scheduler.comm.threads import run_beside_in_time
 from rlinf_scheduler.comm.transport.peer_session import Loss
 from rlinf_scheduler.comm.transport.sockets import SILENCE_S
 from rlinf_scheduler.comm.waits import awaited
@@ -162,20 +160,20 @@ class Supervision(GroupCalls[LaunchedRank]):
     ) -> None:
         rank.gone.set_result(reason)
         if consequences is not NOTHING:  # it could end nothing any more
-            self._beside(self._end_by_force, rank)
+            self.session.messenger.run_beside(self._end_by_force, rank)
         if consequences.report is not None:
             self.session.bus.emit(consequences.report)
         if consequences.ends_calls:
             for call in self._pending:
                 self._end_with_the_dead(call)
         if consequences.stop:
-            self._beside(self.stop)
+            self.session.messenger.run_beside(self.stop)
         elif consequences.restart:
             self._restart(consequences, rank, reason, afresh=afresh)
         elif consequences.kill:  # not here: it may wait for Ray
-            self._beside(self._kill, rank)
+            self.session.messenger.run_beside(self._kill, rank)
         if consequences.ask and consequences.report is not None:
-            self._beside(self._ask, rank, consequences.report)
+            self.session.messenger.run_beside(self._ask, rank, consequences.report)
         self._tell(rank.address.rank)
         for other in self.ranks if consequences.anew else ():
             self._tell(other.address.rank)
@@ -193,9 +191,6 @@ class Supervision(GroupCalls[LaunchedRank]):
     def _tell(self, number: int | None) -> None:
         for callback in self.on_change:
             callback(number)
-
-    def _beside(self, function: Callable[..., object], *args: Any) -> None:
-        run_beside_in_time(self.session.messenger.call_later, function, *args)
 
     def _on_verdict(self, rank: LaunchedRank, verdict: Verdict) -> None:
         number = rank.address.rank
