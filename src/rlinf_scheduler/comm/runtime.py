@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 from rlinf_scheduler.comm.disk import Disk
 from rlinf_scheduler.comm.endpoint import Endpoint
 from rlinf_scheduler.comm.framing import Buffer
-from rlinf_scheduler.comm.loop import Clock
-from rlinf_scheduler.comm.peer import Reply, Request
+from rlinf_scheduler.comm.peer import Reply
 from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.io_thread import MessageLoop
 from rlinf_scheduler.comm.shm.payloads import Payloads
 
 MethodT = TypeVar("MethodT", bound=Callable[..., None])
@@ -26,15 +26,11 @@ def timer(name: str) -> Callable[[MethodT], MethodT]:
     return named
 
 
-class Runtime(Clock, Protocol):
+class Runtime(MessageLoop, Protocol):
     """A `Messenger`, or what stands between one and the server of a durable channel; see there for the methods."""
 
     @property
     def name(self) -> str:
-        """Of this process."""
-
-    @property
-    def endpoint(self) -> Endpoint:
         """Of this process."""
 
     @property
@@ -45,16 +41,8 @@ class Runtime(Clock, Protocol):
     def disk(self) -> Disk:
         """Where files lie that outlive this process."""
 
-    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = ...) -> None:
-        """Have a handler take the requests of a service."""
-
     def unserve(self, service: str) -> None:
         """Undo `serve`."""
-
-    def notify(
-        self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = ..., *, snapshot: bool = ...
-    ) -> None:
-        """Send a one-way notice."""
 
     def request(
         self,
@@ -68,23 +56,11 @@ class Runtime(Clock, Protocol):
     ) -> Promise[Reply]:
         """Ask another process."""
 
-    def on_peer_lost(self, callback: Callable[[str], None]) -> None:
-        """Hear of processes that are gone."""
-
     def off_peer_lost(self, callback: Callable[[str], None]) -> None:
         """Undo `on_peer_lost`."""
 
-    def submit(self, callback: Callable[[], None]) -> None:
-        """Call soon."""
-
     def run_beside(self, function: Callable[..., object], *args: Any) -> None:
         """Run a function in a thread of its own."""
-
-    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call whenever a descriptor is readable."""
-
-    def unwatch(self, descriptor: int) -> None:
-        """Undo `watch`."""
 
     def transports(self) -> dict[str, str]:
         """How each process is reached."""

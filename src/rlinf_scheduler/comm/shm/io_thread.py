@@ -27,35 +27,42 @@ class IoThread(Clock, Protocol):
         """Whether the caller runs on it."""
 
 
-class Carrier(IoThread, Protocol):
-    """A messenger."""
+class MessageLoop(Clock, Protocol):
+    """What runs in one thread of a process, be it simulated: callbacks, descriptors that are watched, and messages."""
 
     @property
     def endpoint(self) -> Endpoint:
         """This process."""
 
-    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any) -> None:
+    def submit(self, callback: Callable[[], None]) -> None:
+        """Call `callback` soon; from any thread."""
+
+    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = ...) -> None:
         """Let `handler` take the messages for `service`."""
 
-    def on_peer_lost(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(process_id)` on the I/O thread for each process that is gone."""
-
     def notify(
-        self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True
+        self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = ..., *, snapshot: bool = ...
     ) -> None:
         """Send a notice; never blocks."""
+
+    def on_peer_lost(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(process_id)` for each process that is gone."""
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `descriptor` is readable."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """Undo `watch`."""
+
+
+class Carrier(IoThread, MessageLoop, Protocol):
+    """A messenger."""
 
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now."""
 
     def peer_name(self, process_id: str) -> str:
         """How a process calls itself."""
-
-    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call `callback` on the I/O thread whenever `descriptor` is readable."""
-
-    def unwatch(self, descriptor: int) -> None:
-        """Undo `watch`."""
 
 
 def run_at(io_thread: IoThread, function: Callable[[], T]) -> T:
