@@ -15,7 +15,7 @@ from programs import RLINF, Program
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 from rlinf_scheduler.cli.main import app
-from rlinf_scheduler.cli.metrics import _server, _token, _token_file
+from rlinf_scheduler.cli.serve import _server, _token, _token_file
 from rlinf_scheduler.errors import ClusterError
 from rlinf_scheduler.metrics.prometheus import metrics_app, own_token_file
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from rlinf_scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf_scheduler.config.fleet_file import format_fleet, read_fleet
-from rlinf_scheduler.config.yaml_file import parse_yaml
-from rlinf_scheduler.config.yaml_text import quoted
+from rlinf_scheduler.config.yaml_file import parse_yaml, quoted
 from rlinf_scheduler.errors import ConfigError, SchedulerError
 from rlinf_scheduler.planning import Node
 

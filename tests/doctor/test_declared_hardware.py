@@ -7,8 +7,7 @@ import pytest
 
 from programs import run_program
 from rlinf_scheduler.config import read_cluster_config
-from rlinf_scheduler.doctor.declared import declared_units, look_at
-from rlinf_scheduler.doctor.examination import examine
+from rlinf_scheduler.doctor.examination import declared_units, examine, look_at
 from rlinf_scheduler.doctor.facts import HardwareFacts
 from rlinf_scheduler.errors import ConfigError
 from rlinf_scheduler.hardware import HardwareType, register_hardware, registry

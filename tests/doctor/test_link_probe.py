@@ -9,11 +9,10 @@ import threading
 import pytest
 
 from rlinf.testing.machines import MachineStar, MachinesUnavailable
-from rlinf_scheduler.doctor import link_speeds
+from rlinf_scheduler.doctor import links as ways
 from rlinf_scheduler.doctor.checks import check_links
 from rlinf_scheduler.doctor.facts import ClusterFacts, NodeFacts, ProbedLink
-from rlinf_scheduler.doctor.link_probe import ProbeListener, probe_link
-from rlinf_scheduler.doctor.link_speeds import rounds_of
+from rlinf_scheduler.doctor.links import ProbeListener, probe_link, rounds_of
 
 DEADLINE_S = 60.0
 MB = 1_000_000
@@ -44,7 +43,7 @@ def measured(one, other):
 
 def test_a_cable_that_carries_much_less_is_told_of_with_its_node(star, monkeypatch):
     # What the others carry depends on how busy this machine is.
-    monkeypatch.setattr(link_speeds, "SLOW_TIMES", 3.0)
+    monkeypatch.setattr(ways, "SLOW_TIMES", 3.0)
     star.slow_down(2, 4 * MB)
     machines = star.machines
     nodes = tuple(NodeFacts(node_id=each.address, ip=each.address) for each in machines)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_scheduler.doctor.link_speeds import rounds_of, slow_links
+from rlinf_scheduler.doctor.links import rounds_of, slow_links
 
 FAST = 1e9
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from rlinf_scheduler.doctor import reaching
-from rlinf_scheduler.doctor.reaching import NodeListener, Place, try_all, try_to_reach
+from rlinf_scheduler.doctor import links
+from rlinf_scheduler.doctor.links import NodeListener, Place, try_all, try_to_reach
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_clock_that_is_wrong_is_seen(listener, monkeypatch):
         calls.append(None)
         return real() + (3600 if len(calls) % 2 == 0 else 0)
 
-    monkeypatch.setattr(reaching.time, "time", wrong)
+    monkeypatch.setattr(links.time, "time", wrong)
     reach = try_to_reach("a", Place("b", "127.0.0.1", listener.port, "processes", tells_time=True))
     assert reach.offset_s == pytest.approx(3600, abs=60)
 

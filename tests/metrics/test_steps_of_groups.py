@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_scheduler.errors import ConfigError
-from rlinf_scheduler.metrics.samples import Logged, Sample, checked_step, checked_values, reduction_of
-from rlinf_scheduler.metrics.steps import MAX_OPEN, OpenSteps
+from rlinf_scheduler.metrics.steps import (
+    MAX_OPEN,
+    Logged,
+    OpenSteps,
+    Sample,
+    checked_step,
+    checked_values,
+    reduction_of,
+)
 
 WAIT_S = 60.0
 

@@ -20,8 +20,7 @@ from rlinf_scheduler.cli.common import (
 from rlinf_scheduler.wording import counted, printable
 
 if TYPE_CHECKING:
-    from rlinf_scheduler.doctor.facts import ClusterFacts
-    from rlinf_scheduler.doctor.findings import Finding
+    from rlinf_scheduler.doctor.facts import ClusterFacts, Finding
 
 
 def doctor(

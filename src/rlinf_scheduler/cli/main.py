@@ -13,14 +13,13 @@ from rlinf_scheduler.cli.channels import channels
 from rlinf_scheduler.cli.common import WRONG_QUESTION
 from rlinf_scheduler.cli.doctor import doctor
 from rlinf_scheduler.cli.jobs import jobs
-from rlinf_scheduler.cli.metrics import metrics
 from rlinf_scheduler.cli.node import node
 from rlinf_scheduler.cli.pdb import pdb
 from rlinf_scheduler.cli.plan import plan
 from rlinf_scheduler.cli.report import report, why
+from rlinf_scheduler.cli.serve import metrics, web
 from rlinf_scheduler.cli.top import top
 from rlinf_scheduler.cli.topology import devices, topology
-from rlinf_scheduler.cli.web import web
 from rlinf_scheduler.cli.weights import weights
 from rlinf_scheduler.extension import extension_named
 from rlinf_scheduler.rooms import not_installed

@@ -15,8 +15,7 @@ from rlinf_scheduler.config.findings import check, misspelt_keys, shown, unknown
 from rlinf_scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf_scheduler.config.schema import Section, read_settings
 from rlinf_scheduler.config.source import ConfigSource
-from rlinf_scheduler.config.yaml_file import read_yaml_file
-from rlinf_scheduler.config.yaml_text import quoted
+from rlinf_scheduler.config.yaml_file import quoted, read_yaml_file
 from rlinf_scheduler.errors import ConfigError, raise_config_errors
 
 _KEYS = ["version", "nodes"]

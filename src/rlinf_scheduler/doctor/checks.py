@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from rlinf_scheduler.doctor.facts import ClusterFacts, NodeFacts
-from rlinf_scheduler.doctor.findings import Finding
-from rlinf_scheduler.doctor.link_speeds import slow_links
+from rlinf_scheduler.doctor.facts import ClusterFacts, Finding, NodeFacts
+from rlinf_scheduler.doctor.links import slow_links
 from rlinf_scheduler.hardware.vendors import NODE_RANK_VARIABLE
 from rlinf_scheduler.wording import counted
 

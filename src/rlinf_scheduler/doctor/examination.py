@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -13,15 +14,22 @@ from msgspec.structs import replace
 from ray.exceptions import RayError
 
 from rlinf_scheduler.comm.port_range import PortRange
-from rlinf_scheduler.doctor.declared import declared_units, look_at, not_looked_at
 from rlinf_scheduler.doctor.facts import ClusterFacts, HardwareFacts, NodeFacts, ProbedLink, Reach
 from rlinf_scheduler.doctor.gathering import gather_facts
-from rlinf_scheduler.doctor.link_probe import TOKEN_BYTES, ProbeListener, probe_link
-from rlinf_scheduler.doctor.link_speeds import rounds_of
-from rlinf_scheduler.doctor.reaching import NodeListener, Place, try_all
+from rlinf_scheduler.doctor.links import (
+    TOKEN_BYTES,
+    NodeListener,
+    Place,
+    ProbeListener,
+    probe_link,
+    rounds_of,
+    try_all,
+)
 from rlinf_scheduler.errors import ClusterError, SchedulerError
-from rlinf_scheduler.extension import extension_named
-from rlinf_scheduler.planning import HardwareUnit, NodeGroup
+from rlinf_scheduler.extension import EXTENSION_VARIABLE, extension_named
+from rlinf_scheduler.hardware.filling_in import fill_in_groups
+from rlinf_scheduler.hardware.reachability import find_problems
+from rlinf_scheduler.planning import HardwareUnit, Node, NodeGroup
 from rlinf_scheduler.ray_backend.addresses import LOCAL, find_address
 from rlinf_scheduler.ray_backend.authentication import host_and_port
 from rlinf_scheduler.ray_backend.backend import (
@@ -33,6 +41,7 @@ from rlinf_scheduler.ray_backend.backend import (
 from rlinf_scheduler.ray_backend.interfaces import own_ip
 from rlinf_scheduler.ray_backend.nodes import fleet_of, order_nodes
 from rlinf_scheduler.ray_backend.probe import NodeReport, node_environment, probe_this_node
+from rlinf_scheduler.wording import counted
 
 # With so many others each node probes the link: a card, or a cable, is slow with each of them.
 _PARTNERS = 4
@@ -279,3 +288,59 @@ def _targets(record: Mapping[str, Any], port: int) -> list[Place]:
         _, gcs_port = host_and_port(ray.get_runtime_context().gcs_address)
         found.append(Place(node, ip, gcs_port, "Ray's head"))
     return found
+
+
+# -- declared hardware -------------------------------------------------------------------------------
+
+
+CHECK_S = 5.0
+
+
+def declared_units(
+    groups: Sequence[NodeGroup], nodes: Mapping[int, Node]
+) -> tuple[dict[int, list[HardwareUnit]], list[HardwareFacts]]:
+    """The pieces of each node that is there, by its rank, and what is to be said of those of other nodes.
+
+    Raises:
+        ConfigError: the variables of a node do not fit what the config says.
+    """
+    everybody = [nodes.get(rank, Node()) for rank in range(max(nodes, default=-1) + 1)]
+    pieces: dict[int, list[HardwareUnit]] = {}
+    for group in fill_in_groups(groups, everybody):
+        for unit in group.hardware:
+            of_node = pieces.setdefault(unit.node_rank, [])
+            if unit not in of_node:  # several groups may list it
+                of_node.append(unit)
+    absent = [_absent(rank, units) for rank, units in sorted(pieces.items()) if rank not in nodes]
+    return {rank: units for rank, units in pieces.items() if rank in nodes}, absent
+
+
+def _absent(rank: int, units: Sequence[HardwareUnit]) -> HardwareFacts:
+    what = ", ".join(dict.fromkeys(unit.type for unit in units))
+    problem = f"that node is not there, so what the config declares for it ({what}) was not looked at"
+    return HardwareFacts(f"node {rank}", 0, notes=(problem,))
+
+
+def look_at(name: str, units: Sequence[HardwareUnit], extension: str = "") -> HardwareFacts:
+    """Look at the pieces of the node that this process runs on, as before a launch.
+
+    Args:
+        name: the node's, for people.
+        units: they.
+        extension: the module that brings their types, as the asking process names it.
+    """
+    if extension:
+        os.environ.setdefault(EXTENSION_VARIABLE, extension)
+    try:
+        problems = find_problems(units, CHECK_S)
+    except SchedulerError as error:
+        return HardwareFacts(name, len(units), faults=(str(error),))
+    faults = tuple(problem.text for problem in problems if problem.stops_a_launch)
+    return HardwareFacts(name, len(units), faults, tuple(p.text for p in problems if not p.stops_a_launch))
+
+
+def not_looked_at(name: str, units: Sequence[HardwareUnit], why: str) -> HardwareFacts:
+    """What is said of the pieces of a node that did not answer."""
+    return HardwareFacts(
+        name, 0, faults=(f"{counted(len(units), 'piece')} of hardware not looked at: {why}",)
+    )

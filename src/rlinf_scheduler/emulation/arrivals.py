@@ -29,7 +29,7 @@ from rlinf_scheduler.comm.requests import Peer
 from rlinf_scheduler.comm.shm.payload import DESCRIPTOR
 from rlinf_scheduler.comm.shm.sent_payload import Descriptor
 from rlinf_scheduler.comm.waits import CHANNEL, MESSAGE, WEIGHTS
-from rlinf_scheduler.emulation.records import BOOK, PLACE, Booked, BookTransfer, TellPlace
+from rlinf_scheduler.emulation.network import BOOK, PLACE, Booked, BookTransfer, TellPlace
 from rlinf_scheduler.mailbox import records as mail
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity, LinkNote

@@ -11,8 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from rlinf_scheduler.config.metrics import MetricsConfig
-from rlinf_scheduler.metrics.samples import METRICS, Sample
-from rlinf_scheduler.metrics.steps import MetricsRow, OpenSteps
+from rlinf_scheduler.metrics.steps import METRICS, MetricsRow, OpenSteps, Sample
 from rlinf_scheduler.metrics.writers import MetricsWriter, writer_factory
 from rlinf_scheduler.observe.levels import Levels
 from rlinf_scheduler.observe.status_service import begin_status, received

@@ -11,7 +11,7 @@ from rlinf_scheduler.comm import Reply
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
 from rlinf_scheduler.errors import CommTimeout
-from rlinf_scheduler.metrics.samples import METRICS, Logged, Sample, checked_step, checked_values
+from rlinf_scheduler.metrics.steps import METRICS, Logged, Sample, checked_step, checked_values
 from rlinf_scheduler.observe.levels import Levels
 from rlinf_scheduler.observe.timekeeping import TIMES, Site, current_step
 from rlinf_scheduler.session import Session

@@ -34,9 +34,8 @@ from rlinf_scheduler.observe.graph import Blocked, WaitGraph, graph_of, some_nam
 from rlinf_scheduler.observe.levels import Levels
 from rlinf_scheduler.observe.outside import STACK_SIGNAL, is_stopped, look_at
 from rlinf_scheduler.observe.process_stats import Enlist, Frame, JobActivity, Stack
-from rlinf_scheduler.observe.reasons import REASON, AskReason
+from rlinf_scheduler.observe.reasons import REASON, STALL, AskReason, Stall
 from rlinf_scheduler.observe.stacks import MAIN, TASK
-from rlinf_scheduler.observe.stalls import STALL, Stall
 from rlinf_scheduler.observe.survey import JOB_ACTIVITY, AskActivity, Survey
 from rlinf_scheduler.planning.caret import printable
 from rlinf_scheduler.proc import birth_of

@@ -22,7 +22,7 @@ from rlinf_scheduler.comm.waits import LAUNCH, RESULT, Wait
 from rlinf_scheduler.errors import CommError, PeerDied, WorkerDied
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.process_stats import Activity
-from rlinf_scheduler.observe.stalls import Stall, tell_stall
+from rlinf_scheduler.observe.reasons import Stall, tell_stall
 from rlinf_scheduler.planning import Placement
 from rlinf_scheduler.ray_backend.ending import end_failed
 from rlinf_scheduler.session import Session

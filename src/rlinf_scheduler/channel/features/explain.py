@@ -24,7 +24,7 @@ from rlinf_scheduler.errors import ChannelUnanswered
 from rlinf_scheduler.observe.own_activity import OwnActivity
 from rlinf_scheduler.observe.own_stats import OwnStats
 from rlinf_scheduler.observe.process_stats import Activity, ProcessStats
-from rlinf_scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
+from rlinf_scheduler.observe.reasons import Stall, WaitersOfChannel, tell_stall
 from rlinf_scheduler.observe.status import MAX_QUEUES
 from rlinf_scheduler.queueing import (
     ChannelStats,

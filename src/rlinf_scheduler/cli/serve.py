@@ -1,9 +1,13 @@
-"""`rlinf metrics`: what a running job does, for Prometheus to read."""
+"""`rlinf web` and `rlinf metrics`: a running job, served for a browser or for Prometheus until it ends."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +22,47 @@ if TYPE_CHECKING:
     from rlinf_scheduler.session import Session
 
 # What this process is called in the job, before its number.
-LOOKER = "rlinf-metrics-"
+WEB, METRICS = "rlinf-web-", "rlinf-metrics-"
+
+
+def web(
+    job: Job = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as data.")] = False,
+) -> None:
+    """Serve a page that shows a job whose driver runs on this machine, live, until the job ends or Ctrl-C.
+
+    It listens on the loopback address alone, and lets in who has the address that is printed.
+    """
+    # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf_scheduler.session.job_file import find_job  # noqa: PLC0415
+    from rlinf_scheduler.web.server import serve_job  # noqa: PLC0415
+
+    with readable_errors():
+        found = find_job(job)
+        with looking_at([found], WEB) as (session,):
+            over = threading.Event()
+            _on_end(session, over.set)
+            session.on_close(over.set)
+            url = serve_job(session, port).url
+            about = f"job {found.pid} ({found.program}): {url}"
+            typer.echo(json.dumps({"job": found.pid, "url": url}) if as_json else about)
+            with suppress(KeyboardInterrupt):
+                over.wait()
+                typer.echo("the job has ended", err=True)
+
+
+def _on_end(session: Session, end: Callable[[], None]) -> None:
+    """Have something called, on the I/O thread, when the job ends."""
+
+    def on_lost(process_id: str) -> None:
+        if process_id == session.home.process_id:
+            end()
+
+    session.messenger.on_peer_lost(on_lost)
+
+
+# -- metrics -----------------------------------------------------------------------------------------
 
 
 def metrics(
@@ -38,6 +82,7 @@ def metrics(
     Who reads them shows a token, `Authorization: Bearer ...`: what is in a file whose name is printed.
     """
     # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf_scheduler.comm.threads import run_beside  # noqa: PLC0415
     from rlinf_scheduler.metrics.prometheus import PATH, metrics_app  # noqa: PLC0415
     from rlinf_scheduler.observe.status_service import begin_status, received  # noqa: PLC0415
     from rlinf_scheduler.session.job_file import find_job  # noqa: PLC0415
@@ -45,10 +90,11 @@ def metrics(
     with readable_errors():
         file = _token_file(token_file, host, no_token=no_token)
         token = _token(file) if file is not None else ""
-        with looking_at([find_job(job)], LOOKER) as (session,):
+        with looking_at([find_job(job)], METRICS) as (session,):
             app = metrics_app(lambda: received(begin_status(session)), token=token)
             with _server(host, port, app) as server:
-                _end_with_job(session, server)
+                # Not on the I/O thread: it waits for the loop that serves.
+                _on_end(session, partial(run_beside, server.shutdown))
                 shown = f"[{host}]" if ":" in host else host
                 typer.echo(f"http://{shown}:{server.server_port}{PATH}")
                 if file is not None:
@@ -100,15 +146,3 @@ def _server(host: str, port: int, app: WsgiApp) -> WSGIServer:
         raise ClusterError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
     server.set_app(app)
     return server
-
-
-def _end_with_job(session: Session, server: WSGIServer) -> None:
-    """Serve no longer than the job's driver is there."""
-    from rlinf_scheduler.comm.threads import run_beside  # noqa: PLC0415
-
-    def on_lost(process_id: str) -> None:
-        if process_id == session.home.process_id:
-            # Not here: it waits for the loop that serves.
-            run_beside(server.shutdown)
-
-    session.messenger.on_peer_lost(on_lost)
