@@ -17,6 +17,7 @@ from rlinf_scheduler.channel.access import _take
 from rlinf_scheduler.channel.batch import BatchOperation, Delivery, load_all
 from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.held import FETCH_TIMEOUT_S
+from rlinf_scheduler.channel.inspecting import copies_of_first
 from rlinf_scheduler.channel.lease import Lease, LeaseContext
 from rlinf_scheduler.channel.lease_operation import LeaseOperation
 from rlinf_scheduler.channel.operation import ChannelOperation, ItemTerms
@@ -240,7 +241,7 @@ class ChannelUsers:
         try:
             with working_in(call.scope):
                 if call.step.kind == "peek":
-                    (item,) = self.connection.peek(operation.queue_name, 1)
+                    (item,) = copies_of_first(self.connection, operation.queue_name, 1)
                     self._ledger.looks_at(number_of(item.load()), call.step.queue, call.began_us)
                     outcome = "dropped"
                 else:

@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.batch import Delivery
 from rlinf_scheduler.channel.client import ChannelClient
 from rlinf_scheduler.channel.holding import HELD_BYTES, SMALL_BYTES, InlinePayload
 from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
-from rlinf_scheduler.channel.peeking import copies_of_first
 from rlinf_scheduler.channel.refusals import gone_error, unanswered_error
 from rlinf_scheduler.channel.requests import IO_THREAD_S, STUCK
 from rlinf_scheduler.channel.sender import ServerTransport
@@ -25,13 +23,11 @@ from rlinf_scheduler.comm.codec import Encoded
 from rlinf_scheduler.comm.operation import OperationPromise
 from rlinf_scheduler.comm.promise import Promise
 from rlinf_scheduler.comm.reports import Reporter
-from rlinf_scheduler.comm.shm.payload import ReceivedPayload
 from rlinf_scheduler.comm.shm.payloads import WAIT_S
 from rlinf_scheduler.comm.waits import CHANNEL, Cause, Wait, awaited
 from rlinf_scheduler.errors import ChannelLost, CodecError
 from rlinf_scheduler.observe.reasons import explain
 from rlinf_scheduler.observe.timekeeping import GET, PUT, TIMES
-from rlinf_scheduler.queueing import QueueName
 from rlinf_scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -218,11 +214,6 @@ class ChannelConnection:
             del promise  # an error keeps this frame
             raise
         return promise
-
-    def peek(self, queue: QueueName, number: int, max_bytes: int = 0) -> list[ReceivedPayload]:
-        """Return copies of the first items of a queue; they stay where they are (see `peeking`)."""
-        peek, name = control_wire.Peek(queue, number, max_bytes), self.ref.spec.name
-        return copies_of_first(self.requests, self._messenger, self._on_devices, name, peek)
 
     def pack(self, operation: ChannelOperation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -12,14 +13,31 @@ import msgspec
 from rlinf_scheduler.channel import control_wire
 from rlinf_scheduler.channel.access import ChannelAccess, OfServer
 from rlinf_scheduler.channel.arguments import DEFAULT_QUEUE
+from rlinf_scheduler.channel.connection import ChannelConnection
 from rlinf_scheduler.channel.copies import only_looked_at
-from rlinf_scheduler.channel.operation import ANSWER_S
+from rlinf_scheduler.channel.held import Fetching, HeldAt, NotHeld
+from rlinf_scheduler.channel.operation import ANSWER_S, ChannelOperation
+from rlinf_scheduler.channel.placed import PlacedItems
 from rlinf_scheduler.channel.question import Question
-from rlinf_scheduler.comm.shm.payload import ReceivedPayload
-from rlinf_scheduler.errors import ChannelError, ChannelLost, CommError, SchedulerError
+from rlinf_scheduler.channel.refusals import ending_error
+from rlinf_scheduler.channel.requests import READ_S
+from rlinf_scheduler.comm.framing import Buffer
+from rlinf_scheduler.comm.loop import ending
+from rlinf_scheduler.comm.promise import Promise
+from rlinf_scheduler.comm.shm.payload import ReceivedPayload, is_here
+from rlinf_scheduler.errors import (
+    ChannelError,
+    ChannelLost,
+    ChannelUnanswered,
+    CommError,
+    CommTimeout,
+    SchedulerError,
+    SharedMemoryUnreadable,
+)
 from rlinf_scheduler.queueing import (
     ChannelStats,
     ChannelUser,
+    Ending,
     QueueDepth,
     QueueName,
     QueueStats,
@@ -100,7 +118,7 @@ class Inspecting(ChannelAccess):
             CodecError: the item cannot be read here.
         """
         queue = self._queue(queue_name, key)
-        return _loaded(self._connection().peek(queue, 1)[0])
+        return _loaded(copies_of_first(self._connection(), queue, 1)[0])
 
     def _listing(
         self, message: control_wire.Stats | control_wire.Explain, kind: type[QueueT]
@@ -129,7 +147,7 @@ class Inspecting(ChannelAccess):
 
     def _first_items(self) -> list[Any]:
         try:
-            found = self._connection().peek(DEFAULT_QUEUE, NUM_SHOWN, SHOWN_BYTES)
+            found = copies_of_first(self._connection(), DEFAULT_QUEUE, NUM_SHOWN, SHOWN_BYTES)
             return [_loaded(each) for each in found]
         except (ChannelError, CommError):  # others took them, or they are too large, or cannot be read here
             return []
@@ -257,3 +275,84 @@ class ChannelReport:
             condition = f", {peer.condition}" if peer.condition else ""
             lines.append(f"used by {peer.name} ({peer.transport}{condition})")
         return "\n".join(lines)
+
+
+def copies_of_first(
+    connection: ChannelConnection, queue: QueueName, number: int, max_bytes: int = 0
+) -> list[ReceivedPayload]:
+    """Return copies of the first items of a queue, which stay where they are; the copies are whole.
+
+    Raises:
+        ChannelEmpty, ChannelClosed: there is none that may be taken.
+        ChannelUnanswered: nobody answers, or others take its items before they are copied.
+        CommError: they lie on a device, whose process cannot be reached.
+    """
+    peek = control_wire.Peek(queue, number, max_bytes)
+    try:
+        return _copies(connection, peek)
+    except (SharedMemoryUnreadable, NotHeld):
+        # What this process can neither read nor fetch comes by way of the channel.
+        as_bytes = msgspec.structs.replace(peek, as_bytes=True)
+        return _copies(connection, as_bytes)
+
+
+def _copies(connection: ChannelConnection, peek: control_wire.Peek) -> list[ReceivedPayload]:
+    requests, messenger, name = connection.requests, connection.client.messenger, connection.ref.spec.name
+    there = connection.client.on_devices
+    until = messenger.now() + ANSWER_S
+    answer_s = READ_S if peek.as_bytes else ANSWER_S
+    while True:
+        asked = requests.begin(peek, control_wire.Peeked, answer_s)
+        reply = requests.answer_to(asked, "peek", answer_s)
+        told: control_wire.Peeked = reply.head
+        if told.reason:
+            looked = ChannelOperation("get", peek.queue, None, messenger.now, wait=False)
+            raise ending_error(name, looked, Ending.REFUSED, (told.reason, told.state))
+        left = iter(reply.frames)
+        parts = [list(islice(left, count)) for count in told.num_frames]
+        if there is None and (peek.as_bytes or all(map(is_here, parts))):
+            return [ReceivedPayload(part) for part in parts]
+        held = [HeldAt.from_frames(part) or part for part in parts]
+        if held != parts:
+            received = _fetched(connection, held, peek)
+        else:
+            received = [messenger.payloads.receive(part) for part in parts]
+        copies = [_copy(there, each) for each in received]
+        # What somebody has taken meanwhile, he may have written to.
+        again = msgspec.structs.replace(peek, as_bytes=False)
+        if requests.ask(again, control_wire.Peeked).marks == told.marks:
+            return copies
+        if messenger.now() >= until:
+            why = "others take its items before they are copied"
+            raise ChannelUnanswered(name, peek.queue, "peek", messenger.now() - until + ANSWER_S, why)
+
+
+def _fetched(
+    connection: ChannelConnection, held: list[list[Buffer] | HeldAt], peek: control_wire.Peek
+) -> list[ReceivedPayload]:
+    """Return items, of which some lie on other nodes."""
+    messenger = connection.client.messenger
+    fetched: Promise[list[ReceivedPayload]] = Promise()
+
+    def end(items: list[ReceivedPayload] | None, error: Exception | None) -> None:
+        if items is not None:
+            fetched.set_result(items)
+        elif isinstance(error, CommTimeout):
+            about = connection.ref.spec.name, peek.queue, "peek", error.waited_s
+            fetched.set_exception(ChannelUnanswered(*about, fetching.describe()))
+        else:  # whatever it is, they may come by way of the channel
+            fetched.set_exception(NotHeld(str(error)))
+
+    fetching = Fetching(messenger, held, end)
+    messenger.submit(ending(fetching.begin, fetched.set_exception))
+    try:
+        items: list[ReceivedPayload] = connection.requests.answer_to(fetched, "peek", fetching.timeout_s)
+    except BaseException:
+        messenger.submit(fetching.cancel)
+        raise
+    return items
+
+
+def _copy(there: PlacedItems | None, arrived: ReceivedPayload) -> ReceivedPayload:
+    copy = arrived.copied()
+    return copy if there is None or not there.has(copy.frames()) else there.landed(copy)
